@@ -111,7 +111,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
 
 
 def _applies_changes(definition: dg.AssetsDefinition) -> bool:
-    """Whether the asset is incremental, and so merges or appends whatever its `mode` is."""
+    """Whether the asset is incremental: it then merges or appends, and ignores its `mode`."""
     annotations = getattr(_function(definition), "__annotations__", {}).values()
     return any(
         isinstance(each, type) and issubclass(each, ChangeFeedConfig) for each in annotations

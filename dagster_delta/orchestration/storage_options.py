@@ -79,7 +79,7 @@ class StorageOptions(KnownFieldsOnly, Config):
     )
 
     option_names: ClassVar[dict[str, str]] = {}
-    """Field name to the name of the storage option, where they differ."""
+    """Field name to the name of the storage option, if they differ."""
 
     def to_options(self) -> dict[str, Any]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text.

@@ -1,1 +1,1 @@
-"""What incremental assets have read, and what is new for them."""
+"""The position of incremental assets in upstream tables, and new changes for them."""

@@ -1,7 +1,7 @@
-"""What has happened to the columns of an upstream table that older rows of the target do not show.
+"""Column changes of an upstream table that older rows of the target do not reflect.
 
-A column that was added needs nothing: older rows have no value for it. One that was renamed would
-leave its older values under the old name; the ids of column mapping tell it from a new one.
+An added column needs no work: older rows have no value for it. A renamed column would leave its
+older values under the old name; the ids of column mapping distinguish it from a new column.
 
 Spec: Column Mapping; Type Widening.
 """
@@ -29,11 +29,11 @@ class ColumnChange:
 
     kind: Literal["renamed", "dropped", "widened"]
     path: _Path
-    """Logical path that it had before."""
+    """Previous logical path."""
     new_path: _Path | None = None
-    """Logical path now; None for a dropped column."""
+    """Current logical path; None for a dropped column."""
     types: tuple[DataType, DataType] | None = None
-    """Of a widened column: the type in the target, and the one upstream."""
+    """Of a widened column: the type in the target, and the type upstream."""
 
     def __str__(self) -> str:
         name = ".".join(self.path)
@@ -51,13 +51,13 @@ def column_changes(
     *,
     columns: tuple[str, ...],
 ) -> list[ColumnChange]:
-    """What happened to columns that the target has too, and has not followed.
+    """Changes of columns that the target also has, but has not adopted.
 
     Args:
-        before: of the upstream table, when it was read last.
+        before: of the upstream table, when it was last read.
         now: of the upstream table.
-        target: of the table that is made of it. A column that it does not have under the old name
-            needs nothing: it was renamed there too, or is none of its columns.
+        target: of the downstream table. A column that it does not have under the old name needs no
+            work: it was renamed there too, or is not in the table.
         columns: names of the columns that are read now.
     """
     names = {name.casefold() for name in columns}
@@ -79,8 +79,8 @@ def column_changes(
 
 
 def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:
-    """The columns whose type is narrower than that of rows to be written, and which a write does
-    not widen by itself.
+    """The columns whose type is narrower than in the rows to write, and which a write does not
+    widen automatically.
 
     Args:
         rows: schema of the rows.
@@ -104,9 +104,11 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
 
 
 def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[ColumnChange]:
-    """Columns that were renamed or dropped; a field below a renamed column only if it was itself.
+    """Columns that were renamed or dropped; a field below a renamed column only if the field itself
+    was renamed or dropped.
 
-    Without column mapping a column cannot be either: its name is all that there is of it.
+    Without column mapping, columns cannot be renamed or dropped, because only the name identifies a
+        column.
     """
     if now.column_mapping_mode == "none":
         return []
@@ -136,7 +138,9 @@ def _by_physical_path(configuration: TableConfiguration) -> dict[_Path, _Path]:
 
 
 def _older_names(change: ColumnChange) -> set[_Path]:
-    """Under which a table that has not followed holds the column; its parents may have followed."""
+    """Possible paths of the column in a table that has not adopted the change; its parents may have
+    adopted it.
+    """
     above = change.path[:-1] if change.new_path is None else change.new_path[:-1]
     return {_folded(change.path), _folded((*above, change.path[-1]))}
 

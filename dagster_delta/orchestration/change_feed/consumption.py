@@ -1,8 +1,8 @@
-"""How far an incremental asset has read its upstream table, and what it takes next.
+"""The position of an incremental asset in its upstream table, and what it reads next.
 
-The target's own log remembers it: a transaction identifier that names the upstream table, and the
-partition where there are any, moves on in the very commit that applies the changes. So a change is
-applied once, whatever crashes, retries or runs twice.
+The target's own log records it: a transaction identifier with the upstream table, and the partition
+if any, advances in the same commit that applies the changes. So a change is applied once, despite
+crashes, retries and concurrent runs.
 
 Spec: Transaction Identifiers.
 """
@@ -43,14 +43,14 @@ __all__ = [
 ]
 
 OnGap = Literal["refresh", "fail"]
-"""What to do where the changes cannot be told any more."""
+"""What to do if changes can no longer be read."""
 
 _PREFIX = "dagster/changes/"
 
 
 def application_id(table_id: str, partition_key: str | None) -> str:
-    """What the log of the target calls the reading of an upstream table, for a partition or for
-    all of it.
+    """The application id in the target's log for reading an upstream table, for one partition or
+    for the whole table.
     """
     name = _PREFIX + table_id
     return name if partition_key is None else f"{name}/{partition_key}"
@@ -58,47 +58,47 @@ def application_id(table_id: str, partition_key: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Who reads."""
+    """The reader of an upstream table."""
 
     name: str
     """Of the asset, for messages."""
     partition_keys: tuple[str, ...]
     """Of the run; none if the asset is not partitioned."""
     selection: Callable[[Sequence[str]], PartitionSelection] | None
-    """Some of these partitions, by the columns of the upstream table that hold them."""
+    """Selects some of these partitions, by the columns of the upstream table that hold them."""
     on_gap: OnGap
     full_refresh: str | None
-    """Who asked for every row; None for nobody."""
+    """Who requested a full refresh; None if no one requested it."""
     replaces_schema: bool = False
-    """Whether a full refresh gives the target the columns of the upstream table: with the
+    """Whether a full refresh replaces the target's columns by those of the upstream table: with the
     schema_mode overwrite."""
 
     @property
     def keys(self) -> tuple[str | None, ...]:
-        """The partition keys; None alone where there are none."""
+        """The partition keys; only None if the asset is not partitioned."""
         return self.partition_keys or (None,)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What one run takes of an upstream table."""
+    """The part of an upstream table that one run reads."""
 
     changes: UpstreamChanges
     progress: tuple[AppTransaction, ...]
-    """What the target's commit records."""
+    """`txn` actions that the target's commit records."""
     target: Snapshot | None = None
-    """The table of the asset, as the run found it; None if it was not there yet."""
+    """The table of the asset when the run started; None if it did not exist."""
     columns_not_followed: str | None = None
-    """What happened to columns of the upstream table that the target keeps as they are."""
+    """Changes of upstream columns that the target does not adopt."""
 
     @property
     def is_nothing_new(self) -> bool:
-        """Whether the upstream table has no version that was not read yet."""
+        """Whether every version of the upstream table was read."""
         is_refresh = self.changes.is_full_refresh
         return not is_refresh and all(each.version == each.after for each in self.progress)
 
     def refreshed(self, reason: str, where: str | None) -> Consumption:
-        """The same, with every row instead of changes."""
+        """The consumption as a full refresh, with every row instead of changes."""
         changes = self.changes
         columns = changes.columns
         return Consumption(
@@ -111,18 +111,18 @@ class Consumption:
 
 
 def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
-    """What a run takes, up to the version of the upstream table that was opened.
+    """What a run reads, up to the opened version of the upstream table.
 
     Args:
-        upstream: the table that is read, its columns, and its partitions where its asset has any.
-        target: the table of the asset; None if it is not there yet.
-        consumer: who reads.
+        upstream: the upstream table, its columns, and its partitions if its asset has any.
+        target: the table of the asset; None if it does not exist yet.
+        consumer: the reader.
 
     Raises:
         ChangeDataNotRecorded: rows were changed while the change data feed was off, and it still
             is.
-        VersionNotFound, LogGap, SchemaMismatch: the changes cannot be told any more, or columns
-            were renamed, and the asset is to fail then.
+        VersionNotFound, LogGap, SchemaMismatch: changes can no longer be read, or columns were
+            renamed, and `on_gap` is `fail`.
         InvalidArgument: the partitions cannot be found in the upstream table.
     """
     table_id = upstream.snapshot.metadata.id
@@ -143,13 +143,13 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         upstream.snapshot, _ranges(upstream, consumer, done, where), columns=upstream.columns
     )
     try:
-        # Whether the changes can still be told is known once the log has been read.
+        # Only reading the log shows whether changes can still be read.
         _ = changes.is_empty
         moved = _changed_columns(changes, target)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.refreshed(_gap(error, upstream, consumer), where)
-    # A rename splits a column into two in any mode. Where the target keeps its columns, a dropped
-    # one keeps its values, and those of a wider one are cast or refused as in any write.
+    # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
+    # column keeps its values, and values of a wider column are cast or refused as in any write.
     if any(each.kind == "renamed" or consumer.replaces_schema for each in moved):
         return planned.refreshed(_other_columns(moved, upstream, consumer), where)
     return replace(
@@ -170,7 +170,7 @@ def _changed_columns(changes: UpstreamChanges, target: Snapshot | None) -> list[
 
 
 def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Consumer) -> str:
-    """Why every row is taken; raises where the asset is to fail."""
+    """Why every row is read; raises if the asset must fail."""
     listed = "; ".join(map(str, moved))
     if consumer.on_gap == "fail":
         raise SchemaMismatch(
@@ -187,9 +187,7 @@ def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Cons
 def without_changes(
     consumption: Consumption, error: DeltaError, upstream: Scan, consumer: Consumer
 ) -> Consumption:
-    """Every row instead of changes that turned out to be unreadable; raises the error again where
-    the asset is to fail then.
-    """
+    """A full refresh instead of unreadable changes; reraises the error if the asset must fail."""
     return consumption.refreshed(_gap(error, upstream, consumer), _where(upstream, consumer))
 
 
@@ -229,7 +227,7 @@ def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | No
 
 
 def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
-    """Why every row is taken; raises the error again where the asset is to fail."""
+    """Why every row is read; reraises the error if the asset must fail."""
     properties = upstream.snapshot.configuration.properties
     stays_off = isinstance(error, ChangeDataNotRecorded) and not properties.enable_change_data_feed
     if stays_off or consumer.on_gap == "fail":

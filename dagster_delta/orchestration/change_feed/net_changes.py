@@ -1,4 +1,4 @@
-"""What a series of row changes comes to: for every key its last row, or that it is gone."""
+"""The net result of a series of row changes: for every key, its last row or its deletion."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ _RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position
 
 
 def net_changes(changes: Any, keys: Sequence[str], *, asset: str) -> Any:
-    """One row per key: its last one, with what becomes of it in `ACTION_COLUMN`.
+    """One row per key: its last row, with its action in `ACTION_COLUMN`.
 
-    A row that left and came back in one version is there; one that only left is to be deleted.
+    A row that was deleted and inserted again in one version exists; a row that was only deleted is
+    deleted.
 
     Args:
         changes: `pa.Table` with `_change_type` and `_commit_version`.
-        keys: columns that tell rows apart.
+        keys: columns that identify rows.
         asset: name of the asset, for messages.
 
     Raises:
-        InvalidArgument: a column is missing, or no kind of change is what a row says.
+        InvalidArgument: a column is missing, or the change type of a row is unknown.
         ConstraintViolation: two rows of one version have the same key.
     """
     keys = _check_columns(changes.schema.names, keys, asset=asset)
@@ -64,7 +65,7 @@ def net_changes(changes: Any, keys: Sequence[str], *, asset: str) -> Any:
 
 
 def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
-    """As `net_changes`, of a Spark DataFrame and lazily; two rows of one version with the same key
+    """As `net_changes`, for a Spark DataFrame and lazily; two rows of one version with the same key
     make the query fail.
     """
     from pyspark.sql import Window
@@ -92,10 +93,10 @@ def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str)
 
 
 def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:
-    """The keys as the rows spell them.
+    """The keys in the spelling of the rows.
 
     Raises:
-        InvalidArgument: the rows lack a key, or the columns that say what changed.
+        InvalidArgument: the rows lack a key, or the columns of the change.
     """
     missing = [each for each in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if each not in names]
     if missing:
@@ -115,7 +116,7 @@ def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> 
 
 
 def _ranks(changes: Any, asset: str) -> Any:
-    """A numpy array that orders changes in time; odd where a row is there afterwards."""
+    """A numpy array that orders changes in time; odd if the row exists afterwards."""
     types = changes[CHANGE_TYPE_COLUMN].cast(pa.string())
     came = pc.is_in(types, value_set=pa.array(_CAME))
     known = pc.or_(came, pc.is_in(types, value_set=pa.array(_LEFT)))

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["CHANGE_COLUMNS", "UpstreamChanges", "VersionRange"]
 
 CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
-"""What stands behind the columns of the upstream table."""
+"""Columns that follow those of the upstream table."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Versions whose changes are taken, for some of the partitions or for all."""
+    """Versions whose changes are read, for some partitions or for all."""
 
     from_version: int
     where: str | None
@@ -42,16 +42,16 @@ class VersionRange:
 class UpstreamChanges(RowFrames):
     """The input of an incremental asset: the row changes since the last run, or every row.
 
-    Behind the columns of the upstream table stand `_change_type` (`insert`, `delete`,
+    After the columns of the upstream table come `_change_type` (`insert`, `delete`,
     `update_preimage`, `update_postimage`), `_commit_version` and `_commit_timestamp`. In a full
     refresh every row of the table is an `insert` of its latest version.
 
     Args:
-        snapshot: the upstream table as of the last version that is taken.
-        ranges: the versions to take; empty for a full refresh.
+        snapshot: the upstream table at the last version that is read.
+        ranges: the versions to read; empty for a full refresh.
         where: of a full refresh, as in `VersionRange`.
         columns: of the upstream table; None for all.
-        refresh_reason: why every row is taken; None if only changes are.
+        refresh_reason: why every row is read; None if only changes are.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class UpstreamChanges(RowFrames):
         refresh_reason: str | None = None,
     ) -> None:
         self.snapshot = snapshot
-        """The upstream table as of the last version that is taken."""
+        """The upstream table at the last version that is read."""
         self.refresh_reason = refresh_reason
-        """Why every row is taken; None if only changes are."""
+        """Why every row is read; None if only changes are."""
         self.columns = snapshot.schema.names if columns is None else tuple(columns)
         """Columns of the upstream table that are read."""
         self._where = where
@@ -87,34 +87,34 @@ class UpstreamChanges(RowFrames):
 
     @property
     def is_full_refresh(self) -> bool:
-        """Whether these are all rows of the table and not its changes."""
+        """Whether these are all rows of the table instead of its changes."""
         return self.refresh_reason is not None
 
     @property
     def from_version(self) -> int | None:
-        """The first version whose changes are taken; None in a full refresh."""
+        """The first version whose changes are read; None in a full refresh."""
         return min((each.starting_version for each in self._feeds), default=None)
 
     @property
     def to_version(self) -> int:
-        """The last version that is taken."""
+        """The last version that is read."""
         return self.snapshot.version
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log tells that no row has changed. Never in a full refresh.
+        """Whether the log shows that no row has changed. Always false in a full refresh.
 
         Raises:
-            VersionNotFound, LogGap, ChangeDataNotRecorded, SchemaMismatch: the changes cannot be
-                told any more.
+            VersionNotFound, LogGap, ChangeDataNotRecorded, SchemaMismatch: the changes can no
+                longer be read.
         """
-        # Every one is asked, as each may find that its changes cannot be told.
+        # Check every range, since each may find unreadable changes.
         empty = [each.is_empty for each in self._feeds]
         return not self.is_full_refresh and all(empty)
 
     def snapshot_before(self) -> Snapshot | None:
-        """The upstream table as of the last version that was taken before, if its schema or
-        properties have changed since; otherwise None.
+        """The upstream table at the last version that was read before, if its schema or properties
+        have changed since; otherwise None.
 
         Raises:
             VersionNotFound, LogGap: the log does not reach back to it.

@@ -1,4 +1,4 @@
-"""Asset checks on a Delta table: what it declares itself, and what its users expect of it."""
+"""Asset checks on a Delta table: its own declarations, and its users' expectations."""
 
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 __all__ = ["delta_asset_checks"]
 
 CheckOfVersion = Callable[["Snapshot", int | None], Finding]
-"""From a version, and the one at which the rule held last, to what the rule says."""
+"""Maps a version, and the version at which the rule last held, to the result of the rule."""
 
 _VERSION_KEY = "delta/version"
 _ID_KEY = "delta/table_id"
 
 _HISTORY = 10
-"""Evaluations to look through for the last one with a result; beyond it all rows are checked."""
+"""Number of evaluations to search for the last one with a result; if there is none, all rows are
+checked."""
 
 
 def delta_asset_checks(
@@ -62,33 +63,34 @@ def delta_asset_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Asset checks for the table of an asset, whichever tool writes it.
+    """Asset checks for the table of an asset, written by any tool.
 
     Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
-    `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three look at
-    the rows that came since the check passed last, unless what the table declares has changed.
-    Failing rows are shown as metadata. A rule that the embedded engine cannot evaluate as Spark
-    would is a warning, never a pass.
+    `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three check
+    the rows that were added since the check last passed, unless the table's declarations have
+    changed. Failing rows are shown as metadata. A rule that the embedded engine cannot evaluate
+    like Spark is a warning, never a pass.
 
     Args:
-        asset: the asset, its spec, or its key where `table` is given.
-        table: location of the table, where no DeltaIOManager stores it.
+        asset: the asset, its spec, or its key if `table` is given.
+        table: location of the table, if no DeltaIOManager stores it.
         storage_options: storage options for `table`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
-        unique: columns in which no two rows agree, such as the keys of a merge.
-        row_count: least and most number of rows, either of them None for no bound.
-        freshness: how old the last change of rows may be.
-        schema: columns that the table should have: a `pa.Schema`, or a `StructType` of ours.
-        allow_more_columns: whether it may have others besides.
+        unique: columns whose combined values are unique, such as the keys of a merge.
+        row_count: minimum and maximum number of rows; None for no bound.
+        freshness: maximum age of the last change of rows.
+        schema: columns that the table should have: a `pa.Schema`, or a `StructType` of this
+            library.
+        allow_more_columns: whether the table may have other columns too.
         health: largest allowed values, by a name of `TableHealth`: `{"small_file_share": 0.5}`.
-        all_rows: look at all rows in every check.
+        all_rows: check all rows in every check.
         blocking: whether downstream assets wait for the checks; or the names of those they wait
             for.
         severity: of a check that fails.
         io_manager_key: the DeltaIOManager that stores the asset.
 
     Raises:
-        InvalidArgument: the arguments make no sense together.
+        InvalidArgument: the arguments are inconsistent.
 
     Examples:
         checks = delta_asset_checks(orders, unique=["id"], freshness=dt.timedelta(days=1))
@@ -148,7 +150,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Where the table of an asset is found."""
+    """Location of the table of an asset."""
 
     key: dg.AssetKey
     asset: Any
@@ -293,7 +295,7 @@ def _result(
 def _passed_at(
     instance: dg.DagsterInstance, key: dg.AssetCheckKey, snapshot: "Snapshot"
 ) -> int | None:
-    """The version of this table at which the check passed, if that is what it did last."""
+    """The version of this table at which the check passed, if its last result is a pass."""
     evaluation = _last_evaluation(instance, key)
     if evaluation is None or not evaluation.passed:
         return None

@@ -1,7 +1,7 @@
-"""What the rules of a table, and of whoever watches it, say about one of its versions.
+"""Evaluates the rules of a table, and of its users, on one version.
 
-Other writers may break what a table declares, and this looks for the rows that do. A rule that
-looks at each row by itself is evaluated on the rows that came since it last held.
+Other writers may violate a table's declarations; this finds the violating rows. A rule about single
+rows is evaluated on the rows that were added since it last held.
 
 Spec: Column Invariants; CHECK Constraints; Generated Columns.
 """
@@ -58,19 +58,19 @@ HEALTH_MEASURES = (
     "deleted_share",
     "partition_skew",
 )
-"""What a health threshold may be set for."""
+"""Measures that may have a health threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule says about a version."""
+    """Result of a rule on a version."""
 
     passed: bool
     description: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Figures, by the name that the UI shows behind `delta/`."""
+    """Figures, by the name that the UI shows after `delta/`."""
     examples: tuple[Mapping[str, Any], ...] = ()
-    """A few rows that break the rule."""
+    """A few rows that violate the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class NewRows:
 
     snapshot: Snapshot
     since: int | None
-    """Version behind which rows are new; None for all rows."""
+    """Version after which rows are new; None for all rows."""
     paths: frozenset[str] | None
-    """Files that hold the new rows, as the log spells them; None for all files."""
+    """Files that hold the new rows, with paths as in the log; None for all files."""
 
     @property
     def scope(self) -> str:
-        """Which rows these are, in words."""
+        """Description of these rows."""
         return "all rows" if self.since is None else f"rows since version {self.since}"
 
     def batches(self, where: str, columns: Sequence[str] | None = None) -> Any:
@@ -103,12 +103,12 @@ class NewRows:
 
 
 def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
-    """The rows that came after a version; all of them where that cannot be told, or where what the
-    table declares has changed meanwhile.
+    """The rows that were added after a version; all rows if they are unknown, or if the table's
+    declarations have changed since.
 
     Args:
-        snapshot: the version to look at.
-        version: when the rules held last; None for never.
+        snapshot: the version to check.
+        version: at which the rules last held; None for never.
 
     Raises:
         InvalidTable, StorageFailure: of the log.
@@ -130,7 +130,7 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
 
 
 def check_not_null(rows: NewRows) -> Finding:
-    """Whether columns that may not be null are not.
+    """Whether NOT NULL columns have no nulls.
 
     Raises:
         UnsupportedExpression, InvalidTable, StorageFailure: as reading the rows does.
@@ -146,16 +146,16 @@ def check_row_constraints(rows: NewRows) -> Finding:
 
 
 def check_generated_columns(rows: NewRows) -> Finding:
-    """Whether generated columns are what they are generated from. Raises as `check_not_null`."""
+    """Whether generated columns have the generated values. Raises as `check_not_null`."""
     generated = generated_columns(rows.snapshot.configuration)
     return _check_each(generation_constraints(ColumnValues(verified=generated)), rows)
 
 
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
-    """Whether no two rows agree in all of some columns; nulls agree with each other.
+    """Whether the combined values of some columns are unique; nulls are equal to each other.
 
     Raises:
-        SchemaMismatch: a column is not there.
+        SchemaMismatch: a column does not exist.
         InvalidTable, StorageFailure: as reading the rows does.
     """
     import duckdb
@@ -198,7 +198,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
 
 
 def _noting(rows: Any, failures: list[DeltaError]) -> Any:
-    """The `pyarrow.RecordBatchReader` again, which notes the error that ends it."""
+    """The `pyarrow.RecordBatchReader`, which records the error that ends it."""
 
     def batches() -> Iterator[Any]:
         try:
@@ -212,7 +212,7 @@ def _noting(rows: Any, failures: list[DeltaError]) -> Any:
 
 @contextmanager
 def _reading(failures: Sequence[DeltaError], engine_error: type[Exception]) -> Iterator[None]:
-    """What the SQL engine reports of an input that failed, as the error of the input."""
+    """Replaces the SQL engine's report of a failed input by the error of the input."""
     try:
         yield
     except engine_error:
@@ -222,7 +222,7 @@ def _reading(failures: Sequence[DeltaError], engine_error: type[Exception]) -> I
 
 
 def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:
-    """Whether the table has as many rows as it should. Raises as reading the log does."""
+    """Whether the row count is within bounds. Raises as reading the log does."""
     count = snapshot.num_records
     if count is None:
         count = Scan(snapshot).count()
@@ -234,11 +234,11 @@ def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> 
 
 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
-    """Whether rows have changed lately. Maintenance does not make a table fresh.
+    """Whether rows have changed recently. Maintenance does not make a table fresh.
 
     Args:
-        snapshot: the version to look at.
-        oldest: age that the last change of rows may have.
+        snapshot: the version to check.
+        oldest: maximum age of the last change of rows.
         now: the time, with a zone.
 
     Raises:
@@ -261,9 +261,9 @@ def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) 
     """Whether the table has the columns that were declared, with their types.
 
     Args:
-        snapshot: the version to look at.
+        snapshot: the version to check.
         declared: the columns.
-        allow_more: whether the table may have more of them.
+        allow_more: whether the table may have more columns.
     """
     diff = diff_schemas(declared, snapshot.schema)
     lines = [f"- {each.column}: declared as {each.table_type}" for each in diff.missing]
@@ -286,7 +286,7 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
     """Whether the shape of the table is within bounds.
 
     Args:
-        snapshot: the version to look at.
+        snapshot: the version to check.
         most: the largest allowed value by one of `HEALTH_MEASURES`.
 
     Raises:
@@ -315,7 +315,7 @@ def _measure(health: TableHealth, name: str) -> float | None:
 
 
 def check_health_measures(names: Iterable[str]) -> None:
-    """Make sure that these are `HEALTH_MEASURES`.
+    """Make sure that all names are `HEALTH_MEASURES`.
 
     Raises:
         InvalidArgument: one is not.
@@ -360,7 +360,7 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
     commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
     if commit is not None and commit.timestamp_ms is not None:
         return commit.timestamp_ms
-    # The log was cleaned behind the last change; files are as old as their rows at least.
+    # The commit of the last change was cleaned up; files are at least as old as their rows.
     newest = [
         pc.max(batch.files["modification_time_ms"]).as_py()
         for batch in snapshot.file_batches(["modification_time_ms"])
@@ -369,10 +369,10 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
 
 
 def spell_age(age: dt.timedelta) -> str:
-    """A length of time as people say it, to its two largest units: `1 day 2 hours`.
+    """A duration for people, with its two largest units: `1 day 2 hours`.
 
     Args:
-        age: the length; nothing below a second counts.
+        age: the duration; fractions of a second are dropped.
     """
     left = round(age.total_seconds())
     parts = []

@@ -1,4 +1,4 @@
-"""Tables, their maintenance and their sensors, declared in a `defs.yaml`."""
+"""Components: tables, their maintenance and their sensors, declared in a `defs.yaml`."""
 
 from __future__ import annotations
 

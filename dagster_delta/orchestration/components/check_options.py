@@ -1,4 +1,4 @@
-"""Asset checks on a table, as they are declared in a `defs.yaml`."""
+"""Asset checks on a table, declared in a `defs.yaml`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RowCountBounds(dg.Model, dg.Resolvable):
 
 
 class CheckOptions(dg.Model, dg.Resolvable):
-    """Which asset checks a table has."""
+    """The asset checks of a table."""
 
     constraints: Annotated[
         bool,
@@ -77,13 +77,13 @@ def build_checks(
     """The checks of one table.
 
     Args:
-        options: which.
+        options: the checks.
         key: of the asset.
         uri: location of its table.
         storage_options: how to reach it.
 
     Raises:
-        InvalidArgument: the options would check nothing, or make no sense together.
+        InvalidArgument: the options check nothing, or are inconsistent.
     """
     bounds = options.row_count
     hours = options.freshness_hours

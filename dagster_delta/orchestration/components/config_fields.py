@@ -1,7 +1,7 @@
 """Dagster's Config classes as fields of a `defs.yaml`.
 
-A Config by itself lets pydantic pass over keys it does not know, since Dagster checks them against
-its own config schema; in YAML nobody would, and a mistyped option would do nothing in silence.
+For a Config, pydantic ignores unknown keys, because Dagster checks them against its own config
+schema; in YAML there is no such check, and a mistyped option would silently have no effect.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 def documented(
     description: str, *, examples: list[Any] | None = None, template: bool = False
 ) -> dg.Resolver:
-    """What an editor and `dg docs` say about an attribute.
+    """Documentation of an attribute for editors and `dg docs`.
 
-    Dagster derives the schema of a `defs.yaml` from the class, and loses on the way what
-    `pydantic.Field` says about attributes with a default.
+    Dagster derives the schema of a `defs.yaml` from the class, but loses the `pydantic.Field`
+    descriptions of attributes with a default.
 
     Args:
         description: of the attribute.
-        examples: values as they stand in YAML.
-        template: whether it is made by a template only: `{{ … }}`.
+        examples: values as in YAML.
+        template: whether the value must be a template: `{{ … }}`.
     """
     resolver: dg.Resolver = dg.Resolver.default(
         description=description, examples=examples, model_field_type=str if template else None
@@ -48,12 +48,12 @@ def documented(
 def documented_texts(
     description: str, model_field_type: Any, *, examples: list[Any] | None = None
 ) -> dg.Resolver:
-    """As `documented`, for an attribute made of texts: what looks like a number is text too.
+    """As `documented`, for an attribute of strings: number-like values are strings too.
 
     Args:
         description: of the attribute.
-        model_field_type: what it is in YAML.
-        examples: values as they stand in YAML.
+        model_field_type: its type in YAML.
+        examples: values as in YAML.
     """
     return dg.Resolver(
         lambda context, value: _only_texts(_texts(context, value)),
@@ -66,7 +66,7 @@ def documented_texts(
 
 @cache
 def strict_model(config: type[dg.Config]) -> type[BaseModel]:
-    """The class as a model that knows its own keys only, and takes a template for any value."""
+    """The class as a model that accepts only its own keys, and a template for any value."""
     fields: dict[str, Any] = {}
     for name, each in config.model_fields.items():
         nested = inspect.isclass(each.annotation) and issubclass(each.annotation, dg.Config)
@@ -81,7 +81,7 @@ def strict_model(config: type[dg.Config]) -> type[BaseModel]:
 def _with_templates(annotation: Any) -> Any:
     if inspect.isclass(annotation) and issubclass(annotation, dg.Config):
         return strict_model(annotation) | None
-    # Choices are few and fixed: an editor should offer them, and take nothing else.
+    # Choices are few and fixed: an editor should offer only them.
     if any(get_origin(each) is Literal for each in (annotation, *get_args(annotation))):
         return annotation
     return annotation | str
@@ -90,7 +90,7 @@ def _with_templates(annotation: Any) -> Any:
 _STORAGE: TypeAdapter[StorageOptions] = TypeAdapter(
     Annotated[AnyStorageOptions, Field(discriminator="provider")]
 )
-# What runs is built from the classes, so a typing construct that mypy cannot follow.
+# The union is built from classes at run time, which mypy cannot follow.
 _StorageModel: Any = Annotated[
     Union[tuple(strict_model(each) for each in get_args(AnyStorageOptions))],  # noqa: UP007
     Field(discriminator="provider"),
@@ -108,21 +108,21 @@ def _resolve_maintenance(context: dg.ResolutionContext, value: Any) -> DeltaMain
 
 
 def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
-    """Plain values with their templates filled in; what a template has made stays as it is."""
+    """Plain values with their templates resolved; results of templates are not changed."""
     if isinstance(value, BaseModel) and not isinstance(value, dg.Config):
         return _texts(context, value.model_dump(exclude_unset=True))
     return value
 
 
 _NO_LITERAL = "$"
-"""Nothing that begins like this is a literal of Python."""
+"""Prefix that no Python literal starts with."""
 
 
 def _texts(context: dg.ResolutionContext, value: Any) -> Any:
-    """The value with its templates filled in, and its texts still texts.
+    """The value with its templates resolved; strings stay strings.
 
-    Templates make a number of whatever looks like one, `"1"` and a key `"1e5"` included. Fields
-    that take numbers read them from text.
+    Templates convert number-like strings to numbers, including `"1"` and a key `"1e5"`. Fields for
+    numbers parse them from text.
     """
     if isinstance(value, Mapping):
         return {key: _texts(context, each) for key, each in value.items()}
@@ -166,4 +166,4 @@ MaintenanceConfigField: TypeAlias = Annotated[
         examples=[{"vacuum": {"dry_run": False}}],
     ),
 ]
-"""What maintenance does."""
+"""Config of the maintenance."""

@@ -1,4 +1,4 @@
-"""`DeltaLakeComponent`: every table below a root as an asset, found once and remembered."""
+"""`DeltaLakeComponent`: every table below a root as an asset, discovered once and stored."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ _log = logging.getLogger(__name__)
 class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     """Every Delta table at or below a root, as an asset with its columns and comments.
 
-    The tables are looked for when the state is refreshed: by `dg dev`, or by
-    `dg utils refresh-defs-state` when an image is built. Loading definitions touches no storage.
+    The tables are discovered when the state is refreshed: by `dg dev`, or by
+    `dg utils refresh-defs-state` when an image is built. Loading definitions does not access
+    storage.
 
     Examples:
         type: dagster_delta.DeltaLakeComponent
@@ -88,7 +89,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg` says about the component."""
+        """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     @property
@@ -99,7 +100,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
         )
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Look for the tables, and write down what there is.
+        """Discover the tables, and store the result.
 
         Raises:
             StorageFailure: the root cannot be listed.
@@ -112,10 +113,10 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
         context: dg.ComponentLoadContext,  # noqa: ARG002
         state_path: Path | None,
     ) -> dg.Definitions:
-        """The assets of the tables that were found, with their checks, maintenance and sensor.
+        """The assets of the discovered tables, with their checks, maintenance and sensor.
 
         Raises:
-            InvalidArgument: the attributes do not fit each other.
+            InvalidArgument: the attributes are inconsistent.
         """
         if state_path is None:
             _log.warning(

@@ -1,4 +1,4 @@
-"""`DeltaMaintenanceComponent`: tables kept in shape, declared."""
+"""`DeltaMaintenanceComponent`: declared maintenance of tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DeltaMaintenanceComponent", "MaintenanceOptions", "build_maintenance
 
 
 class MaintenanceOptions(dg.Model, dg.Resolvable):
-    """What keeps tables in shape, and when."""
+    """The maintenance of tables, and its schedule."""
 
     name: Annotated[
         str,
@@ -59,7 +59,7 @@ class MaintenanceOptions(dg.Model, dg.Resolvable):
 class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
     """A job that optimizes, vacuums and checkpoints tables, one step per table, and its schedule.
 
-    The tables below a root are found by `DeltaLakeComponent`, which takes `maintenance` too.
+    For the tables below a root, use `maintenance` of `DeltaLakeComponent`.
 
     Examples:
         type: dagster_delta.DeltaMaintenanceComponent
@@ -81,14 +81,14 @@ class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg` says about the component."""
+        """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The job, or the schedule with its job.
 
         Raises:
-            InvalidArgument: there are no tables, or two come to the same name.
+            InvalidArgument: there are no tables, or two have the same name.
         """
         return build_maintenance(
             self, tables=self.tables, storage_options=self.storage_options or {}
@@ -99,11 +99,11 @@ def build_maintenance(options: MaintenanceOptions, **job_options: Any) -> dg.Def
     """The job, or the schedule with its job.
 
     Args:
-        options: what is done, and when.
-        job_options: which tables: see `MaintenanceJobOptions`.
+        options: the maintenance, and its schedule.
+        job_options: the tables, see `MaintenanceJobOptions`.
 
     Raises:
-        InvalidArgument: there are no tables, or two come to the same name.
+        InvalidArgument: there are no tables, or two have the same name.
     """
     given = {"spark": options.spark, "description": options.description, "tags": options.tags}
     job_options |= {name: value for name, value in given.items() if value}

@@ -1,4 +1,4 @@
-"""`DeltaSensorComponent`: a run when a table changes, declared."""
+"""`DeltaSensorComponent`: declared sensors that request a run when a table changes."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg` says about the component."""
+        """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The sensor.
 
         Raises:
-            InvalidArgument: the attributes do not fit each other.
+            InvalidArgument: the attributes are inconsistent.
         """
         further: dict[str, Any] = {}
         if self.root is not None:

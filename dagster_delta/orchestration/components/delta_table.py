@@ -1,4 +1,4 @@
-"""`DeltaTableComponent`: a table that somebody writes, as an asset, declared."""
+"""`DeltaTableComponent`: an external table, declared as an asset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["DeltaTableComponent", "TableAssetOptions"]
 
 
 class TableAssetOptions(dg.Model, dg.Resolvable):
-    """What the assets of tables look like, and what is expected of them."""
+    """Options of the assets of tables, and their checks."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -71,8 +71,8 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
 class DeltaTableComponent(dg.Component, TableAssetOptions):
     """A Delta table written outside Dagster, as an asset with observations, checks and a sensor.
 
-    Its data version is the last commit that changed rows, so that automation conditions downstream
-    fire on real changes and not on maintenance. Nothing is read when definitions are loaded.
+    Its data version is the last commit that changed rows, so that downstream automation conditions
+    react to changed rows only, and ignore maintenance. Loading definitions reads nothing.
 
     Examples:
         type: dagster_delta.DeltaTableComponent
@@ -102,14 +102,14 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg` says about the component."""
+        """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset with its checks and its sensor.
 
         Raises:
-            InvalidArgument: the attributes do not fit each other.
+            InvalidArgument: the attributes are inconsistent.
         """
         asset = table_asset(
             self,
@@ -144,15 +144,15 @@ def table_asset(
     """The asset of a table.
 
     Args:
-        options: what it looks like.
+        options: of the asset.
         key: of the asset.
         uri: location of the table.
         storage_options: how to reach it.
-        description: what the UI says about it.
+        description: shown in the UI.
         metadata: further metadata of the asset.
 
     Raises:
-        InvalidArgument: there is a condition for observing it, and it is not observed.
+        InvalidArgument: there is an automation condition, but the asset is not observable.
     """
     if options.automation_condition is not None and not options.observe:
         raise InvalidArgument(

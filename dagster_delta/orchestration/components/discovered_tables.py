@@ -1,4 +1,4 @@
-"""The tables below a root with what their logs say about them, in a form that can be kept."""
+"""The tables below a root and metadata from their logs, in a form that can be stored."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["DiscoveredColumn", "DiscoveredTable", "Discovery", "discover_tables"
 
 _log = logging.getLogger(__name__)
 
-# Opening a table waits for the storage, not for the processor.
+# Opening a table waits for storage, not for the CPU.
 _TABLES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredColumn:
-    """A column at the top of a table's schema."""
+    """A top-level column of a table's schema."""
 
     name: str
     type: str
@@ -35,7 +35,7 @@ class DiscoveredColumn:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredTable:
-    """A table, and what its latest version said about it."""
+    """A table, with metadata of its latest version."""
 
     uri: str
     description: str | None = None
@@ -62,19 +62,19 @@ class DiscoveredTable:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What there was below a root."""
+    """The tables discovered below a root."""
 
     root: str
-    """Location of the root, as its store spells it."""
+    """Location of the root, in its store's spelling."""
     tables: tuple[DiscoveredTable, ...]
 
     def to_json(self) -> str:
-        """As text."""
+        """The value as text."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Discovery:
-        """From that text."""
+        """Parse the text of `to_json`."""
         plain = json.loads(text)
         return cls(plain["root"], tuple(_table(each) for each in plain["tables"]))
 
@@ -82,7 +82,7 @@ class Discovery:
 def discover_tables(root: str, storage_options: Mapping[str, Any]) -> Discovery:
     """The tables at or below a root.
 
-    One that cannot be opened is among them, without its columns; the log says why.
+    A table that cannot be opened is included, without its columns; the log says why.
 
     Args:
         root: local path or URI.

@@ -1,4 +1,4 @@
-"""What `dg scaffold defs` writes for each component, and what it asks for."""
+"""The files and parameters of `dg scaffold defs` for each component."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 
 class TableParams(BaseModel):
-    """Of a table."""
+    """Parameters for a table."""
 
     uri: str = Field(description="Location of the table: s3://lake/raw/flights")
     key: str | None = Field(
@@ -25,7 +25,7 @@ class TableParams(BaseModel):
 
 
 class MaintenanceParams(BaseModel):
-    """Of the maintenance of a table."""
+    """Parameters for the maintenance of a table."""
 
     uri: str = Field(description="Location of the table: s3://lake/raw/flights")
     name: str = Field(default="delta_maintenance", description="Name of the job or schedule.")
@@ -33,7 +33,7 @@ class MaintenanceParams(BaseModel):
 
 
 class SensorParams(BaseModel):
-    """Of a sensor."""
+    """Parameters for a sensor."""
 
     uri: str = Field(description="Location of the table: s3://lake/raw/flights")
     name: str | None = Field(
@@ -43,7 +43,7 @@ class SensorParams(BaseModel):
 
 
 class LakeParams(BaseModel):
-    """Of the tables below a root."""
+    """Parameters for the tables below a root."""
 
     root: str = Field(description="Location to look for tables at and below: s3://lake/raw")
 
@@ -53,7 +53,7 @@ class DeltaTableScaffolder(dg.Scaffolder[TableParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[TableParams]:
-        """What is asked for."""
+        """The class of the parameters."""
         return TableParams
 
     def scaffold(self, request: dg.ScaffoldRequest[TableParams]) -> None:
@@ -67,11 +67,11 @@ class DeltaMaintenanceScaffolder(dg.Scaffolder[MaintenanceParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[MaintenanceParams]:
-        """What is asked for."""
+        """The class of the parameters."""
         return MaintenanceParams
 
     def scaffold(self, request: dg.ScaffoldRequest[MaintenanceParams]) -> None:
-        """Write the declaration, with the switch that makes VACUUM delete files in sight."""
+        """Write the declaration, including the switch that makes VACUUM delete files."""
         params = request.params
         attributes: dict[str, Any] = {"name": params.name}
         if params.cron is not None:
@@ -86,7 +86,7 @@ class DeltaSensorScaffolder(dg.Scaffolder[SensorParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[SensorParams]:
-        """What is asked for."""
+        """The class of the parameters."""
         return SensorParams
 
     def scaffold(self, request: dg.ScaffoldRequest[SensorParams]) -> None:
@@ -101,7 +101,7 @@ class DeltaLakeScaffolder(dg.Scaffolder[LakeParams]):
 
     @classmethod
     def get_scaffold_params(cls) -> type[LakeParams]:
-        """What is asked for."""
+        """The class of the parameters."""
         return LakeParams
 
     def scaffold(self, request: dg.ScaffoldRequest[LakeParams]) -> None:

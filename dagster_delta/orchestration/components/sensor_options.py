@@ -1,4 +1,4 @@
-"""What a sensor on tables looks for and what it runs, as it is declared in a `defs.yaml`."""
+"""A sensor on tables and its target, declared in a `defs.yaml`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dagster_delta.orchestration.storage_options import StorageOptions
 __all__ = ["SensorOptions", "build_sensor"]
 
 _OF_THE_DECLARATION = frozenset({"name", "assets", "job", "change_feed", "enabled"})
-"""Fields that `delta_table_sensor` has by another name, or not at all."""
+"""Fields that `delta_table_sensor` does not have, or has by another name."""
 
 
 class SensorOptions(dg.Model, dg.Resolvable):
-    """Which commits count, and what they set off."""
+    """Which commits to include, and what they run."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -106,13 +106,13 @@ def build_sensor(
     """The sensor.
 
     Args:
-        options: what it looks for and what it runs.
-        tables: locations of the tables; none if `further` names a root.
+        options: its commits and its target.
+        tables: locations of the tables; empty if `further` names a root.
         storage_options: how to reach them.
-        further: options of `delta_table_sensor` that no declaration has.
+        further: options of `delta_table_sensor` that a declaration cannot have.
 
     Raises:
-        InvalidArgument: the options do not fit each other.
+        InvalidArgument: the options are inconsistent.
     """
     if options.assets is not None and options.job is not None:
         raise InvalidArgument(
@@ -129,7 +129,7 @@ def build_sensor(
         given["job_name"] = options.job
     if options.enabled:
         given["default_status"] = dg.DefaultSensorStatus.RUNNING
-    # The fields are named as the options are, which no type checker follows.
+    # The fields have the names of the options, which type checkers cannot verify.
     all_options: Any = {**given, **further, "storage_options": storage_options or {}}
     make = delta_change_feed_sensor if options.change_feed else delta_table_sensor
     return make(options.name, tables, **all_options)

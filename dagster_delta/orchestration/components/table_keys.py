@@ -1,4 +1,4 @@
-"""The keys of assets for the tables below a root: their path from there."""
+"""Asset keys for the tables below a root: their relative paths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def path_below(root: str, uri: str) -> str:
-    """Path of a table from the root it was found at or below; empty for the root itself.
+    """Path of a table relative to the root; empty for the root itself.
 
     Args:
-        root: location of the root, as its store spells it.
-        uri: location of the table, as its store spells it.
+        root: location of the root, in its store's spelling.
+        uri: location of the table, in its store's spelling.
 
     Raises:
         InvalidArgument: the table is not at or below the root.
@@ -33,13 +33,13 @@ def path_below(root: str, uri: str) -> str:
 def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
     """Key of the asset of a table: the prefix, and its path below the root.
 
-    A table at the root itself is called by the last part of its location. Characters that Dagster
-    does not take become underscores.
+    A table at the root itself is named by the last part of its location. Characters that Dagster
+    does not accept become underscores.
 
     Args:
         prefix: of all keys; may be empty.
-        root: location of the root, as its store spells it.
-        uri: location of the table, as its store spells it.
+        root: location of the root, in its store's spelling.
+        uri: location of the table, in its store's spelling.
 
     Raises:
         InvalidArgument: the table is not at or below the root.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["REGISTERED", "UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
 
 REGISTERED = "temp.main"
-"""The schema that DuckDB registers the upstream tables of a query in: a name with it never means a
+"""The DuckDB schema of a query's registered upstream tables: a name qualified by it is never a
 CTE."""
 
 

@@ -1,6 +1,6 @@
 """The IO manager: an asset's return value becomes a commit, an input becomes a scan.
 
-Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO managers keep them too.
+Tables are at `<root_uri>/<schema>/<asset name>`, the same location as in earlier Delta IO managers.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ __all__ = ["DeltaIOManager"]
 class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     """Stores assets as Delta tables, and loads tables as inputs.
 
-    What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
-    that writes it; the annotation of an input picks the type it is loaded as. An asset annotated
-    `-> None` writes its table by itself, if it has one; one that returns None and does not say so
-    gets a warning.
+    The value that an asset returns (a pyspark, pandas or polars frame, or any Arrow value) selects
+    the engine that writes it; the annotation of an input selects its load type. An asset annotated
+    `-> None` writes its table itself, if it has one; an asset that returns None without this
+    annotation gets a warning.
 
-    Metadata on an asset overrides the configuration here, see `AssetOptions`; on an `AssetIn` it
-    names the `columns`, a `where` filter or the `version` to read, see `InputOptions`.
+    Metadata on an asset overrides this configuration, see `AssetOptions`; on an `AssetIn` it names
+    the `columns`, a `where` filter or the `version` to read, see `InputOptions`.
 
     A partitioned asset names in its metadata the column that holds the partition, with
     `partition_expr`: a name, or for multi-partitions a mapping from dimension to name. Exactly the
-    partitions of the run are replaced, appended to or read, and a row outside of them is an error.
+    partitions of the run are replaced, appended to or read, and any other row is an error.
 
     Examples:
         @dg.asset(
@@ -113,7 +113,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
 
     forgives_unset: ClassVar[bool] = True
 
-    # Pydantic would quote the offending input, storage options and all, in its errors.
+    # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     earlier_options: ClassVar[Mapping[str, str]] = {
@@ -177,7 +177,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         "pandas, polars, polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a "
         "TypeHandler.",
     )
-    spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of whatever value
+    spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of any value
         default=None,
         description="The Spark session that loads inputs: a SparkSessionResource, or another "
         "resource with a spark_session, such as those of dagster-pyspark. Default: the session of "
@@ -185,7 +185,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     )
 
     def __init__(self, **data: Any) -> None:
-        # Fails where it is written, and not at the first input without an annotation.
+        # Fail at definition time, before the first input without an annotation.
         if type(default := data.get("default_load_type")) is str:
             handler_named(default, with_table_types(type(self).type_handlers()))
         super().__init__(**data)
@@ -257,11 +257,12 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         self._report(context, write, written)
 
     def load_input(self, context: InputContext) -> Any:
-        """The input as its annotation says; None if that allows it and there is no table yet.
+        """The input as its annotation says; None if the annotation allows it and the table does not
+        exist.
 
         Raises:
             TableNotFound: the upstream asset was never materialised here.
-            InvalidArgument: the annotation is none that a table can be loaded as.
+            InvalidArgument: unsupported input annotation.
         """
         upstream = context.upstream_output
         metadata = {} if upstream is None else upstream.definition_metadata
@@ -304,21 +305,19 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
 
     @staticmethod
     def type_handlers() -> Sequence[TypeHandler[Any]]:
-        """The handlers of types that inputs are loaded as and that assets return, beside those of
-        this package; a subclass returns its own.
-        """
+        """The handlers of additional load types and return types; a subclass returns its own."""
         return ()
 
     def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
-        """The latest version of the table of an asset that is stored here; None if there is none
-        yet.
+        """The latest version of the table of an asset that is stored here; None if it does not
+        exist yet.
 
         Args:
             asset_key: of the asset.
             metadata: definition metadata of the asset.
 
         Raises:
-            InvalidArgument: the metadata make no sense.
+            InvalidArgument: the metadata is invalid.
             InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
         """
         from dagster_delta.table.delta_table import DeltaTable
@@ -331,7 +330,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
 
     @property
     def spark_session(self) -> SparkSession:
-        """The Spark session that loads inputs, started where there is none."""
+        """The Spark session that loads inputs, started if there is none."""
         return self._session()
 
     def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
@@ -342,20 +341,20 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             metadata: definition metadata of the asset.
 
         Raises:
-            InvalidArgument: the metadata make no sense.
+            InvalidArgument: the metadata is invalid.
         """
         options = self.asset_options(asset_key, metadata)
         return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
 
     def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
-        """`schema.table` of the table of an asset, or its name where no schema is wanted.
+        """`schema.table` of the table of an asset, or only its name if the schema is empty.
 
         Args:
             asset_key: of the asset.
             metadata: definition metadata of the asset.
 
         Raises:
-            InvalidArgument: the metadata make no sense.
+            InvalidArgument: the metadata is invalid.
         """
         options = self.asset_options(asset_key, metadata)
         path = options.table_path(asset_key, asset_key.to_user_string())
@@ -369,7 +368,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             metadata: definition metadata of the asset.
 
         Raises:
-            InvalidArgument: the metadata make no sense.
+            InvalidArgument: the metadata is invalid.
         """
         name = asset_key.to_user_string()
         return read_asset_options(metadata, self._defaults(), asset=name)
@@ -425,7 +424,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         return typing.cast("SparkSession", session)
 
     def _report(self, context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
-        """Tell Dagster what the commit did, and make its version the data version."""
+        """Report the commit to Dagster, and make its version the data version."""
         schema, table = write.options.table_path(*_identity(context))
         metadata = table_metadata(
             written.snapshot,
@@ -450,7 +449,7 @@ def _name(context: OutputContext | InputContext) -> str:
 
 
 def _identity(context: OutputContext | InputContext) -> tuple[AssetKey | None, str]:
-    """Asset key and output name, of which one names the table."""
+    """Asset key and output name; one of them names the table."""
     output = context.upstream_output if isinstance(context, InputContext) else context
     asset_key = context.asset_key if context.has_asset_key else None
     return asset_key, context.name if output is None else output.name
@@ -484,7 +483,7 @@ def _unset_properties(name: str, written: WrittenAsset) -> str:
 def _where(
     condition: str | None, selection: PartitionSelection | None, snapshot: Snapshot
 ) -> str | None:
-    """Spark SQL of the rows of some partitions for which a condition holds; None for all rows."""
+    """Spark SQL for the rows of some partitions that satisfy a condition; None for all rows."""
     conditions = [] if condition is None else [condition]
     if selection is not None:
         conditions.append(partition_predicate(selection, snapshot.schema))

@@ -1,8 +1,8 @@
-"""What a merge by the IO manager does: the configuration that users of Delta in Dagster know.
+"""Configuration of merges by the IO manager, as in other Delta integrations for Dagster.
 
-A type names the usual merges; `custom` takes the clauses one by one. Clauses of a kind are tried in
-the order of `MergeOperationsConfig`, those with a predicate first: one without takes every row that
-is left.
+A type names a common merge; `custom` lists its clauses. Clauses of a kind are tried in the order of
+`MergeOperationsConfig`, clauses with a predicate first: a clause without one takes all remaining
+rows.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class MergeType(StrEnum):
     """What happens to matched and unmatched rows."""
 
     deduplicate_insert = "deduplicate_insert"
-    """Rows that match none are inserted; matched ones stay as they are."""
+    """Unmatched rows are inserted; matched rows do not change."""
     update_only = "update_only"
-    """Matched rows are updated; rows that match none are left out."""
+    """Matched rows are updated; unmatched rows are ignored."""
     upsert = "upsert"
     """Matched rows are updated, the others are inserted."""
     replace_delete_unmatched = "replace_and_delete_unmatched"
-    """Matched rows are updated, rows of the table that nothing matches are deleted, and nothing is
+    """Matched rows are updated, unmatched rows of the table are deleted, and nothing is
     inserted."""
     custom = "custom"
-    """What `merge_operations_config` says."""
+    """Fields of `merge_operations_config`."""
 
     @classmethod
     def _missing_(cls, value: object) -> MergeType | None:
@@ -71,13 +71,13 @@ class OperationConfig(KnownFieldsOnly, Config):
 
 
 class OperationAllConfig(OperationConfig):
-    """A clause that takes every column of the source."""
+    """A clause that sets every column of the source."""
 
     except_cols: list[str] | None = Field(default=None, description="Columns to leave unchanged.")
 
 
 class OperationWithUpdatesConfig(OperationConfig):
-    """A clause that says what columns get."""
+    """A clause that sets columns by expression."""
 
     updates: dict[str, str] = Field(description="Column of the table to Spark SQL expression.")
 
@@ -129,19 +129,19 @@ class MergeConfig(KnownFieldsOnly, Config):
 
     @property
     def source(self) -> str:
-        """What expressions call the rows of the asset."""
+        """Alias of the asset's rows in expressions."""
         return self.source_alias or "s"
 
     @property
     def target(self) -> str:
-        """What expressions call the table."""
+        """Alias of the table in expressions."""
         return self.target_alias or "t"
 
     def check(self, asset: str) -> None:
-        """Make sure that the parts belong together.
+        """Make sure that the parts are consistent.
 
         Raises:
-            InvalidArgument: they do not.
+            InvalidArgument: they are not.
         """
         if not self.predicate:
             raise InvalidArgument(
@@ -165,15 +165,15 @@ class MergeConfig(KnownFieldsOnly, Config):
 
 
 def parse_merge_config(value: object) -> MergeConfig | None:
-    """The configuration that metadata holds, as an object or as plain values; None if it is none.
+    """The configuration in metadata, as an object or as plain values; None if it is not one.
 
-    Objects of other integrations' classes are taken by their fields.
+    Objects of other integrations' classes are read by their fields.
     """
     return _parse(MergeConfig, value)
 
 
 def parse_merge_operations(value: object) -> MergeOperationsConfig | None:
-    """As `parse_merge_config`, of the clauses alone."""
+    """As `parse_merge_config`, for the clauses only."""
     return _parse(MergeOperationsConfig, value)
 
 
@@ -193,7 +193,7 @@ def _parse(kind: type[T], value: object) -> T | None:
 
 
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
-    """Refuse metadata that say how to merge on an asset that does not: it would replace its table.
+    """Refuse merge metadata on an asset with another mode: it would replace its table.
 
     Args:
         mode: how the asset is written.
@@ -218,7 +218,7 @@ def add_clauses(
     source_columns: Sequence[str],
     within: str | None,
 ) -> MergeBuilder:
-    """A merge with the clauses that the configuration asks for.
+    """A merge with the clauses of the configuration.
 
     Args:
         builder: of the merge.
@@ -238,7 +238,7 @@ def add_clauses(
 def _clauses(config: MergeConfig, source_columns: Sequence[str]) -> list[ClauseText]:
     operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
     found = list(_in_order(operations, config.source, source_columns))
-    # A clause that always holds hides those behind it.
+    # A clause without condition hides the clauses after it.
     return sorted(found, key=lambda each: each.condition is None)
 
 

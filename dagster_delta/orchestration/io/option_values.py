@@ -1,4 +1,4 @@
-"""The values that options take: what a plain value of metadata or YAML is read as.
+"""Parsing of option values from plain values in metadata or YAML.
 
 A value that does not fit is None, not an exception: the caller knows the key for the message.
 """
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T]):
-    """What an option takes."""
+    """The kind of values that an option accepts."""
 
     expected: str
     parse: Callable[[Any], T | None]
@@ -39,7 +39,7 @@ class ValueKind(Generic[T]):
 
 
 def one_of(choices: Any) -> ValueKind[Any]:
-    """The kind of an option that takes one of the texts of a `Literal`."""
+    """The kind of an option that accepts the texts of a `Literal`."""
     allowed: tuple[str, ...] = get_args(choices)
 
     def parse(value: Any) -> str | None:
@@ -109,7 +109,7 @@ EXPRESSION: ValueKind[str | Mapping[str, str] | None] = ValueKind(
 
 
 def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
-    # Objects of earlier integrations have it as an attribute.
+    # Objects of earlier integrations have the value as an attribute.
     plain = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
     if plain is None or set(plain) - {"custom_metadata"}:
         return None

@@ -1,4 +1,4 @@
-"""What the Dagster UI shows of a write: every figure from the log, nothing scanned."""
+"""Metadata of a write for the Dagster UI; all figures are from the log, without a scan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table_schema(configuration: TableConfiguration) -> TableSchema:
 
 
 def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> dict[str, Any]:
-    """What one version of a table says about itself.
+    """Metadata about one version of a table.
 
     Args:
         snapshot: the version.
@@ -78,8 +78,8 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> d
 
 
 def _totals(snapshot: Snapshot) -> dict[str, int]:
-    """Files, bytes and rows, as far as the log tells them; what a large table's checksum does not
-    say is left out.
+    """Files, bytes and rows, if the log has them; for a large table, figures that are not in its
+    checksum are omitted.
     """
     if not snapshot.is_large_and_unread:
         found = (snapshot.num_files, snapshot.size_bytes, snapshot.num_records)
@@ -92,7 +92,7 @@ def _totals(snapshot: Snapshot) -> dict[str, int]:
 
 
 def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
-    """What one write did, or why it did nothing, and the commits before it where that is wanted."""
+    """The effect of one write, or why it did nothing, and earlier commits if requested."""
     metadata: dict[str, Any] = {"delta/mode": written.mode}
     if written.predicate is not None:
         metadata["delta/predicate"] = written.predicate
@@ -112,7 +112,7 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
 
 
 def rows_by_partition(written: WrittenAsset, selection: PartitionSelection) -> dict[str, int]:
-    """Partition key to the rows it holds now; without those keys whose rows nothing tells."""
+    """Partition key to its current row count; keys with an unknown count are omitted."""
     large = written.snapshot.is_large_and_unread
     counts = {} if large else partition_row_counts(written.snapshot, selection)
     replaced = written.mode == "overwrite" and written.skipped_because is None

@@ -1,4 +1,4 @@
-"""What an asset returned as one frame per partition key, as the rows of one write."""
+"""One frame per partition key, returned by an asset, as the rows of one write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_EXAMPLES = 3
 
 
 class FrameMismatch(PartitionMismatch):
-    """A row of a frame lies outside the partition that the frame was returned for."""
+    """A row of a frame is outside the partition of the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class PartitionFrames:
     asset: str
     """Name of the asset, for messages."""
     frames: Mapping[str, Any]
-    """The rows of each partition, in any form that a table is written from; None if the partition
-    is left as it is."""
+    """The rows of each partition, in any form that can be written; None if the partition does not
+    change."""
     select: Callable[[Sequence[str]], PartitionSelection]
-    """The partitions behind some of the keys."""
+    """The partitions of some of the keys."""
 
     @property
     def written_keys(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class PartitionFrames:
             selection: the partitions of the run; None if the asset has none.
 
         Raises:
-            InvalidArgument: a key is missing, or is none of the run's.
+            InvalidArgument: a key is missing, or is not one of the run.
         """
         if selection is None:
             raise InvalidArgument(
@@ -72,13 +72,13 @@ class PartitionFrames:
             )
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows of all frames as a `pa.RecordBatchReader`; each frame is read when its turn
-        comes, and its rows are checked to be in its partition.
+        """The rows of all frames as a `pa.RecordBatchReader`; frames are read one at a time, and
+        each row is checked to be in the frame's partition.
 
         Raises:
             SchemaMismatch: the frames have different columns.
-            InvalidArgument: a frame is none that is written batch by batch.
-            FrameMismatch: a row is in another partition, while the rows are read.
+            InvalidArgument: a frame cannot be written in batches.
+            FrameMismatch: a row is in another partition; raised while the rows are read.
         """
         from dagster_delta.engines.values.data_input import to_reader
 
@@ -95,7 +95,7 @@ class PartitionFrames:
         return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches)
 
     def _schema(self, schemas: Mapping[str, pa.Schema]) -> StructType:
-        # A frame made of nothing has no columns either.
+        # An empty frame may have no columns.
         known = {key: schema for key, schema in schemas.items() if len(schema)}
         if not known:
             return StructType(())
@@ -107,7 +107,7 @@ class PartitionFrames:
                     f"{', '.join(sorted(differing))} is in one of {first} and {key} only"
                 )
         try:
-            # Of several types the one that holds the values of all.
+            # The type that holds the values of all types.
             joined = pa.unify_schemas(list(known.values()), promote_options="permissive")
         except pa.ArrowException as error:
             raise SchemaMismatch(

@@ -1,7 +1,7 @@
-"""What a write knows about the Dagster run it happens in, and what it tells Dagster back.
+"""Facts about the Dagster run of a write, and what the write reports to Dagster.
 
-Only the public context of the running step is used. Outside of a step (a context built by hand in
-a unit test) the facts that only a run has are None, and nothing is told back.
+Only the public context of the running step is used. Outside a step (a context built by hand in a
+unit test) the facts of a run are None, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ __all__ = [
 ]
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
-"""Set by Dagster on the runs that it starts by itself to retry a failed one."""
+"""Set by Dagster on the runs that it starts automatically to retry a failed run."""
 
 PARENT_RUN_TAG = "dagster/parent_run_id"
-"""Set by Dagster on every run that re-executes another one."""
+"""Set by Dagster on every run that re-executes another run."""
 
 MAX_NAMED_PARTITIONS = 20
-"""Partitions named in a commit; more are counted, so that a backfill does not swell the log."""
+"""Maximum number of partitions named in a commit; more are only counted, so that a backfill does
+not enlarge the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,12 @@ class RunFacts:
     """The run, step and partitions that one output belongs to."""
 
     output: str
-    """The asset key, or step key and output name where the output is no asset."""
+    """The asset key, or step key and output name if the output is not an asset."""
     partition_keys: tuple[str, ...]
     run_id: str | None
     """The run that writes."""
     attempt_id: str | None
-    """The run that was first asked to write this: the same for a run and its automatic retries."""
+    """The original run: the same for a run and its automatic retries."""
     job_name: str | None
     step_key: str | None
 
@@ -85,7 +86,7 @@ def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts
 
 
 def asset_description(context: OutputContext) -> str | None:
-    """What the asset says about itself; None if the output is no asset's."""
+    """The description of the asset; None if the output is not an asset."""
     try:
         return context.asset_spec.description
     except DagsterInvariantViolationError:
@@ -93,14 +94,13 @@ def asset_description(context: OutputContext) -> str | None:
 
 
 def idempotency(facts: RunFacts) -> tuple[str, int] | None:
-    """Application id and version of the `txn` that makes one write happen once, or None outside
-    of a run.
+    """Application id and version of the `txn` that makes a write idempotent, or None outside a run.
 
-    It is made of the asset, the partitions and the run. A step that is retried inside its run, and
-    a run that Dagster retries by itself, write under the same id; a run that somebody starts, be it
-    a re-execution, writes under its own. The run is part of the id, and not a growing version of
-    it: two runs at once may commit in either order, and the older one must not be taken for done.
-    Old ids leave the log through the table property `delta.setTransactionRetentionDuration`.
+    It consists of the asset, the partitions and the run. A step that is retried inside its run, and
+    a run that Dagster retries automatically, use the same id; a run started by a user, including a
+    re-execution, uses its own. The run is part of the id instead of its version: concurrent runs
+    may commit in either order, and the older one must not count as done. Old ids expire by the
+    table property `delta.setTransactionRetentionDuration`.
 
     Spec: Transaction Identifiers.
     """
@@ -113,7 +113,7 @@ def idempotency(facts: RunFacts) -> tuple[str, int] | None:
 
 
 def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str, object]:
-    """What the commitInfo of a write says about where it came from."""
+    """Provenance of a write for its commitInfo."""
     info: dict[str, object] = dict(custom_metadata)
     given = {
         "dagsterRunId": facts.run_id,
@@ -139,7 +139,7 @@ def set_data_version(asset_key: AssetKey, version: int) -> None:
 def add_partition_metadata(
     asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Put metadata on the materialisation of single partitions of the asset.
+    """Add metadata to the materialisation of single partitions of the asset.
 
     Args:
         asset_key: the asset being materialised.

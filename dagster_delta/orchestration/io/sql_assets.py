@@ -36,24 +36,23 @@ def delta_sql_asset(
     """An asset computed from other assets by a query in SQL.
 
     The embedded engine runs the query with DuckDB, in DuckDB's SQL, and streams the result into the
-    table; the query reads its upstream tables and nothing else. Spark runs it in Spark SQL.
+    table; the query can read only its upstream tables. Spark runs it in Spark SQL.
 
-    The query names its tables in braces, also where a CTE has the same name; `{{` and `}}` are
-    braces of the query itself. Every materialisation shows the query, and from which upstream
-    columns the values of each column come. Where that cannot be derived, the log of the run says
-    why.
+    The query names its tables in braces, also if a CTE has the same name; `{{` and `}}` are braces
+    of the query itself. Every materialisation shows the query, and the upstream columns of each
+    column. If they cannot be derived, the log of the run says why.
 
     Args:
         name: of the asset.
         sql: one query: `SELECT … FROM {flights}`.
-        upstream: name in the query to the asset, or its key, that the IO manager loads for it.
+        upstream: name in the query to the asset, or its key, which the IO manager loads.
         engine: `arrow` for the embedded engine, or `spark`.
         memory_limit: of DuckDB, such as `2GB`; sorts, joins and aggregates beyond it go to disk.
         io_manager_key: of a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: key_prefix, partitions_def, metadata, description, …
 
     Raises:
-        InvalidArgument: the query and its tables do not fit, or there is no such engine.
+        InvalidArgument: the query and its tables do not match, or the engine is unknown.
 
     Examples:
         delta_sql_asset(
@@ -112,7 +111,7 @@ def _input_type(engine: str) -> type:
 
 
 def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:
-    """Give a function the parameters that Dagster loads: a context, and an input per table."""
+    """Set a function's parameters for Dagster: a context, and an input per table."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     inputs = [inspect.Parameter(table, kind, annotation=input_type) for table in tables]
     compute.__signature__ = inspect.Signature([inspect.Parameter("context", kind), *inputs])
@@ -142,7 +141,9 @@ def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
 
 
 def _qualified_query(name: str, sql: str, tables: Iterable[str], quote: str) -> str:
-    """The query with its tables in the schema of registered ones, where no CTE hides them."""
+    """The query with its tables qualified by the schema of registered tables, so that no CTE hides
+    them.
+    """
     quoted = {table: f"{quote}{table}{quote}" for table in tables}
     names = {table: f"{REGISTERED}.{identifier}" for table, identifier in quoted.items()}
     query = _query(name, sql, names)

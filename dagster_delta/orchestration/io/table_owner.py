@@ -1,9 +1,8 @@
-"""Which asset a table belongs to: assets whose tables lie at one location must not replace each
-other's rows unnoticed.
+"""Which asset a table belongs to: assets with the same table location must not silently replace
+each other's rows.
 
-A new table remembers its asset in a property, which every snapshot has at hand. A table without it,
-made by an earlier release or another tool, belongs to the asset whose write is its latest commit,
-if there is one.
+A new table records its asset in a property, which is in every snapshot. A table without it, from an
+earlier release or another tool, belongs to the asset that wrote its latest commit, if any.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ OWNER_PROPERTY = "dagsterDelta.asset"
 SHARED = "(shared)"
 
 _WRITES = ("WRITE", "MERGE")
-"""Operations by which assets write; maintenance and schema changes are for anyone."""
+"""Operations by which assets write; maintenance and schema changes do not set an owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableClaim:
-    """Who wants to write a table."""
+    """The writer of a table."""
 
     asset_key: str | None
     """Of the asset, as `a/b`; None for the output of an op."""
     renamed_from: tuple[str, ...] = ()
-    """Keys that the asset had before."""
+    """Earlier keys of the asset."""
     is_shared: bool = False
     """Whether several assets write the table intentionally."""
 
@@ -50,10 +49,10 @@ class TableClaim:
     def check(
         self, table: DeltaTable, snapshot: Snapshot, commit_info: Mapping[str, object]
     ) -> None:
-        """Make sure that the table is that of the asset; with a commit where it becomes so.
+        """Make sure that the table belongs to the asset; a commit records a new owner.
 
         Args:
-            table: to be written.
+            table: the table to write.
             snapshot: its latest version.
             commit_info: recorded in the commitInfo of that commit.
 
@@ -78,7 +77,7 @@ class TableClaim:
 
     @property
     def _wanted(self) -> str | None:
-        """What the table is to say."""
+        """The new value of the table property."""
         return SHARED if self.is_shared else self.asset_key
 
     def _refusal(self, owner: str, snapshot: Snapshot) -> InvalidArgument:
@@ -101,7 +100,7 @@ class TableClaim:
 
 
 def _latest_writer(snapshot: Snapshot) -> str | None:
-    """The asset that made the latest commit, where that has written rows."""
+    """The asset that made the latest commit, if that commit wrote rows."""
     path = commit_path(snapshot.version)
     try:
         data = snapshot.store.read(path)
@@ -111,5 +110,5 @@ def _latest_writer(snapshot: Snapshot) -> str | None:
     writer = info.get("dagsterAsset")
     if info.get("operation") not in _WRITES or not isinstance(writer, str):
         return None
-    # The output of an op is no asset.
+    # The output of an op is not an asset.
     return None if writer.startswith(f"{info.get('dagsterStep')}.") else writer

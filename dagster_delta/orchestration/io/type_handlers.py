@@ -1,7 +1,7 @@
 """The Python types that inputs are loaded as, and that assets return, each by its handler.
 
-Types of other packages are compared by name, so that no package is imported which the asset itself
-does not use.
+Types of other packages are compared by name, so that only packages that the asset uses are
+imported.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """What an input reads, opened but not yet read."""
+    """The data of an input, opened but not yet read."""
 
     table: DeltaTable | None
     """The whole table; None if changes are read."""
     scan: Scan | UpstreamChanges
-    """The columns, rows and partitions that the input asked for."""
+    """The columns, rows and partitions of the input."""
     spark: Callable[[], SparkSession]
-    """Starts or gets the Spark session; called only for inputs that are Spark's."""
+    """Starts or gets the Spark session; called only for Spark inputs."""
     scans_by_partition: Callable[[], Mapping[str, Scan]] | None = None
     """Makes a scan for each partition key of the input; None if it is not partitioned."""
 
 
 class TypeHandler(ABC, Generic[T]):
-    """How values of a Python type are loaded from Delta tables, and written to them.
+    """Loads values of a Python type from Delta tables, and writes them.
 
-    A subclass of the DeltaIOManager adds handlers in `type_handlers`. They come before those of
-    this package, so that a type of theirs can be loaded in another way.
+    A subclass of the DeltaIOManager adds handlers in `type_handlers`. They take precedence over
+    those of this package, so that they can override how a type is loaded.
 
     Examples:
         @dataclass
@@ -80,7 +80,7 @@ class TypeHandler(ABC, Generic[T]):
     """
 
     name: str | None = None
-    """What `default_load_type` calls it; None if it is chosen by annotations alone."""
+    """Its name in `default_load_type`; None if only annotations select it."""
 
     @property
     @abstractmethod
@@ -88,7 +88,7 @@ class TypeHandler(ABC, Generic[T]):
         """The annotations of inputs and outputs that it handles: a class, a generic type such as
         `list[Plane]`, or the name of a class as `package.ClassName`, which imports nothing.
 
-        Values of outputs without annotation are found by their class.
+        Outputs without annotation are matched by the class of their value.
         """
 
     @abstractmethod
@@ -102,16 +102,16 @@ class TypeHandler(ABC, Generic[T]):
 
     def to_arrow(self, value: T) -> object:
         """The rows of a value, as anything that `DeltaTable.append` takes: a `pa.Table`, or for
-        bounded memory a `pa.RecordBatchReader`. By default the value itself.
+        bounded memory a `pa.RecordBatchReader`. By default, the value itself.
 
         Args:
-            value: what an asset returned.
+            value: returned by an asset.
         """
         return value
 
 
 class _TableType(TypeHandler[Any]):
-    """A type that tables are loaded as by one call. What is written takes them as they are."""
+    """A type that one call loads from a table. Values are written unchanged."""
 
     supported_types: tuple[str, ...] = ()
 
@@ -170,8 +170,9 @@ TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("snapshot", "dagster_delta.Snapshot", _snapshot),
     _TableType("scan", "dagster_delta.Scan", lambda i: i.scan),
 )
-"""What every input can be. A `DeltaTable` or a `Snapshot` is the whole table, whatever partition
-is being read; a `Scan` is just what the input asked for, read when its own methods are called."""
+"""Load types of every input. A `DeltaTable` or a `Snapshot` is the whole table, also for a
+partitioned read; a `Scan` has the columns, rows and partitions of the input, and reads when its
+methods are called."""
 
 
 def type_handler_of(
@@ -184,10 +185,10 @@ def type_handler_of(
     """The handler that loads an input.
 
     Args:
-        annotation: type of the input; `Any` where it has none.
+        annotation: type of the input; `Any` if it has none.
         default: the `default_load_type` for inputs without annotation.
         name: of the input, for error messages.
-        handlers: all there are; the first that supports the annotation loads it.
+        handlers: all handlers; the first that supports the annotation loads it.
 
     Raises:
         InvalidArgument: no handler supports the type, or there is neither annotation nor default.
@@ -217,7 +218,7 @@ def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
     """The handlers of an IO manager, then those of this package.
 
     Raises:
-        InvalidArgument: one is no handler.
+        InvalidArgument: an element is not a handler.
     """
     found: list[TypeHandler[Any]] = []
     for handler in handlers:
@@ -232,14 +233,13 @@ def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
 
 
 def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[Any]]) -> Any:
-    """The rows that an asset returned, in a form that tables are written from; of `dict[str, T]`
-    by key.
+    """The rows that an asset returned, in a form that can be written; for `dict[str, T]` by key.
 
     Args:
-        value: what the asset returned; None remains None.
-        annotation: type of the output; `Any` where it has none.
-        handlers: all there are; the first that supports the annotation, or else the class of the
-            value, is asked for the rows.
+        value: returned by the asset; None remains None.
+        annotation: type of the output; `Any` if it has none.
+        handlers: all handlers; the first that supports the annotation, or else the class of the
+            value, converts it.
     """
     if value is None:
         return None
@@ -256,12 +256,12 @@ def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[An
 
 
 def annotation_of(handler: TypeHandler[Any]) -> str:
-    """The first type of a handler, as an annotation spells it."""
+    """The first type of a handler, as in an annotation."""
     return _spelled(handler.supported_types[0])
 
 
 def takes_none(annotation: Any) -> bool:
-    """Whether an annotation is `T | None`: what is not there yet is loaded as None.
+    """Whether an annotation is `T | None`: a missing table is loaded as None.
 
     Args:
         annotation: type of the input.
@@ -272,7 +272,7 @@ def takes_none(annotation: Any) -> bool:
 
 
 def without_none(annotation: Any) -> Any:
-    """`T` of `T | None`; any other annotation as it is."""
+    """`T` of `T | None`; any other annotation unchanged."""
     if get_origin(annotation) in {Union, types.UnionType}:
         rest = [part for part in get_args(annotation) if part is not type(None)]
         if len(rest) == 1:
@@ -281,10 +281,10 @@ def without_none(annotation: Any) -> Any:
 
 
 def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandler[Any]:
-    """The handler that `default_load_type` calls by a name.
+    """The handler with a name in `default_load_type`.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: there is no such handler.
     """
     for handler in handlers:
         if handler.name == name:
@@ -340,6 +340,6 @@ def _is_instance(value: object, supported: object) -> bool:
 
 
 def _qualified(annotation: Any) -> str:
-    """`package.ClassName`: classes are defined in submodules that their users never name."""
+    """`package.ClassName`: classes are defined in submodules that users do not name."""
     package = getattr(annotation, "__module__", "").partition(".")[0]
     return f"{package}.{getattr(annotation, '__name__', '')}"

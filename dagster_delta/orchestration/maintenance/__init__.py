@@ -1,1 +1,1 @@
-"""Jobs, schedules and ops that keep tables in shape."""
+"""Jobs, schedules and ops for table maintenance."""

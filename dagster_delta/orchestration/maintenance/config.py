@@ -1,4 +1,4 @@
-"""What the Launchpad asks before tables are maintained, with defaults that harm nobody."""
+"""Launchpad config of table maintenance, with safe defaults."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class CleanLogConfig(KnownFieldsOnly, Config):
 
 
 class CloneConfig(KnownFieldsOnly, Config):
-    """Where a table is cloned to, and how."""
+    """Target and options of a clone."""
 
     target: str = Field(
         description="Location of the clone, on storage that the table's storage options can access."
@@ -154,7 +154,7 @@ class CloneConfig(KnownFieldsOnly, Config):
 
 
 class RestoreConfig(KnownFieldsOnly, Config):
-    """Which version a table goes back to."""
+    """The version to restore."""
 
     version: int | None = Field(default=None, description="The version to restore.")
     timestamp: str | None = Field(
@@ -187,19 +187,19 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, Config):
 
 
 class DeltaRestoreConfig(RestoreConfig):
-    """Which table goes back to which version."""
+    """A table, and the version to restore."""
 
     table: str = Field(description="Name of one of the job's tables.")
 
 
 class DeltaCloneConfig(CloneConfig):
-    """Which table is cloned, where to and how."""
+    """A table, its clone target and options."""
 
     table: str = Field(description="Name of one of the job's tables.")
 
 
 class TableConfig(KnownFieldsOnly, Config):
-    """Which table an op works on."""
+    """The table of an op."""
 
     uri: str = Field(description="Location of the table.")
     storage_options: AnyStorageOptions = Field(
@@ -210,7 +210,7 @@ class TableConfig(KnownFieldsOnly, Config):
 
 
 class TableOptimizeConfig(TableConfig, OptimizeConfig):
-    """A table, and how its small files are written together."""
+    """A table, and how its small files are compacted."""
 
 
 class TableVacuumConfig(TableConfig, VacuumConfig):
@@ -222,8 +222,8 @@ class TableCleanLogConfig(TableConfig, CleanLogConfig):
 
 
 class TableCloneConfig(TableConfig, CloneConfig):
-    """A table, and where it is cloned to."""
+    """A table, and the target of its clone."""
 
 
 class TableRestoreConfig(TableConfig, RestoreConfig):
-    """A table, and the version it goes back to."""
+    """A table, and the version to restore."""

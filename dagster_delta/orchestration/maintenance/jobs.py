@@ -1,7 +1,7 @@
-"""Jobs and schedules that keep the tables of assets in shape.
+"""Jobs and schedules that maintain the tables of assets.
 
-What they change is invisible to everybody downstream: an observation is reported, and no
-materialisation, since not a row is another. Only a restore is a materialisation.
+They do not change rows, so they report an observation instead of a materialisation, and downstream
+assets do not run. Only a restore is a materialisation.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
@@ -55,7 +55,7 @@ _TableConfig = TypeVar("_TableConfig", DeltaRestoreConfig, DeltaCloneConfig)
 
 
 class MaintenanceJobOptions(TypedDict, total=False):
-    """Which tables a job is about, and what else it is; all of them optional."""
+    """Tables and settings of a job; all optional."""
 
     assets: Iterable[Asset]
     """Assets stored by a `DeltaIOManager`, or with their location in the metadata `dagster/uri`."""
@@ -67,13 +67,13 @@ class MaintenanceJobOptions(TypedDict, total=False):
     """Storage options for `tables`, and for assets with a `dagster/uri`."""
     spark: str
     """Key of the SparkSessionResource, for the engine `spark`. Default: the session of the
-    DeltaIOManager that stores the asset, or that of the process."""
+    DeltaIOManager that stores the asset, or the session of the process."""
     description: str
     """Description of the job."""
     tags: Mapping[str, str]
     """Tags of the job."""
     executor_def: dg.ExecutorDefinition
-    """Executor of the job; by default that of the code location."""
+    """Executor of the job; by default the executor of the code location."""
 
 
 def delta_maintenance_job(
@@ -85,14 +85,14 @@ def delta_maintenance_job(
     """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
     per table.
 
-    By default small files are written together, and VACUUM only tells what it would delete. The
-    Launchpad shows the config, typed and explained; a run may restrict it to some `tables`.
+    By default small files are compacted, and VACUUM only reports what it would delete. The
+    Launchpad shows the config with types and descriptions; a run may restrict it to some `tables`.
 
     Every step is in the pool of its table, see `delta_table_pool`.
 
     Args:
         name: of the job.
-        config: what runs do unless they are told otherwise.
+        config: default config of the runs.
         options: see `MaintenanceJobOptions`.
 
     Raises:
@@ -129,9 +129,9 @@ def delta_maintenance_schedule(
     Args:
         name: of the schedule.
         cron_schedule: when it runs: `"0 3 * * *"`.
-        config: what its runs do; by default as for `delta_maintenance_job`.
+        config: config of its runs; by default as for `delta_maintenance_job`.
         execution_timezone: of the cron schedule; UTC by default.
-        default_status: whether it is on from the start; it is not by default.
+        default_status: whether it is on from the start; off by default.
         options: see `MaintenanceJobOptions`.
 
     Raises:
@@ -159,11 +159,11 @@ def delta_restore_job(
 ) -> dg.JobDefinition:
     """A job that restores one of its tables to an older version.
 
-    A run names the table, and the version or the time. By default it only tells what would change.
-    A restored asset is reported as materialised, so that what depends on it can follow.
+    A run names the table, and the version or the time. By default it only reports what would
+    change. A restored asset is reported as materialised, so that downstream assets can follow.
 
-    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
-    the pool `delta_maintenance` otherwise, as only the run says which table it is.
+    The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
+    in the pool `delta_maintenance`, because only the run names the table.
 
     Args:
         name: of the job.
@@ -199,10 +199,10 @@ def delta_clone_job(
     """A job that clones one of its tables to another location.
 
     A run names the table, the location and, if it is not the latest, the version or the time. By
-    default it only tells what would be cloned. The table itself does not change.
+    default it only reports what would be cloned. The table itself does not change.
 
-    The step is in a pool as that of `delta_restore_job` is, so that nothing vacuums the table while
-    its files are copied.
+    The step uses the same pool as that of `delta_restore_job`, so that the table is not vacuumed
+    while its files are copied.
 
     Args:
         name: of the job.
@@ -308,7 +308,7 @@ def _mapping(
     tables: Sequence[MaintainedTable],
     defaults: DeltaMaintenanceConfig,
 ) -> dg.ConfigMapping:
-    """What turns the one config of a run into those of its steps."""
+    """Converts the config of a run into the configs of its steps."""
     names = tuple(steps)
     known = [each.name for each in tables]
     naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
@@ -340,7 +340,7 @@ def _maintenance_op(
     resources = {each for each in (maintained.io_manager_key, spark) if each is not None}
 
     @dg.op(
-        # No two ops of a code location have one name, and an asset is an op that has its own.
+        # Op names are unique in a code location, and an asset is an op with its own name.
         name=f"{job_name}__{maintained.op_name}",
         description=f"Maintains {maintained.name}.",
         out=dg.Out(dg.Nothing),
@@ -390,9 +390,9 @@ def _materialised(
     table: "DeltaTable",
     metadata: Mapping[str, Any],
 ) -> dg.AssetMaterialization:
-    assert maintained.asset_key is not None  # noqa: S101  said by the caller
+    assert maintained.asset_key is not None  # noqa: S101  set by the caller
     snapshot = table.snapshot()
-    # The UI shows the columns and the rows that the latest materialisation tells of.
+    # The UI shows the columns and the row count of the latest materialisation.
     name = maintained.table_name(context.resources)
     restored = table_metadata(snapshot, uri=table.uri, table_name=name)
     return dg.AssetMaterialization(

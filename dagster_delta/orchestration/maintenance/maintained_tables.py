@@ -1,4 +1,4 @@
-"""Which tables a maintenance job is about, and how their assets say where they lie."""
+"""The tables of a maintenance job, and how their locations follow from assets."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
     """The concurrency pool of the steps that change one table; set its limit to 1 in the
     deployment.
 
-    Maintenance jobs use it by themselves. An asset declared with it never runs while its table is
+    Maintenance jobs use it automatically. An asset declared with it never runs while its table is
     being maintained: `@dg.asset(pool=delta_table_pool("flights"))`.
 
     Args:
-        table: key of the asset, or name of the table where it is no asset's.
+        table: key of the asset, or name of a table that is not an asset.
     """
     name = AssetKey.from_coercible(table).to_user_string()
     return "delta/" + "_".join(name.split())
@@ -63,20 +63,20 @@ class MaintainedTable:
     """One table of a job, not opened yet."""
 
     name: str
-    """What it is called in the job: the asset key as `a/b`, or a name of the user's."""
+    """Its name in the job: the asset key as `a/b`, or a name given by the user."""
     asset_key: AssetKey | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Definition metadata of the asset."""
     io_manager_key: str | None = None
-    """Resource that knows where the asset lies; None if `uri` does."""
+    """Resource that gives the location of the asset; None if `uri` is set."""
     uri: str | None = None
     storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
     allow_column_changes: bool = False
-    """Whether columns may begin to change their type online, where no resource says so."""
+    """Whether online column changes may begin, if no resource decides it."""
 
     @property
     def op_name(self) -> str:
-        """A name for the step that maintains it."""
+        """Name of the step that maintains it."""
         return "".join(each if each.isalnum() else "_" for each in self.name)
 
     def open(self, resources: Any) -> DeltaTable | None:
@@ -101,7 +101,7 @@ class MaintainedTable:
             return None
 
     def table_name(self, resources: Any) -> str | None:
-        """`schema.table` as the IO manager lays it out; None if the location names the table.
+        """`schema.table` in the layout of the IO manager; None if the table is given by location.
 
         Args:
             resources: of the step.
@@ -114,12 +114,12 @@ class MaintainedTable:
         return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
 
     def start_spark(self, resources: Any, key: str | None) -> None:
-        """Start the session that works for the table on Spark, where it does not run yet.
+        """Start the Spark session for the table, if it does not run yet.
 
         Args:
             resources: of the step.
-            key: of the SparkSessionResource; None for the session that loads the asset, or that of
-                the process where the location names the table.
+            key: of the SparkSessionResource; None for the session that loads the asset, or the
+                session of the process if the table is given by location.
 
         Raises:
             InvalidArgument: the asset is not stored by a DeltaIOManager, or Spark cannot start.
@@ -130,7 +130,7 @@ class MaintainedTable:
             owner = getattr(resources, key)
         elif self.uri is None:
             owner = self._manager(resources)
-        # Asking for the session starts it.
+        # Reading the property starts the session.
         _ = owner.spark_session
 
     def _manager(self, resources: Any) -> DeltaIOManager:
@@ -163,11 +163,11 @@ def maintained_tables(
     Args:
         assets: definitions of Delta assets.
         selection: which of the assets; None for all.
-        tables: name to location of tables that are no assets.
-        storage_options: how to reach those, and assets that name their location themselves.
+        tables: name to location of tables that are not assets.
+        storage_options: for these tables, and for assets with their own location.
 
     Raises:
-        InvalidArgument: there are none, or two have the same name.
+        InvalidArgument: there are no tables, or two have the same name.
     """
     found = [each for asset in assets for each in _of_asset(asset, storage_options)]
     if selection is not None:
@@ -191,7 +191,7 @@ def maintained_tables(
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
-    """The names of tables for people to read, the first `_MAX_NAMED` of them.
+    """The names of tables as text, the first `_MAX_NAMED` of them.
 
     Args:
         tables: of a job.
@@ -204,11 +204,11 @@ def named_tables(tables: Sequence[MaintainedTable]) -> str:
 def config_naming_tables(
     config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
 ) -> type[_C]:
-    """The config, with a field whose description names the tables: the Launchpad shows it.
+    """The config, with the tables named in the description of a field, which the Launchpad shows.
 
     Args:
-        config: what the job asks.
-        field_name: field of it that takes names of tables.
+        config: of the job.
+        field_name: its field for names of tables.
         tables: of the job.
     """
     asked = config.model_fields[field_name]

@@ -1,6 +1,6 @@
-"""Ops that maintain the table whose location their config names, for jobs of the user's own.
+"""Ops that maintain a table named in their config, for user-defined jobs.
 
-None of them has an output to store; what they did stands in the run's log and as metadata on it.
+They store no output; their results are in the run's log and metadata.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 MAINTENANCE_POOL = "delta_maintenance"
-"""Pool of the ops whose table only the run's config names."""
+"""Pool of ops whose table is named only in the run's config."""
 
 _HISTORY_LENGTH = 50
 
-# With `start` an op waits for others: `vacuum_op(start=optimize_op())`.
+# With `start`, an op waits for other ops: `vacuum_op(start=optimize_op())`.
 _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
@@ -94,7 +94,7 @@ def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) ->
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clone_op(context: dg.OpExecutionContext, config: TableCloneConfig) -> None:
-    """Clone a table to another location, or report what that would copy."""
+    """Clone a table to another location, or report what it would copy."""
     _on(context, config, lambda table, info: [clone_step(table, config, context.log, info)])
 
 
@@ -121,13 +121,13 @@ def maintain(
     name: str,
     work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
 ) -> dict[str, Any]:
-    """Do some work on a table; its metadata, which is put on the step too.
+    """Do some work on a table. Returns its metadata, which is also added to the step.
 
     Args:
         context: of the step.
         table: the table, opened.
-        name: what to call it in the commits.
-        work: gets the table and what its commits say about the run.
+        name: name of the work in the commits.
+        work: receives the table and the commitInfo about the run.
     """
     facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
     before = table.health()
@@ -141,7 +141,7 @@ def maintain(
 
 
 def _health_anew(table: "DeltaTable") -> "TableHealth":
-    """The shape of the table now: a handle goes on naming damage that was made up for."""
+    """The current shape of the table, read again: an old handle still reports repaired damage."""
     from dagster_delta.table.maintenance.health import table_health
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -1,4 +1,4 @@
-"""The account of a maintenance run, for the UI: what was done, and the table before and after."""
+"""The report of a maintenance run for the UI: what was done, and the table before and after."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["maintenance_markdown", "maintenance_metadata"]
 def maintenance_metadata(
     uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]
 ) -> dict[str, Any]:
-    """What one run did to one table, as metadata: the shape after it, and a report to read.
+    """The effect of one run on one table, as metadata: the shape after it, and a report.
 
     Args:
         uri: location of the table, without credentials.
         before: shape of the table before the run.
-        after: shape of the table now.
+        after: shape of the table after the run.
         reports: what was done, in order.
     """
     metadata: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What maintenance does with one opened table, told in the run's log and as metadata."""
+"""Maintenance of one opened table, reported in the run's log and as metadata."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Log(Protocol):
     """The part of Dagster's log that is used here."""
 
     def info(self, msg: object, *args: object) -> None:
-        """Say what is being done."""
+        """Log what is being done."""
 
     def warning(self, msg: object, *args: object) -> None:
-        """Say what somebody should look at."""
+        """Log what needs attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one operation did to one table."""
+    """Result of one operation on one table."""
 
     operation: str
     summary: str
@@ -65,7 +65,7 @@ class StepReport:
 def optimize_step(
     table: DeltaTable, config: OptimizeConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Write small files of the table together. Raises as `DeltaTable.optimize` does."""
+    """Compact small files of the table. Raises as `DeltaTable.optimize` does."""
 
     def tell(progress: OptimizeProgress) -> None:
         done, total = spell_bytes(progress.num_done_bytes), spell_bytes(progress.num_total_bytes)
@@ -149,7 +149,7 @@ def vacuum_step(
 
 
 def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> StepReport:
-    """Write a checkpoint where enough commits have come since the last one, or that is damaged."""
+    """Write a checkpoint if there are enough commits since the last one, or if it is damaged."""
     table.refresh()
     health = table.health()
     waiting = health.commits_since_checkpoint
@@ -163,7 +163,7 @@ def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> St
 
 
 def warn_of_damage(health: TableHealth, log: Log) -> None:
-    """Name the damaged files of the log, if there are any, and what makes up for them."""
+    """Name the damaged files of the log, if any, and what replaces them."""
     if health.damaged_log_files:
         log.warning(
             f"damaged files of the log, which version {health.version} can do without as long as "
@@ -201,7 +201,7 @@ def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepR
 def clone_step(
     table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Clone the table, or report what that would copy. Raises as `DeltaTable.clone` does."""
+    """Clone the table, or report what it would copy. Raises as `DeltaTable.clone` does."""
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
@@ -239,7 +239,7 @@ def clone_step(
 def restore_step(
     table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Restore an older version, or report what that would change. As `DeltaTable.restore`."""
+    """Restore an older version, or report what it would change. Raises as `DeltaTable.restore`."""
     before = table.refresh()
     target = table.snapshot(version=config.version, timestamp=config.timestamp)
     facts = {
@@ -289,7 +289,7 @@ def health_metadata(health: TableHealth, prefix: str = "delta/") -> dict[str, An
 
 
 def spell_bytes(size_bytes: float) -> str:
-    """A size as people read it: `1.5 GiB`."""
+    """A size for people: `1.5 GiB`."""
     size = float(size_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,1 +1,1 @@
-"""Partition keys of Dagster as predicates and partition values of a table."""
+"""Dagster partition keys as predicates and partition values of a table."""

@@ -29,11 +29,11 @@ class DynamicPartitionsStore(Protocol):
     """The part of a Dagster instance that knows dynamic partitions."""
 
     def get_dynamic_partitions(self, partitions_def_name: str) -> Sequence[str]:
-        """The keys that were added."""
+        """The existing dynamic partition keys."""
 
 
 class MappedKeys:
-    """Partition keys, and what stands between them and a run."""
+    """Partition keys, and what must happen before a run."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -47,12 +47,12 @@ class PartitionMapping:
 
     Args:
         partitions_def: how the asset is partitioned.
-        partition_expr: the table's partition column that tells the key; for multi-partitions a
-            mapping from dimension to column.
+        partition_expr: the table's partition column with the key; for multi-partitions a mapping
+            from dimension to column.
         keys_of: instead of columns, a function from partition values to keys.
 
     Raises:
-        InvalidArgument: neither or both ways are given, or the dimensions do not fit.
+        InvalidArgument: neither or both are given, or the dimensions do not match.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PartitionMapping:
         """The keys of some table partitions.
 
         Raises:
-            InvalidArgument: the table is not partitioned by the column, or a value is no time.
+            InvalidArgument: the table is not partitioned by the column, or a value is not a time.
         """
         mapped = MappedKeys()
         for values in partitions:
@@ -87,7 +87,7 @@ class PartitionMapping:
     def dynamic_requests(
         self, keys: Iterable[str], instance: DynamicPartitionsStore
     ) -> list[AddDynamicPartitionsRequest]:
-        """Requests for the dynamic partitions among these keys that are not there yet."""
+        """Requests to add the dynamic partitions among these keys that do not exist yet."""
         definition = self._partitions_def
         wanted: dict[str, list[str]] = {}
         definitions = {}
@@ -126,7 +126,7 @@ class PartitionMapping:
 
 def _holds(definition: PartitionsDefinition[Any], key: str) -> bool:
     if isinstance(definition, DynamicPartitionsDefinition):
-        # What is not there yet is added.
+        # A missing dynamic partition is added.
         return True
     if isinstance(definition, MultiPartitionsDefinition):
         parts = definition.get_partition_key_from_str(key).keys_by_dimension
@@ -188,6 +188,6 @@ def _window_key(definition: TimeWindowPartitionsDefinition, text: str, column: s
             column=column,
         ) from None
     if moment.tzinfo is None:
-        # A date is a day of the calendar that the asset is partitioned by.
+        # A date is a day in the time zone of the asset's partitions.
         moment = moment.replace(tzinfo=ZoneInfo(definition.timezone))
     return definition.get_partition_key_for_timestamp(moment.timestamp())

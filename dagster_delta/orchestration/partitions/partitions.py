@@ -1,8 +1,8 @@
-"""Which partitions one write or read is about, as plain values that know nothing of a table.
+"""The partitions of one write or read, as plain values independent of a table.
 
-Dagster hands an IO manager partition keys in any order, with gaps, and for multi-partitions in
-any combination. A bounding range over them would touch partitions nobody asked for, so the keys
-are kept as they are: a union of boxes, each the product of some keys of every dimension.
+Dagster hands an IO manager partition keys in any order, with gaps, and for multi-partitions in any
+combination. A bounding range over them would touch other partitions, so the keys are kept exactly:
+as a union of boxes, each the product of some keys of every dimension.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Window:
     """The time of one partition, half open: `start <= t < end`; both carry the time zone of the
     partitions definition.
 
-    Order windows by `start.timestamp()`: datetimes of one zone compare by wall clock, which stands
-    for two instants in the hour that a clock change repeats.
+    Order windows by `start.timestamp()`: datetimes of one zone compare by wall clock, which means
+    two instants in the hour that a clock change repeats.
     """
 
     start: datetime
@@ -45,7 +45,7 @@ class DimensionSlice:
     column: str
     """The column (or dotted path) that `partition_expr` names for this dimension."""
     keys: tuple[str, ...]
-    """Partition keys, without repeats; in time order where they are time windows."""
+    """Partition keys, without repeats; in time order if they are time windows."""
     windows: tuple[Window, ...] | None = None
     """The window of each key, or None if the dimension is not partitioned by time."""
 
@@ -55,13 +55,13 @@ class PartitionSelection:
     """Some partitions of one asset: the union of boxes, each a product of its slices."""
 
     keys: tuple[str, ...]
-    """The partition keys as Dagster spells them, sorted, without repeats."""
+    """The partition keys in Dagster's spelling, sorted, without repeats."""
     boxes: tuple[tuple[DimensionSlice, ...], ...]
-    """Every box holds the dimensions in the same order. No boxes select no row at all."""
+    """Every box has the dimensions in the same order. Without boxes, no row is selected."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns the asset is partitioned on, in the order of its dimensions."""
+        """The columns by which the asset is partitioned, in the order of its dimensions."""
         return tuple(each.column for each in self.boxes[0]) if self.boxes else ()
 
 
@@ -73,7 +73,7 @@ def select_partitions(
     asset: str,
     metadata_keys: Iterable[str] = (),
 ) -> PartitionSelection:
-    """The partitions behind a set of partition keys.
+    """The partitions of a set of partition keys.
 
     Args:
         partitions_def: how the asset is partitioned.
@@ -81,10 +81,10 @@ def select_partitions(
         partition_expr: the column that holds the partition; for multi-partitions a mapping from
             dimension to column.
         asset: name of the asset, for error messages.
-        metadata_keys: keys of the asset's metadata, to point at a misspelt `partition_expr`.
+        metadata_keys: keys of the asset's metadata, to report a misspelt `partition_expr`.
 
     Raises:
-        InvalidArgument: `partition_expr` is missing, or does not fit the dimensions.
+        InvalidArgument: `partition_expr` is missing, or does not match the dimensions.
     """
     if partition_expr is None:
         raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
@@ -172,9 +172,9 @@ def _multi_key(partitions_def: MultiPartitionsDefinition, key: str) -> MultiPart
 def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
     """The fewest products (found greedily) whose union is exactly these cells.
 
-    Cells that agree on everything but the last coordinate are joined first, then the groups that
-    cover the same set of last coordinates: a rectangle becomes one box, and a ragged set never
-    grows into its bounding rectangle.
+    Cells that differ only in the last coordinate are joined first, then groups with the same set of
+    last coordinates: a rectangle becomes one box, and an irregular set never grows into its
+    bounding rectangle.
     """
     if not cells:
         return []

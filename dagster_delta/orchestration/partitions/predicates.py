@@ -1,7 +1,7 @@
 """The Spark SQL predicate that selects exactly the rows of some partitions.
 
 The same predicate replaces a partition, checks every row that is written into it, and reads it
-back. What it looks like depends on the type of the column that holds the partition:
+back. Its form depends on the type of the column that holds the partition:
 
 | column          | static and dynamic keys | time windows                                       |
 |-----------------|-------------------------|----------------------------------------------------|
@@ -12,9 +12,9 @@ back. What it looks like depends on the type of the column that holds the partit
 | timestamp_ntz   | `c IN (timestamps)`     | wall clock of the definition's time zone           |
 | boolean,decimal | `c IN (values)`         | refused                                            |
 
-Windows that touch are joined, and windows that do not are never bridged. A window that a column
-cannot tell from its neighbour (an hour in a date column, the hour that a clock change repeats in
-a naive timestamp) is refused: writing it would lose the neighbour's rows.
+Adjacent windows are joined; gaps between windows stay. A window that a column cannot distinguish
+from its neighbour (an hour in a date column, the hour that a clock change repeats in a naive
+timestamp) is refused: writing it would lose the neighbour's rows.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
 def partition_predicate(
     selection: PartitionSelection, schema: StructType, *, alias: str | None = None
 ) -> str:
-    """The Spark SQL over `schema` that is true for the rows of the selection and for no other.
+    """The Spark SQL over `schema` that is true exactly for the rows of the selection.
 
     Args:
         selection: the partitions.
         schema: of the table, or of the rows.
-        alias: what the table is called, where columns are to be named behind it.
+        alias: alias of the table, to qualify columns.
 
     Raises:
-        InvalidArgument: a key does not fit the type of its column, or the column cannot tell the
-            selected windows from their neighbours.
-        SchemaMismatch: `partition_expr` names no column.
+        InvalidArgument: a key does not fit the type of its column, or the column cannot distinguish
+            the selected windows from their neighbours.
+        SchemaMismatch: `partition_expr` does not name a column.
     """
     if not selection.boxes:
         return NO_ROWS
@@ -70,9 +70,9 @@ def partition_predicate(
 
 
 def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
-    """For every key of the slice the one value its rows hold, or None if a key is a range.
+    """The single value of the rows of every key of the slice, or None if a key is a range.
 
-    A column for which this is not None can partition the table: one directory per key.
+    If it is not None, the column can partition the table: one directory per key.
     """
     _, data_type = resolve_column(each.column, schema)
     if each.windows is None:
@@ -231,8 +231,8 @@ def _date_ranges(column: str, each: DimensionSlice) -> str:
 
 
 def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
-    """The days of the windows. A window of a day or longer may begin at any hour: it stands for
-    the days it begins on. Shorter ones must add up to whole days.
+    """The days of the windows. A window of a day or longer may begin at any hour: it means the days
+    on which it begins. Shorter windows must add up to whole days.
     """
     windows = each.windows or ()
     if all(start < end for start, end in map(_days, windows)):
@@ -264,8 +264,8 @@ def _is_integer(data_type: DataType) -> bool:
 
 
 def _digits(key: str, column: str, data_type: DataType) -> int:
-    """`2013-01-31` as 20130131: how an integer column spells a day, a month or a year."""
-    # A key with the name of a month would lose it, and stand for the whole year.
+    """`2013-01-31` as 20130131: a day, a month or a year in an integer column."""
+    # A key with the name of a month would lose it, and mean the whole year.
     if not _NUMERIC_KEY.fullmatch(key):
         raise _unfit(key, column, data_type)
     return int(re.sub(r"[^0-9]", "", key))

@@ -1,4 +1,4 @@
-"""How many rows each Dagster partition holds, from the log alone where the log can tell."""
+"""Row count of each Dagster partition, from the log alone, if the log has it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["partition_row_counts"]
 
 _KEY_SEPARATOR = "|"
-"""Between the dimensions of a multi-partition key, as Dagster writes it."""
+"""Separates the dimensions of a multi-partition key, as in Dagster."""
 
 
 def partition_row_counts(snapshot: Snapshot, selection: PartitionSelection) -> dict[str, int]:
-    """Partition key to the rows that the table holds for it in this version.
+    """Partition key to its row count in this version.
 
-    Empty if the log cannot tell: where the table is not physically partitioned by the columns of
-    the partition, or a file does not say how many rows it has.
+    Empty if the log does not have it: the table is not physically partitioned by the columns of the
+    partition, or a file has no row count.
     """
     schema = snapshot.schema
     columns = [_physical_column(snapshot, column) for column in selection.columns]
@@ -54,7 +54,7 @@ def _physical_column(snapshot: Snapshot, expression: str) -> str | None:
 def _values_by_key(
     box: tuple[DimensionSlice, ...], schema: StructType
 ) -> list[dict[str, str | None]] | None:
-    """For each dimension: partition key to the value as the log spells it."""
+    """For each dimension: partition key to the value in the log's spelling."""
     dimensions = []
     for each in box:
         values = identity_values(each, schema)

@@ -1,4 +1,4 @@
-"""The partitions of the run that an output or an input belongs to."""
+"""The partitions of an output or an input in its run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["RunPartitions"]
 
 @dataclass(frozen=True, slots=True)
 class RunPartitions:
-    """How partition keys of an asset are found in its table.
+    """How partition keys of an asset map to rows of its table.
 
     Args:
         context: of the output or input.
         partition_expr: column that holds the partition, or columns by dimension.
         asset: name of the asset, for messages.
-        metadata_keys: of the asset, to point at a misspelt `partition_expr`.
+        metadata_keys: of the asset, to report a misspelt `partition_expr`.
     """
 
     context: OutputContext | InputContext
@@ -33,14 +33,14 @@ class RunPartitions:
         """The partitions being written or read, or None if the asset has none.
 
         Raises:
-            InvalidArgument: `partition_expr` is missing, or does not fit the dimensions.
+            InvalidArgument: `partition_expr` is missing, or does not match the dimensions.
         """
         if not self.context.has_asset_partitions:
             return None
         return self.select(self.context.asset_partition_keys)
 
     def select(self, keys: Sequence[str]) -> PartitionSelection:
-        """The partitions behind some keys. Raises as `selection` does."""
+        """The partitions of some keys. Raises as `selection` does."""
         return select_partitions(
             self.context.asset_partitions_def,
             keys,

@@ -1,4 +1,4 @@
-"""What the Launchpad asks before a table's schema is changed."""
+"""Launchpad config of schema changes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class SchemaChangeKind(Enum):
     """The kind of change that a run of a schema change job makes."""
 
     ALTER = "alter"
-    """What `statement` says, in one commit; MODIFY, CHANGE and ALTER … TYPE to a type that is not
-    wider as an online change of the column, under the switches of CHANGE_COLUMN."""
+    """Run `statement` in one commit; MODIFY, CHANGE and ALTER … TYPE to a type that is not wider
+    are an online change of the column, with the switches of CHANGE_COLUMN."""
     CHANGE_COLUMN = "change_column"
-    """Another type for `column`, online: any type, in batches, while others read and write. Only
-    where `enable_column_change` of the resource is on, and the table's property too."""
+    """Change the type of `column` online: to any type, in batches, during reads and writes. Only if
+    `enable_column_change` of the resource is on, and the table's property too."""
     RESUME_COLUMN_CHANGE = "resume_column_change"
-    """Go on with a column change whose run ended before it did."""
+    """Resume a column change whose run ended before the change."""
     CANCEL_COLUMN_CHANGE = "cancel_column_change"
-    """End a column change without an effect."""
+    """Cancel a column change, without effect on the column."""
     MATERIALIZE_DEFAULTS = "materialize_defaults"
-    """Write defaults into files whose rows take them when they are read."""
+    """Write defaults into files whose rows get them when they are read."""
 
 
 class DeltaSchemaChangeConfig(KnownFieldsOnly, Config):

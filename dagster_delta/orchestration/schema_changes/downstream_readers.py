@@ -1,4 +1,4 @@
-"""Which assets read which columns of another, as far as definitions and column lineage tell."""
+"""Which assets read which columns of another asset, from definitions and column lineage."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _UNKNOWN = "(no column lineage)"
 
 
 def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefinition, ...]:
-    """All assets of the code location that a step runs in; none if it runs in none, as a job does
-    that a test executes by itself.
+    """All assets of the code location in which a step runs; none outside a code location, as in a
+    test that executes a job directly.
 
     Args:
         context: of the step.
@@ -39,20 +39,21 @@ def downstream_readers(
 ) -> dict[str, tuple[str, ...]]:
     """The assets that read some columns of an asset, or columns that were computed from them.
 
-    The lineage is that of an asset's latest materialisation, or else of its definition. Assets
-    without any are told too, as they may read every column; what lies behind them is not.
+    The lineage is from an asset's latest materialisation, or else from its definition. Assets
+    without lineage are included, because they may read every column; assets downstream of them are
+    not.
 
     Args:
-        instance: knows the latest materialisations.
-        assets: definitions among which to look.
-        key: of the asset that is read.
-        columns: its columns in question, top-level names.
+        instance: source of the latest materialisations.
+        assets: definitions to search.
+        key: of the upstream asset.
+        columns: its columns to search for, top-level names.
 
     Returns:
-        The columns that each reads by its asset key, as `a/b`; those of another asset than the one
-        in question as `a/b.column`.
+        By asset key, as `a/b`, the columns that the asset reads; columns of an asset other than the
+        upstream asset as `a/b.column`.
     """
-    # Keyed: the same asset may be given twice, by the job and by the code location.
+    # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
     found: dict[str, set[str]] = {}
     waiting = [(key, frozenset(each.casefold() for each in columns))]
@@ -90,8 +91,8 @@ def _direct_readers(specs: Iterable[AssetSpec], key: AssetKey) -> Iterator[Asset
 def _read_columns(
     instance: DagsterInstance, spec: AssetSpec, source: AssetKey, wanted: Collection[str]
 ) -> tuple[set[str] | None, set[str]]:
-    """The wanted columns that an asset reads, and its own that come from them; None for the first
-    where it has no lineage.
+    """The searched columns that an asset reads, and its own columns computed from them; the first
+    is None if it has no lineage.
     """
     lineage = _lineage(instance, spec)
     if lineage is None:

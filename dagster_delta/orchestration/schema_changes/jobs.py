@@ -1,9 +1,10 @@
 """A job by which an operator changes the schema of a table from the Launchpad.
 
-A run first tells what a change will do, and then what it did: the plan as Markdown, the schemas
-side by side, the assets downstream that read the columns. Rows stay what they are, so that the
-asset is observed and not materialised: automation downstream rests. The Columns tab of the UI,
-which looks at materialisations and definitions alone, follows with the next materialisation.
+A run first reports what a change will do, and then what it did: the plan as Markdown, the schemas
+side by side, the downstream assets that read the columns. Rows do not change, so the run reports an
+observation instead of a materialisation, and downstream automation does not run. The Columns tab of
+the UI, which uses only materialisations and definitions, shows the change after the next
+materialisation.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_CHANGE_POOL", "SchemaChangeJobOptions", "delta_schema_change_job"]
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
-"""Pool of a job that is about several tables; give it a limit of 1 in the deployment."""
+"""Pool of a job for several tables; set its limit to 1 in the deployment."""
 
 
 class SchemaChangeJobOptions(MaintenanceJobOptions, total=False):
-    """Which tables a job is about, and what else it is; all of them optional."""
+    """Tables and settings of a job; all optional."""
 
     enable_column_change: bool
-    """Whether columns may change their type online in tables that the job names by location;
-    of others the IO manager says so, by the option of the same name."""
+    """Whether columns may change their type online in tables given by location; for other tables,
+    the option of the same name of the IO manager decides."""
 
 
 def delta_schema_change_job(
@@ -57,15 +58,15 @@ def delta_schema_change_job(
 ) -> dg.JobDefinition:
     """A job that plans or applies a schema change of one of its tables.
 
-    The Launchpad shows the config, typed and explained; see `DeltaSchemaChangeConfig`. A run that
-    is ended in the middle of a column change leaves a table that anybody reads and writes; another
-    run resumes the change or cancels it.
+    The Launchpad shows the config with types and descriptions; see `DeltaSchemaChangeConfig`. If a
+    run ends in the middle of a column change, the table stays readable and writable; another run
+    resumes or cancels the change.
 
-    Who reads the columns is looked for among all assets of the code location that the run is
-    launched in, and among `assets`.
+    Readers of the columns are searched among all assets of the code location of the run, and among
+    `assets`.
 
-    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
-    `SCHEMA_CHANGE_POOL` otherwise.
+    The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
+    in `SCHEMA_CHANGE_POOL`.
 
     Args:
         name: of the job.
@@ -89,7 +90,7 @@ def delta_schema_change_job(
     only = tables[0] if len(tables) == 1 else None
 
     @dg.op(
-        # No two ops of a code location have one name.
+        # Op names are unique in a code location.
         name=f"{name}__change_schema",
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,
@@ -124,7 +125,7 @@ def delta_schema_change_job(
 
 
 def plain_config(config: DeltaSchemaChangeConfig) -> dict[str, Any]:
-    """The config as a run spells it: an enum by its name."""
+    """The config as in a run: an enum by its name."""
     return {
         name: value.name if isinstance(value, SchemaChangeKind) else value
         for name, value in config.model_dump().items()
@@ -201,4 +202,4 @@ _COLUMN_CHANGE_METRICS = {
     "commit_retries": "numRetries",
     "longest_retry_ms": "longestRetryMs",
 }
-"""Metric of an online column change by the name under which the UI shows it."""
+"""Metrics of an online column change by their name in the UI."""

@@ -1,4 +1,4 @@
-"""Messages and plans that name options as Python spells them, in the words of the Launchpad."""
+"""Rewrites Python option names in messages and plans as Launchpad config."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _CALL = re.compile(r"(?<![\w.`])change_column(?![\w(`])")
 
 
 def in_launchpad_words(text: str) -> str:
-    """The text with `pass enable_features=True` as `set enable_features: true`, and so on for every
-    option of the config, and with `change_column` as the kind of that name.
+    """The text with `pass enable_features=True` as `set enable_features: true`, likewise for every
+    option of the config, and `change_column` as the kind of that name.
     """
     return _CALL.sub("kind CHANGE_COLUMN", _OPTION.sub(_as_config, text))
 

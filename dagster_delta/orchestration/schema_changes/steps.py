@@ -1,4 +1,4 @@
-"""What a schema change job does with one opened table, told in the run's log and as Markdown."""
+"""Schema changes of one opened table, reported in the run's log and as Markdown."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["ChangeReport", "change_schema_step"]
 
 @dataclass(frozen=True, slots=True)
 class ChangeReport:
-    """What was done to a table, or would be."""
+    """A change that was made or planned."""
 
     markdown: str
     columns: tuple[str, ...]
-    """Top-level columns, by the earlier schema, that are other than before, or gone."""
+    """Top-level columns of the earlier schema that changed or were dropped."""
     is_dry_run: bool
     metrics: Mapping[str, int | str] = field(default_factory=dict)
-    """Of the run of an online column change; see `DeltaTable.change_column`."""
+    """Of an online column change; see `DeltaTable.change_column`."""
 
 
 def change_schema_step(
@@ -42,12 +42,12 @@ def change_schema_step(
     log: Log,
     commit_info: Mapping[str, object],
 ) -> ChangeReport:
-    """Do what the config says, or plan it.
+    """Make the change of the config, or plan it.
 
     Raises:
-        InvalidArgument: the config lacks what its kind needs, or has what another kind needs.
-        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do, with options spelled
-            as the Launchpad does.
+        InvalidArgument: the config lacks an option of its kind, or has an option of another kind.
+        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do, with options as in the
+            Launchpad.
     """
     _check(config)
     try:
@@ -88,7 +88,7 @@ _OPTIONS = {
     SchemaChangeKind.ALTER: ("existing_rows",),
     SchemaChangeKind.CHANGE_COLUMN: ("cast", "on_error", "nullable", "position"),
 }
-"""What says more about one kind alone."""
+"""Options of one kind only."""
 
 
 def _alter(
@@ -221,20 +221,20 @@ def _spell(state: ColumnChangeState) -> str:
 
 
 class _ProgressLog:
-    """Tells the log of every commit of a column change, and sums them up."""
+    """Logs every commit of a column change, and sums them up."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._last: ColumnChangeProgress | None = None
 
     def __call__(self, progress: ColumnChangeProgress) -> None:
-        """Tell of one commit."""
+        """Log one commit."""
         self._last = progress
         what = "the change is published" if progress.state is None else _spell(progress.state)
         self._log.info(f"version {progress.version}: {what}")
 
     def markdown(self) -> str:
-        """What was done in all."""
+        """Totals over all commits."""
         if self._last is None:
             return "Another process finished the change."
         return (

@@ -1,6 +1,6 @@
 """External tables as assets whose data version is their last commit that changed rows.
 
-Automation conditions fire on real changes, and not on maintenance.
+Automation conditions react to changed rows only, and ignore maintenance.
 """
 
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
@@ -50,22 +50,22 @@ def observable_delta_asset(
     """An observable asset for a table written outside Dagster.
 
     Its data version is `table_id:version` of the last commit that changed rows: compaction, new
-    properties and new columns leave it as it is. An observation reads the commits since the one
-    before, and nothing else but the history, if that is wanted.
+    properties and new columns do not change it. An observation reads only the commits since the
+    previous observation, and the history if requested.
 
     Args:
         key: of the asset.
         table: location of the table.
-        storage_options: how to reach the storage.
-        description: what the UI says about it.
+        storage_options: storage options.
+        description: shown in the UI.
         group_name: group of the asset.
         metadata: further metadata of the asset.
         tags: tags of the asset.
         owners: of the asset: e-mail addresses, or teams as `team:name`.
-        kinds: further kinds of the asset, besides `deltalake`.
+        kinds: further kinds of the asset, in addition to `deltalake`.
         automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
-        show_history: how many of the latest commits every observation shows, each with a link to
-            its run; each is read for it.
+        show_history: number of latest commits that every observation shows, each with a link to its
+            run; it reads one file per commit.
 
     Examples:
         flights = observable_delta_asset(["raw", "flights"], "s3://lake/raw/flights")
@@ -96,7 +96,7 @@ def observable_delta_asset(
             metadata={**seen.metadata(table), **_history(store, show_history)},
         )
 
-    # The single form of this decorator knows no owners, and what it makes cannot be mapped.
+    # The decorator for a single asset has no owners, and its result cannot be mapped.
     define = dg.multi_observable_source_asset(name=_op_name(asset_key), specs=[spec])
     return cast("dg.AssetsDefinition", define(observe))
 
@@ -115,8 +115,8 @@ def delta_asset_spec(
         key: of the asset.
         table: location of the table.
         metadata: further metadata of the asset.
-        kinds: further kinds of the asset, besides `deltalake`.
-        looks: arguments of `dg.AssetSpec`.
+        kinds: further kinds of the asset, in addition to `deltalake`.
+        looks: further arguments of `dg.AssetSpec`.
     """
     return dg.AssetSpec(
         key,
@@ -133,7 +133,7 @@ def _history(store: ObjectStore, commits: int) -> Mapping[str, Any]:
 
 
 def _op_name(key: dg.AssetKey) -> str:
-    """A name that Dagster takes, and no two keys share."""
+    """A name that Dagster accepts, unique per key."""
     parts = [re.sub(r"\W|__", "_", each, flags=re.ASCII) for each in key.path]
     name = "__".join(parts)
     if parts == list(key.path):
@@ -143,12 +143,12 @@ def _op_name(key: dg.AssetKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """What one look at a table found."""
+    """Result of polling one table."""
 
     cursor: LogCursor
     data_version: dg.DataVersion
     commit: CommitSummary | None
-    """The last commit that changed rows, where this look came across it."""
+    """The last commit that changed rows, if this poll found it."""
 
     def metadata(self, uri: str) -> dict[str, Any]:
         facts = {} if self.commit is None else commit_facts(self.commit, uri)
@@ -166,11 +166,11 @@ def _observe(
         try:
             return _go_on(store, previous)
         except VersionNotFound as error:
-            # An observation is of what is there: it starts over, and says so.
+            # An observation reports the current table: it starts over, and says so.
             warn(f"{error} Observing the table from its latest version.")
     cursor = start_cursor(store)
     commit = last_data_change(store, cursor)
-    # Where a clean-up took the commit that made the rows, they are as old as the log is known.
+    # If a clean-up deleted the commit that wrote the rows, use the start of the log.
     version = 0 if commit is None else commit.version
     return _Observation(cursor, data_version(cursor.table_id or "", version), commit)
 

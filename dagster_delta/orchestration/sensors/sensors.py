@@ -1,15 +1,15 @@
-"""Sensors on the transaction log: a run when a table changes, whoever changed it.
+"""Sensors on the transaction log: a run when a table changes, by any writer.
 
 What happens when:
-- the first tick of a table starts at `start_from`; a table that appears later is new from its
-  first commit on;
-- commits that change no row (compaction, properties, a new column) are passed over;
-- a log that does not go on from the cursor (cleaned up, set back, another table) is an error that
-  says how to reset the cursor, in every tick until somebody does; so is storage out of reach;
-- the other tables go on: a tick that has something of theirs to deliver logs the errors, any other
-  fails with them;
-- all new commits of a table make one run, or one per changed partition, and no tick requests more
-  than `max_runs_per_tick`: the rest follows in the next ones.
+- the first tick of a table starts at `start_from`; a table found later starts at its first commit;
+- commits that change no row (compaction, properties, a new column) are skipped;
+- a log that does not continue from the cursor (cleaned up, restored, another table) is an error
+  that says how to reset the cursor, in every tick until it is reset; unreachable storage is an
+  error too;
+- the other tables continue: if a tick has results for them, it logs the errors; otherwise it fails
+  with them;
+- all new commits of a table make one run, or one per changed partition, and a tick requests at most
+  `max_runs_per_tick`: the others follow in the next ticks.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def delta_table_sensor(
         options: see `DeltaSensorOptions`.
 
     Raises:
-        InvalidArgument: the options do not fit each other.
+        InvalidArgument: the options are inconsistent.
 
     Examples:
         delta_table_sensor("flights_changed", "s3://lake/raw/flights", target=[daily_report])
@@ -131,9 +131,9 @@ def delta_change_feed_sensor(
 ) -> dg.SensorDefinition:
     """Like `delta_table_sensor`, for tables with a change data feed.
 
-    The change data files stand in `TableChanges.change_files` and in the events on `asset_key`. A
-    commit that was made while the change data feed was off is an error, since a consumer of row
-    changes would miss some.
+    The change data files are in `TableChanges.change_files` and in the events on `asset_key`. A
+    commit that was made while the change data feed was off is an error, since a consumer would miss
+    row changes.
 
     Args:
         name: of the sensor.
@@ -141,7 +141,7 @@ def delta_change_feed_sensor(
         options: see `DeltaSensorOptions`.
 
     Raises:
-        InvalidArgument: the options do not fit each other.
+        InvalidArgument: the options are inconsistent.
     """
     return _sensor(name, tables, options, needs_change_feed=True)
 
@@ -196,7 +196,7 @@ def _watch(
         operations = [operations]
     return Watch(
         sensor_name=name,
-        # As the store spells them, so that one table has one name in the cursor.
+        # In the store's spelling, so that one table has one name in the cursor.
         tables=tuple(_location(each) for each in listed),
         root=root,
         storage_options=lambda: plain_options(options.get("storage_options")),

@@ -1,4 +1,4 @@
-"""What a sensor hands to the runs that it requests, and to the event log, about some commits."""
+"""Facts about commits for the runs that a sensor requests, and for the event log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AssetEventKind = Literal["materialization", "observation"]
 
 DATA_VERSION_TAG = "dagster/data_version"
 
-# More are counted: an event must not grow with a commit.
+# More are only counted, so that the size of an event is bounded.
 _MAX_NAMED_FILES = 100
 
 
@@ -64,20 +64,20 @@ class TableChanges:
     to_version: int
     """The last commit, included."""
     partition_key: str | None
-    """The partition that the run is for; its commits are some of the range."""
+    """The partition of the run; some commits of the range belong to it."""
     operations: tuple[str, ...]
-    """What was done."""
+    """Operations of the commits."""
     rows: int | None
-    """Rows written, changed or deleted in the range; None if a commit does not tell."""
+    """Rows written, changed or deleted in the range; None if a commit does not record it."""
     committers: tuple[str, ...]
-    """Who did it."""
+    """Users who made the commits, or engines if no user is recorded."""
     change_files: tuple[str, ...]
-    """Change data files, as the log spells their paths; none if the changes follow from the data
-    files that came and went."""
+    """Change data files, with paths as in the log; empty if the changes follow from added and
+    removed data files."""
 
     @classmethod
     def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:
-        """What waits for a run, for one partition or for none."""
+        """Commits that wait for a run, for one partition or for the whole table."""
         return cls(
             table_uri=uri,
             table_id=waiting.table_id,
@@ -92,7 +92,7 @@ class TableChanges:
 
     @property
     def run_key(self) -> str:
-        """`table_id:version[:partition]`: Dagster starts no second run with the same one."""
+        """`table_id:version[:partition]`: Dagster starts only one run per key."""
         key = f"{self.table_id}:{self.to_version}"
         return key if self.partition_key is None else f"{key}:{self.partition_key}"
 
@@ -132,13 +132,13 @@ class TableChanges:
 def data_version(table_id: str, version: int) -> DataVersion:
     """The data version of a table whose rows last changed at a version.
 
-    The table's id is part of it: a table made anew may come to the same version.
+    The table's id is part of it: a recreated table may reach the same version.
     """
     return DataVersion(f"{table_id}:{version}")
 
 
 def commit_facts(commit: CommitSummary, uri: str) -> dict[str, Any]:
-    """What the UI shows of a commit."""
+    """Metadata of a commit for the UI."""
     metadata: dict[str, Any] = {
         "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
         "delta/version": commit.version,
@@ -171,7 +171,7 @@ def commit_event(
     kind: AssetEventKind,
     partition_keys: Sequence[str | None],
 ) -> list[AssetMaterialization | AssetObservation]:
-    """The events that tell Dagster about a commit to an external table, one per partition key."""
+    """The Dagster events for a commit to an external table, one per partition key."""
     event = AssetMaterialization if kind == "materialization" else AssetObservation
     version = data_version(commit.table_id, commit.version)
     return [

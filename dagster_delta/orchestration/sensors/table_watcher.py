@@ -1,4 +1,4 @@
-"""Looks at many tables at once and says what is new in each."""
+"""Polls many tables in parallel for new commits."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from dagster_delta.table.read.watch import (
 
 __all__ = ["CommitRules", "PartitionFilter", "PollResult", "SelectedCommit", "poll_tables"]
 
-# Requests wait for the network, not for each other: 500 tables take 16 rounds of them.
+# Requests mostly wait for the network: 500 tables take 16 rounds.
 _TABLES_AT_ONCE = 32
 
 PartitionFilter: TypeAlias = (
     Mapping[str, Collection[str | None]] | Callable[[Mapping[str, str | None]], bool]
 )
-"""The partitions that count: allowed values by column, or a function of a partition's values."""
+"""The partitions to include: allowed values by column, or a function of a partition's values."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRules:
-    """Which commits count, and where a table that is new to the sensor begins."""
+    """Which commits to include, and the start version of a table that is new to the sensor."""
 
     start_from: StartFrom = "latest"
     operations: frozenset[str] | None = None
     """Names of operations, in upper case; all by default."""
     partitions: PartitionFilter | None = None
     columns: tuple[str, ...] = ()
-    """Columns of which one at least must have changed; none for any."""
+    """Columns of which at least one must have changed; empty for any."""
     needs_change_feed: bool = False
-    """Whether every commit that counts must have its row changes recorded."""
+    """Whether every included commit must have its row changes recorded."""
     max_commits: int = 100
-    """Read from one table at once."""
+    """Maximum number of commits read per table."""
 
     def selects(self, commit: CommitSummary) -> bool:
-        """Whether a commit counts, whatever partitions it changed.
+        """Whether a commit is included, regardless of its partitions.
 
-        Commits that change no row count only where their operation was asked for by its name.
+        Commits that change no row are included only if `operations` names their operation.
         """
         if self.operations is not None:
             return (commit.operation or "").upper() in self.operations and (
@@ -64,7 +64,7 @@ class CommitRules:
         return commit.changes_data
 
     def selected_partitions(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
-        """The changed partitions that count.
+        """The changed partitions to include.
 
         Raises:
             InvalidArgument: the table is not partitioned by a column of the filter.
@@ -91,26 +91,26 @@ class CommitRules:
 
 @dataclass(frozen=True, slots=True)
 class SelectedCommit:
-    """A commit that counts."""
+    """An included commit."""
 
     summary: CommitSummary
     partitions: tuple[Mapping[str, str | None], ...]
-    """The changed partitions that count."""
+    """The changed partitions to include."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What one look at a table found."""
+    """Result of polling one table."""
 
     uri: str
     state: TableState | None
-    """What to remember of it; unchanged after an error."""
+    """State to store for it; unchanged after an error."""
     commits: tuple[SelectedCommit, ...] = ()
-    """New ones that count."""
+    """New included commits."""
     is_missing: bool = False
-    """Whether there is no table yet."""
+    """Whether the table does not exist yet."""
     error: DeltaError | None = None
-    """Why nothing could be found out."""
+    """Why the poll failed."""
 
 
 def poll_tables(
@@ -122,16 +122,17 @@ def poll_tables(
     now_ms: int,
     discovered: bool = False,
 ) -> list[PollResult]:
-    """What is new in each table, in the order given. The failure of one stops no other.
+    """New commits of each table, in the given order. A failure of one table does not stop the
+    others.
 
     Args:
         uris: locations of the tables.
-        state: what is remembered of them.
+        state: stored state of the sensor.
         open_table: the store of a table's location.
-        rules: which commits count.
+        rules: which commits to include.
         now_ms: the time, in milliseconds since the epoch.
-        discovered: the locations were found below a root, so that one that nothing is remembered
-            of, although the root was looked through before, is a new table: all its commits count.
+        discovered: whether the locations were found below a root; a location without state,
+            although the root was listed before, is then a new table with all its commits.
     """
     if not uris:
         return []
@@ -161,7 +162,7 @@ def _look(
     is_new: bool,
 ) -> PollResult:
     if known is not None and known.waiting is not None and known.waiting.unsent_keys is not None:
-        # Its last commits are still being handed out; younger ones stay where they are.
+        # Its last commits are still being delivered; newer ones wait in the log.
         return PollResult(uri, known)
     if known is None:
         known = TableState(log=_first_cursor(store, "earliest" if is_new else rules.start_from))
@@ -187,7 +188,7 @@ def _first_cursor(store: ObjectStore, start_from: StartFrom) -> LogCursor:
     try:
         return start_cursor(store, start_from)
     except TableNotFound:
-        # Whatever is committed from here on is new.
+        # Every commit from here on is new.
         return LogCursor(version=NOTHING_SEEN)
 
 

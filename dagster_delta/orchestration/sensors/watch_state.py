@@ -1,4 +1,4 @@
-"""What a sensor remembers between two ticks: its cursor, as JSON that a person can read and edit.
+"""The state of a sensor between two ticks: its cursor, as JSON that people can read and edit.
 
 {"tables": {"s3://lake/raw/flights": {"log": {"version": 41, "table_id": …}, "waiting": …}}}
 """
@@ -23,25 +23,25 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     from_version: int
     """The first commit."""
     to_version: int
-    """The last commit; those between that no filter let through are not counted."""
+    """The last commit; commits in between that the filters exclude are not counted."""
     seen_at_ms: int
-    """When the first one was read, in milliseconds since the epoch."""
+    """When the first commit was read, in milliseconds since the epoch."""
     commits: int = 0
     rows: int | None = 0
-    """Rows that were written, changed or deleted; None if a commit does not tell."""
+    """Rows that were written, changed or deleted; None if a commit does not record it."""
     operations: tuple[str, ...] = ()
     committers: tuple[str, ...] = ()
     change_files: tuple[str, ...] = ()
-    """Change data files, as the log spells their paths."""
+    """Change data files, with paths as in the log."""
     partitions: tuple[dict[str, str | None], ...] = ()
     """Changed partitions, by logical column name."""
     unsent_keys: tuple[str, ...] | None = None
-    """Partition keys whose runs are left for the next ticks; None before the first one."""
+    """Partition keys whose runs wait for the next ticks; None before the first run."""
 
     def absorb(
         self, commit: CommitSummary, partitions: Sequence[Mapping[str, str | None]]
     ) -> WaitingChanges:
-        """With one more commit, of which these partitions count."""
+        """The state with one more commit and its included partitions."""
         rows = None if self.rows is None or commit.rows is None else self.rows + commit.rows
         return msgspec.structs.replace(
             self,
@@ -58,7 +58,7 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def is_due(
         self, now_ms: int, *, minimum_rows: int | None, minimum_age_seconds: float | None
     ) -> bool:
-        """Whether it is time for a run: enough rows, or old enough. Unknown rows are enough."""
+        """Whether a run is due: enough rows, or old enough. An unknown row count is enough."""
         if self.unsent_keys is not None or (minimum_rows is None and minimum_age_seconds is None):
             return True
         if minimum_rows is not None and (self.rows is None or self.rows >= minimum_rows):
@@ -68,7 +68,7 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is remembered of one table."""
+    """State of one table."""
 
     log: LogCursor
     waiting: WaitingChanges | None = None
@@ -79,10 +79,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is remembered of all tables."""
+    """State of all tables."""
 
     tables: dict[str, TableState | None] = {}
-    """By location; None for a table that is to start over."""
+    """By location; None for a table that starts over."""
     discovered_at_ms: int | None = None
     """When the tables below the root were listed, in milliseconds since the epoch."""
 
@@ -91,7 +91,7 @@ class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The state in the cursor of a sensor.
 
         Raises:
-            InvalidArgument: somebody has edited it to something else.
+            InvalidArgument: the cursor is not such a state, for example after manual editing.
         """
         if not cursor:
             return cls()
@@ -104,14 +104,14 @@ class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             ) from error
 
     def to_cursor(self) -> str:
-        """The cursor that holds this state."""
+        """The cursor of this state."""
         return msgspec.json.encode(self).decode()
 
 
 def merge_partitions(
     known: Sequence[Mapping[str, str | None]], more: Sequence[Mapping[str, str | None]]
 ) -> tuple[dict[str, str | None], ...]:
-    """All of these, each once, in the order they came."""
+    """The distinct values, in order."""
     merged = {tuple(sorted(each.items())): dict(each) for each in (*known, *more)}
     return tuple(merged.values())
 

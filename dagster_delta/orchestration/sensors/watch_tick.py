@@ -1,4 +1,4 @@
-"""One tick of a sensor on logs: look, remember, request runs, tell what failed."""
+"""One tick of a log sensor: poll tables, store state, request runs, report failures."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ from dagster_delta.table.table_discovery import find_tables
 __all__ = ["AssetKeyFor", "RunConfigFor", "Watch"]
 
 AssetKeyFor: TypeAlias = Callable[[str], dg.AssetKey]
-"""From the location of an external table to the key of its asset."""
+"""Maps the location of an external table to the key of its asset."""
 
 RunConfigFor: TypeAlias = Callable[[TableChanges], "dg.RunConfig | Mapping[str, Any]"]
-"""From the commits that a run is for to its config."""
+"""Maps the commits of a run to its config."""
 
-# A tick that names more is read by nobody.
+# A longer list is not useful.
 _MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a sensor watches, and what it does about it."""
+    """What a sensor watches, and its actions."""
 
     sensor_name: str
     tables: tuple[str, ...]
     root: str | None
-    """Where to look for tables, instead of `tables`."""
+    """Root below which to find tables, instead of `tables`."""
     storage_options: Callable[[], Mapping[str, Any]]
     rules: CommitRules
     requests_runs: bool
     mapping: PartitionMapping | None
-    """From changed partitions to partition keys; None for one run per table."""
+    """Maps changed partitions to partition keys; None for one run per table."""
     minimum_rows: int | None
     minimum_age_seconds: float | None
     max_runs: int
-    """Requested in one tick."""
+    """Maximum number of runs requested in one tick."""
     run_config: RunConfigFor | None
     run_tags: Mapping[str, str]
     asset_key: AssetKeyFor | None
-    """Keys of the assets to report commits for; None to report none."""
+    """Keys of the assets on which to report commits; None to report none."""
     asset_event: AssetEventKind
     discover_every_seconds: float
     stores: dict[str, ObjectStore] = field(default_factory=dict)
-    """Stores that were opened; a connection is worth keeping between ticks."""
+    """Open stores, kept between ticks to reuse connections."""
 
     def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        """What one evaluation of the sensor gives.
+        """The result of one evaluation of the sensor.
 
         Raises:
-            DeltaError: some tables failed, and no other one has anything to deliver.
+            DeltaError: some tables failed, and no other table has results.
         """
         before = SensorState.from_cursor(context.cursor)
         now_ms = clock.now_ms()
@@ -79,7 +79,7 @@ class Watch:
             discovered=self.root is not None,
         )
         tick = _Tick(self, context, now_ms)
-        # Whoever has waited longest comes first, so that a busy table keeps no other one waiting.
+        # The table that has waited longest comes first, so that a busy table does not block others.
         for each in sorted(news, key=_waiting_since):
             tick.take(each)
         tables = {each.uri: tick.tables.get(each.uri, before.tables.get(each.uri)) for each in news}
@@ -100,7 +100,7 @@ class Watch:
         if last is not None and now_ms - last < self.discover_every_seconds * 1000:
             return tuple(state.tables), last
         found = find_tables(self.root, self.storage_options())
-        # A table that is not found any more fails by its name, until its entry is removed.
+        # A table that no longer exists is reported as an error until its entry is removed.
         return tuple(sorted({*found, *state.tables})), now_ms
 
     def _open(self, uri: str) -> ObjectStore:
@@ -132,7 +132,7 @@ class _Tick:
         self._count = 0
 
     def take(self, news: PollResult) -> None:
-        """Deliver what one table has, all of it or, where something fails, none of it."""
+        """Deliver the results of one table, all of them or, after an error, none."""
         self._count += 1
         if news.error is not None or news.state is None:
             self._fail(news.uri, news.error)
@@ -180,7 +180,7 @@ class _Tick:
     def _run_requests(
         self, uri: str, waiting: WaitingChanges | None
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
-        """What still waits, and the runs that are requested now."""
+        """The commits that still wait, and the runs to request now."""
         watch = self._watch
         if waiting is None or not watch.requests_runs:
             self._add_partitions(() if waiting is None else self._keys(uri, waiting))
@@ -233,7 +233,7 @@ class _Tick:
             self._new_partitions += mapping.dynamic_requests(keys, self._context.instance)
 
     def result(self, before: SensorState, after: SensorState) -> dg.SensorResult:
-        """The result of the tick. Raises the failures where nothing else is to be told."""
+        """The result of the tick. Raises the failures if there is no other result."""
         delivers = self._requests or self._events or _progress(before) != _progress(after)
         if self._failures and not delivers:
             raise self._failure()
@@ -274,5 +274,5 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _progress(state: SensorState) -> dict[str, TableState | None]:
-    """What was achieved: without the time of the last look at the root, which always moves."""
+    """The progress: the state without the time of the last root listing, which always changes."""
     return state.tables

@@ -1,1 +1,1 @@
-"""What Spark does for a step, as its run shows it."""
+"""The work of Spark for a step, shown in its run."""

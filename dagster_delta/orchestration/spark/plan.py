@@ -1,4 +1,4 @@
-"""The physical plan of a DataFrame, as it may be shown to everybody who sees a run."""
+"""The physical plan of a DataFrame, safe to show to everyone who sees a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PLAN_CHARACTERS", "physical_plan", "without_secrets"]
 
 MAX_PLAN_CHARACTERS = 20_000
-"""Plans of wide tables have no end, and metadata is stored for every run."""
+"""Plans of wide tables can be very long, and metadata is stored for every run."""
 
 _HIDDEN = "***"
 _NAME = (
@@ -25,8 +25,8 @@ _KEY = re.compile(r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]+\.[\w-]+\.[\w-]*)")
 
 
 def physical_plan(frame: DataFrame) -> str | None:
-    """The plan as `EXPLAIN FORMATTED` has it, without secrets and cut to `MAX_PLAN_CHARACTERS`;
-    None if Spark does not tell. No job is run for it.
+    """The plan as from `EXPLAIN FORMATTED`, without secrets and cut to `MAX_PLAN_CHARACTERS`; None
+    if Spark does not return it. It runs no job.
 
     Args:
         frame: of a classic session or of Connect.
@@ -39,7 +39,7 @@ def physical_plan(frame: DataFrame) -> str | None:
         plan = str(rows.collect()[0][0]).strip()
     except (Py4JError, PySparkException):
         return None
-    # A secret is whole where the cut comes far behind it.
+    # Cut later than needed, so that a secret before the limit is complete and is masked.
     shown = without_secrets(plan[: 2 * MAX_PLAN_CHARACTERS])[:MAX_PLAN_CHARACTERS]
     if len(plan) <= MAX_PLAN_CHARACTERS:
         return shown
@@ -47,7 +47,7 @@ def physical_plan(frame: DataFrame) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """The text with what looks like a password, token or key replaced by asterisks."""
+    """The text with everything that resembles a password, token or key replaced by asterisks."""
     text = _IN_URL.sub(f"{_HIDDEN}@", text)
     text = _PUSHED.sub(rf"\g<1>{_HIDDEN})", text)
     text = _NAMED.sub(rf"\g<1>{_HIDDEN}", text)

@@ -1,7 +1,8 @@
-"""What Spark is doing for a step, in the log of its run while it lasts, and in its metadata after.
+"""The work of Spark for a step, in the log of its run during the step, and in its metadata
+afterwards.
 
-Only public interfaces are asked: the status tracker and the UI of a classic session, the progress
-handlers of a Connect session. What one of them does not tell is left out.
+It uses only public interfaces: the status tracker and the UI of a classic session, the progress
+handlers of a Connect session. Facts that they do not provide are omitted.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["APPLICATION_ID", "HISTORY_SERVER_URL", "SparkWork", "watch_spark"]
 
 HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
-"""Session setting: where the History Server shows an application, with `APPLICATION_ID` in it."""
+"""Session setting: URL of an application in the History Server, with `APPLICATION_ID` in it."""
 APPLICATION_ID = "{application_id}"
-"""What stands in `HISTORY_SERVER_URL` for the id of the application."""
+"""Placeholder in `HISTORY_SERVER_URL` for the id of the application."""
 
 _JOB_GROUP = "spark.jobGroup.id"
 _SECONDS_BETWEEN_REPORTS = 10.0
@@ -37,30 +38,30 @@ _SECONDS_BETWEEN_REPORTS = 10.0
 
 class _Log(Protocol):
     def info(self, msg: object) -> None:
-        """Put a line into the log of the run."""
+        """Add a line to the log of the run."""
 
 
 class _Watch(Protocol):
     @property
     def ui(self) -> str | None:
-        """Address of a UI that answers as long as this process runs."""
+        """Address of a UI that is available while this process runs."""
 
     def line(self) -> str | None:
-        """How far Spark is; None if it does nothing."""
+        """Progress of Spark; None if it is idle."""
 
     def metadata(self) -> dict[str, Any]:
-        """What the work came to."""
+        """Totals of the work."""
 
     def close(self) -> None:
-        """Leave the session as it was."""
+        """Restore the session."""
 
 
 @dataclass(slots=True)
 class SparkWork:
-    """What Spark does for one step; nothing if no session works for it."""
+    """Work of Spark for one step; empty without a session."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
-    """For the metadata of the output, once the work is done."""
+    """For the metadata of the output, after the work."""
 
 
 @contextmanager
@@ -70,13 +71,12 @@ def watch_spark(
     """Report on the Spark jobs that the block starts in this thread.
 
     Args:
-        data: what the block works on, or works with; nothing happens unless it is a DataFrame or a
-            session of Spark.
+        data: DataFrame or Spark session that the block uses; for other values, nothing is reported.
         log: of the run.
-        every_seconds: how long to wait between two lines in the log; work that takes less has none.
+        every_seconds: interval between two lines in the log; shorter work has no line.
 
     Raises:
-        SparkSessionLost: the block failed, as the JVM of the session is gone.
+        SparkSessionLost: the block failed because the JVM of the session is gone.
     """
     work = SparkWork()
     frame = _frame(data)
@@ -94,7 +94,7 @@ def watch_spark(
             work.metadata["spark/output_bytes"] = written.size_bytes
         plan = None if frame is None else physical_plan(frame)
         if plan is not None:
-            # The plan may hold backticks, but no line of them alone.
+            # The plan may contain backticks, but no line of backticks only.
             work.metadata["spark/plan"] = MetadataValue.md(f"```text\n{plan}\n```")
 
 
@@ -134,7 +134,7 @@ def _session(data: object) -> SparkSession | None:
 
 
 def _history_link(session: SparkSession) -> dict[str, Any]:
-    """Where the application can be looked at once its process has ended, if that is known."""
+    """URL of the application after its process has ended, if known."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -148,7 +148,7 @@ def _history_link(session: SparkSession) -> dict[str, Any]:
             else session.sparkContext.applicationId
         )
     except (AttributeError, Py4JError, PySparkException):
-        # The rows are committed: a session that was stopped meanwhile is no reason to fail.
+        # The rows are committed: do not fail if the session was stopped since.
         return {}
     if not template or not application:
         return {}
@@ -173,13 +173,13 @@ def _classic_context(session: SparkSession) -> SparkContext | None:
         context: SparkContext = session.sparkContext
         context.getLocalProperty(_JOB_GROUP)
     except (Py4JError, PySparkException):
-        # Some platforms keep the context from notebooks that share a cluster.
+        # Some platforms do not give notebooks on a shared cluster access to the context.
         return None
     return context
 
 
 def _report(watch: _Watch, log: _Log, every_seconds: float, stopped: threading.Event) -> None:
-    """Log how far the work is, again and again, where it has changed."""
+    """Log the progress at intervals, if it has changed."""
     last = None
     ui = watch.ui
     while not stopped.wait(every_seconds):
@@ -203,7 +203,7 @@ class _NoWatch:
 
 
 class _ClassicWatch:
-    """The jobs that are started in the job group of this thread from now on."""
+    """The jobs that start in the job group of this thread from now on."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -254,7 +254,7 @@ class _ClassicWatch:
         try:
             return self._metadata()
         except Py4JError:
-            # The rows are committed: a session that was stopped meanwhile is no reason to fail.
+            # The rows are committed: do not fail if the session was stopped since.
             return {}
 
     def _metadata(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class _ClassicWatch:
 
 
 class _ConnectWatch:
-    """What a Connect server says of the queries of this thread, every other second."""
+    """Progress that a Connect server reports for the queries of this thread, every two seconds."""
 
     ui = None
 
@@ -315,12 +315,12 @@ class _ConnectWatch:
         return f"{self._running} tasks running; {'; '.join(parts)}" if parts else None
 
     def metadata(self) -> dict[str, Any]:
-        # What ended between two reports was never told, so that every sum could be too low.
+        # Work that ended between two reports is missing, so every sum could be too low.
         return {}
 
 
 def _bytes_of(stages: list[StageBytes]) -> str:
-    """What stages have moved so far, to be put behind their tasks."""
+    """Bytes that stages have moved so far, to append to their tasks."""
     amounts = {
         "read": sum(each.input_bytes for each in stages),
         "written": sum(each.output_bytes for each in stages),

@@ -1,4 +1,4 @@
-"""How many bytes the stages of a Spark application moved, as the REST interface of its UI says."""
+"""Bytes moved by the stages of a Spark application, from the REST interface of its UI."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _MAX_ANSWER_BYTES = 64 << 20
 _MAX_FAILURES = 2
 
 _FAILURES: Counter[str] = Counter()
-"""How often a UI did not answer this process."""
+"""Number of times that a UI did not answer this process."""
 
 
 class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one attempt of a stage moved so far, in bytes."""
+    """Bytes that one attempt of a stage has moved so far."""
 
     stage_id: int
     """Number of the stage in its application."""
     input_bytes: int = 0
-    """Read from files, and from what Spark keeps in memory."""
+    """Read from files, and from data that Spark caches."""
     output_bytes: int = 0
-    """Written by Spark itself. Files of Delta tables are written by Python, and do not count."""
+    """Written by Spark itself. Files of Delta tables are written by Python, and are excluded."""
     shuffle_read_bytes: int = 0
-    """Taken from other stages."""
+    """Shuffle bytes read from other stages."""
     shuffle_write_bytes: int = 0
-    """Left for other stages."""
+    """Shuffle bytes written for other stages."""
     disk_bytes_spilled: int = 0
-    """Put on disk for lack of memory."""
+    """Spilled to disk for lack of memory."""
 
 
 class StageMetrics:
-    """Asks the UI of an application, and stops asking when it does not answer: it may be switched
-    off, out of reach or behind a login.
+    """Queries the UI of an application, and stops when it does not answer: it may be disabled,
+    unreachable or require a login.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -53,15 +53,15 @@ class StageMetrics:
             if url is not None and url.startswith(("http://", "https://"))
             else None
         )
-        # The driver is no further than this machine: no proxy leads there.
+        # The driver runs on this machine, so use no proxy.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def of_stages(self, ids: frozenset[int], *, active: bool = False) -> list[StageBytes]:
-        """Of every attempt of these stages; empty if nobody answers.
+        """The bytes of every attempt of these stages; empty if the UI does not answer.
 
         Args:
             ids: numbers of the stages.
-            active: only ask for stages that are running.
+            active: only query running stages.
         """
         if self._url is None or not ids or _FAILURES[self._url] >= _MAX_FAILURES:
             return []
