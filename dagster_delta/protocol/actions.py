@@ -78,7 +78,7 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     base_row_id: Int64 | None = None
     """Row id of the file's first row, under row tracking."""
     default_row_commit_version: Int64 | None = None
-    """Commit version of rows that have no commit version of their own, under row tracking."""
+    """Commit version of rows without their own commit version, under row tracking."""
     clustering_provider: str | None = None
     """Name of the clustering implementation that wrote the file."""
 

@@ -67,9 +67,9 @@ class ReadScope:
     whole_table: bool = False
     """It depends on every file, present and future."""
     may_hold: Callable[[AddFile], bool] | None = None
-    """Whether a file could hold rows that the transaction's predicate asks for."""
+    """Whether a file could hold rows that satisfy the transaction's predicate."""
     paths: frozenset[str] = frozenset()
-    """Paths of the files whose rows it used, as the log spells them."""
+    """Paths of the files whose rows it read, as in the log."""
 
     @property
     def is_empty(self) -> bool:
@@ -79,7 +79,7 @@ class ReadScope:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFacts:
-    """What the checker needs to know about the transaction that conflicts."""
+    """Facts that the checker needs about the transaction."""
 
     protocol: Protocol | None
     """Protocol it was planned under; None if the table did not exist."""
@@ -106,13 +106,13 @@ class Conflict:
     """Why a commit cannot be rebased: a value, so that the caller decides how to handle it."""
 
     kind: type[CommitConflict]
-    """Class of the error it amounts to."""
+    """Class of the error to raise."""
     message: str
     """What happened and what to do now."""
     version: int
     """Version of the concurrent commit."""
     file: str | None = None
-    """Path of the file both commits are about."""
+    """Path of the file that both commits touch."""
 
     def to_error(self, *, table: str) -> CommitConflict:
         """The exception for the public edge."""
@@ -123,7 +123,7 @@ def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) ->
     """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe.
 
     Args:
-        mine: the transaction that found its version taken.
+        mine: the transaction whose version already exists.
         winners: every concurrent commit after the version that the transaction read, in order.
     """
     for winner in winners:
@@ -135,7 +135,7 @@ def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) ->
 
 
 def isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
-    """How strictly a commit is ordered against those of others.
+    """How strictly a commit is ordered against concurrent commits.
 
     Args:
         configuration: of the table after the commit.
@@ -235,7 +235,7 @@ def _added(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
 
 
 def is_blind_append(winner: CommitActions) -> bool:
-    """Whether a commit only added rows, and read nothing to do so."""
+    """Whether a commit only added rows, and read none."""
     says_so = winner.commit_info is not None and winner.commit_info.get("isBlindAppend") is True
     return says_so and not winner.removes
 

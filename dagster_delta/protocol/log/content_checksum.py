@@ -1,4 +1,4 @@
-"""A CRC-32 of its own contents inside a JSON file of the log.
+"""A CRC-32 that a JSON file of the log contains for its own contents.
 
 The protocol has no CRC for commits and version checksums, and allows writers to add fields to both.
 Without it, a damaged digit in a partition value reads as another value, and a commit truncated
@@ -21,11 +21,11 @@ _LONGEST = len(',"contentCrc32":4294967295}}')
 
 
 def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
-    """A file with the checksum in it.
+    """The contents of a file, with its checksum added.
 
     Args:
         line: its first line, a JSON object that is not empty, without a newline.
-        rest: what follows, beginning with a newline.
+        rest: the other lines, beginning with a newline.
         depth: 1 to put the checksum into the object, 2 into the object that is its last value.
     """
     end = len(line) - depth
@@ -34,7 +34,7 @@ def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
 
 
 def holds_checksum(data: bytes) -> bool | None:
-    """Whether a file has the checksum that it carries; None if it carries none."""
+    """Whether a file matches its checksum; None if it has no checksum."""
     end = data.find(b"\n")
     end = len(data) if end < 0 else end
     stated = _STATED.search(data, max(0, end - _LONGEST), end)

@@ -1,4 +1,4 @@
-"""The names of the files in `_delta_log`: parsed, and formed.
+"""The names of the files in `_delta_log`: parsing and formatting.
 
 Spec: Delta Log Entries; Checkpoints.
 """
@@ -48,7 +48,7 @@ _NAME = re.compile(
 
 
 class LogFileKind(Enum):
-    """What a file of the log holds."""
+    """Kinds of log files."""
 
     COMMIT = "commit"
     """`n.json`: the actions of one version."""
@@ -84,7 +84,7 @@ def parse_log_file_name(name: str) -> LogFileName | None:
     Args:
         name: file name without directory.
     """
-    # Commits are nearly all of a long log: they take no regular expression.
+    # Nearly all files of a long log are commits: parse them without a regular expression.
     if len(name) == _COMMIT_NAME_LENGTH and name.endswith(".json") and _is_decimal(name[:20]):
         version = int(name[:20])
         return LogFileName(LogFileKind.COMMIT, version, version)
@@ -112,7 +112,7 @@ def _is_decimal(text: str) -> bool:
 
 
 def version_prefix(version: int) -> str:
-    """How the names of a version's files begin; where a listing of its successors starts."""
+    """Prefix of the names of a version's files; a listing from this version starts here."""
     return f"{version:020d}"
 
 
@@ -127,7 +127,7 @@ def checksum_path(version: int) -> str:
 
 
 def checkpoint_path(version: int) -> str:
-    """Path of the checkpoint in one file under its classic name."""
+    """Path of the single-file checkpoint with a classic name."""
     return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.parquet"
 
 
@@ -151,7 +151,7 @@ def v2_checkpoint_path(version: int, unique: str, extension: str) -> str:
 
 
 def sidecar_path(path: str) -> str:
-    """Where a sidecar lies: in its directory, unless the manifest names it by an absolute URI."""
+    """Path of a sidecar: in its directory, unless the manifest names it by an absolute URI."""
     if path.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
         return path
     return f"{SIDECAR_DIRECTORY}/{path}"

@@ -40,7 +40,7 @@ CHECKPOINT_PROTECTION_KEY = "delta.requireCheckpointProtectionBeforeVersion"
 
 @dataclass(frozen=True, slots=True)
 class CommitSlot:
-    """The place in the log that one attempt tries to take."""
+    """The version, and what depends on it, for one attempt to commit."""
 
     version: int
     in_commit_timestamp_ms: int | None
@@ -55,22 +55,22 @@ class PendingActions:
 
     contents: CommitContents
     tracks_rows: bool = False
-    """Whether files get row ids, as the table supports row tracking."""
+    """Whether files get row ids, because the table supports row tracking."""
     keeps_draft_row_ids: bool | None = None
     """On a table with the draft of row tracking, whether rows that it moves or changes keep their
-    ids; None on others."""
+    ids; None on other tables."""
     starts_in_commit_timestamps: bool = False
     """Whether it is the first commit with an in-commit timestamp."""
     protects_checkpoints: bool = False
-    """Whether the checkpoints before it are kept until all of them can go at once."""
+    """Whether the checkpoints before it are kept until all of them can be deleted together."""
 
     @property
     def assigns_row_ids(self) -> bool:
-        """Whether files get row ids, in one dialect or the other."""
+        """Whether files get row ids, in the draft or the final form."""
         return self.tracks_rows or self.keeps_draft_row_ids is not None
 
     def encode(self, slot: CommitSlot) -> bytes:
-        """The lines of the commit below its commitInfo, for one place in the log.
+        """The lines of the commit below its commitInfo, for one attempt.
 
         Raises:
             InvalidTable: rows need ids, and a file has no row count.
@@ -80,7 +80,7 @@ class PendingActions:
         return self._encoded
 
     def settle(self, slot: CommitSlot) -> CommitContents:
-        """The contents of the commit for one place in the log. Raises as `encode` does."""
+        """The contents of the commit for one attempt. Raises as `encode` does."""
         contents = self.contents
         own = self._own_properties(slot)
         if own and contents.metadata is not None:
@@ -90,14 +90,14 @@ class PendingActions:
         if self.assigns_row_ids:
             adds, highest = assign_row_ids(
                 contents.adds,
-                # The draft keeps no versions of rows.
+                # The draft has no row versions.
                 version=slot.version if self.tracks_rows else None,
                 highest=slot.highest_row_id,
             )
             domains = contents.domain_metadata
             if self.keeps_draft_row_ids is not None and adds:
-                # Spec: a mark whenever fresh ids are committed, also where it does not change, and
-                # one at most. A clone brings the one of its source.
+                # Spec: at most one mark, and one whenever fresh ids are committed, even if it does
+                # not change. A clone has the mark of its source.
                 highest = max(highest, parse_high_water_mark(filter(is_row_id_mark, domains)))
                 domains = tuple(each for each in domains if not is_row_id_mark(each))
                 mark = RowIdHighWaterMark(

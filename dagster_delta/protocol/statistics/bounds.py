@@ -309,7 +309,7 @@ def next_prefix(prefix: str) -> str | None:
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
         if 0xD800 <= following <= 0xDFFF:
-            following = 0xE000  # surrogates are no characters, and UTF-8 order skips them
+            following = 0xE000  # surrogates are not characters, and UTF-8 order skips them
         if following <= 0x10FFFF:
             return prefix[: end - 1] + chr(following)
     return None
