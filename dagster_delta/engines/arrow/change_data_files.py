@@ -1,4 +1,4 @@
-"""Change data files: the rows that a commit changed, each with what became of it.
+"""Change data files: the rows that a commit changed, each with its kind of change.
 
 Spec: Change Data Files; Add CDC File.
 """
@@ -33,7 +33,7 @@ def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
 
 
 class ChangeDataWriter:
-    """Writes changed rows; a context manager that deletes its files when it is left early.
+    """Writes changed rows; a context manager that deletes its files on an error.
 
     Args:
         spec: how the table's data files are written, `is_change_data` set or not.
@@ -72,7 +72,7 @@ class ChangeDataWriter:
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> tuple[AddCDCFile, ...]:
-        """Write what waits, close every file.
+        """Write the waiting rows and close every file.
 
         Raises:
             StorageFailure: the store refused or failed.

@@ -1,7 +1,7 @@
-"""Reading row changes: the files that hold them, each with what is the same for all its rows.
+"""Reads row changes from their files, with the values that are the same for all rows of a file.
 
-What a file does not say, its columns of partition values say: version and time of the commit, and
-for files of the table what became of their rows. So both engines read changes like rows.
+Columns of partition values give what a file does not have: version and time of the commit and, for
+files of the table, the kind of change. So both engines read changes like rows.
 
 Spec: Add CDC File (Reader Requirements for AddCDCFile); Deletion Vectors.
 """
@@ -39,7 +39,7 @@ def read_changes(
 
     Args:
         store: store of the table.
-        sets: whose files do not belong to the same versions.
+        sets: sets whose files belong to different versions.
         columns: of the feed, in order.
 
     Raises:
@@ -70,7 +70,7 @@ class _ChangeFileReader:
             ),
         )
         self._selections = DeletionVectorLoader(store)
-        # A file that lost rows and got others back stands there twice, with the same two vectors.
+        # A file that lost rows and got others back occurs twice, with the same two vectors.
         self._load = lru_cache(maxsize=2)(self._load_vector)
 
     def versioned_sources(self) -> Iterator[tuple[int, BatchSource]]:
@@ -81,7 +81,7 @@ class _ChangeFileReader:
                     yield row["commit_version"], source
 
     def _data_file(self, row: dict[str, Any]) -> DataFile | None:
-        """The file with the rows to read; None where there are none."""
+        """The file with the rows to read; None if there are none."""
         file = DataFile.from_row(row)
         if row["selection"] is None:
             return file

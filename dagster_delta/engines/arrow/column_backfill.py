@@ -1,7 +1,7 @@
-"""Writing data files again with the shadow of a column whose type is being changed.
+"""Rewrites data files with the shadow of a column whose type is being changed.
 
-The rows are the same before and after: their deleted ones are left out, and small files of one
-batch come out joined. A value that cannot be converted stops the batch, and is told with its file.
+The live rows stay the same: deleted rows are dropped, and small files of one batch are joined. A
+value that cannot be converted stops the batch, and is reported with its file.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _NUM_POSITION_COLUMNS = 2
 
 
 class _Stopped(Exception):
-    """Problems were met: what was written is of no use."""
+    """Problems were found: the written files are useless."""
 
 
 def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-    """Write the live rows of files again, with the shadow.
+    """Rewrite the live rows of files, with the shadow.
 
     Args:
-        plan: the files, with all columns of the table, whose metadata bears the mark.
+        plan: the files, with all columns of the table, whose metadata has the mark of the change.
         spec: how data files of the table are written.
 
     Raises:
         InvalidArgument: no column is being changed.
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            of a file; files already written are deleted as far as the store lets it.
+            of a file; files already written are deleted if the store allows it.
     """
     shadow = ShadowColumn.of(plan.configuration)
     if shadow is None:
@@ -94,7 +94,7 @@ class _Backfill:
             self._report(batch)
         else:
             self.num_nulled += filled.converted.num_failed
-        # Once something is wrong the rest is only looked at, to count what else is.
+        # After the first problem, the rest is only checked, to count all problems.
         if not self.problems.num_rows:
             writer.add(filled.batch)
 

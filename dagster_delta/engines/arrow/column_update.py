@@ -1,4 +1,4 @@
-"""New values for some columns of the matching rows, where nothing else of the rows is needed.
+"""New values for some columns of the matching rows, if the rest of the rows is not needed.
 
 Spec: Generated Columns; Column Invariants; CHECK Constraints.
 """
@@ -55,8 +55,8 @@ class ColumnUpdate:
 
     @classmethod
     def of(cls, rewrite: RowRewrite) -> ColumnUpdate | None:
-        """The update of a rewrite, None where other columns of a row change with it, or more of the
-        row is wanted than its new values.
+        """The update of a rewrite, None if other columns change too, or if more of a row is
+        needed than its new values.
         """
         configuration = rewrite.source.configuration
         if not rewrite.assignments or rewrite.change_data is not None:
@@ -69,7 +69,7 @@ class ColumnUpdate:
 
     def values(self, opened: OpenedFile, group: int, matches: BitMap64) -> pa.RecordBatch:
         """The matching rows of a row group in order, as a `pyarrow.RecordBatch` of all columns, of
-        which only the changed ones count.
+        which only the changed ones are used.
 
         Args:
             opened: the file.
@@ -77,14 +77,14 @@ class ColumnUpdate:
             matches: indexes in the file of the matching rows.
 
         Raises:
-            InvalidCast, ConstraintViolation, InvalidArgument: a new value is no value of its
+            InvalidCast, ConstraintViolation, InvalidArgument: a new value cannot be stored in its
                 column, or cannot be computed.
         """
         chosen = replace(opened, file=replace(opened.file, selected=matches))
         try:
             return self._changed(self._reader.read_group(chosen, group))
         except ConstraintViolation:
-            # Who breaks a constraint is shown with all columns.
+            # The error shows all columns of a row that violates a constraint.
             self._changed(self._row_reader.read_group(chosen, group))
             raise
 
@@ -94,7 +94,7 @@ class ColumnUpdate:
         return self._update.apply(batch)
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the table; what was not read is null, as nobody will see it."""
+        """Rows of the table; columns that were not read are null, as they are not used."""
         there = set(batch.schema.names)
         arrays = [
             batch.column(each.name) if each.name in there else pa.nulls(batch.num_rows, each.type)
@@ -136,7 +136,7 @@ class FileUpdate:
 
 
 def _needed_columns(rewrite: RowRewrite) -> set[str]:
-    """Top-level columns that new values are computed from, or checked with."""
+    """Top-level columns from which new values are computed or checked."""
     schema = rewrite.source.configuration.schema
     spec = rewrite.data
     needed = {each.column[0] for each in rewrite.assignments if len(each.column) > 1}

@@ -1,4 +1,4 @@
-"""Writing the rows of data files anew to fewer, larger or sorted files, in this process.
+"""Rewriting the rows of data files to fewer, larger or sorted files, in this process.
 
 Spec: Add File and Remove File (dataChange).
 """
@@ -16,7 +16,7 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 __all__ = ["combined", "compact_files"]
 
 _MAX_WORKERS = 4
-"""Groups at work at once: each holds the buffers of one reader and one writer."""
+"""Groups processed at once: each has the buffers of one reader and one writer."""
 
 
 def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
@@ -38,7 +38,7 @@ def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -
         return written
 
     count = min(_MAX_WORKERS, os.cpu_count() or 1, len(groups))
-    # The workers are done before files are deleted.
+    # The workers finish before files are deleted.
     with created, ThreadPoolExecutor(count, "delta-compact") as workers:
         running = [workers.submit(rewrite, each) for each in groups]
         try:
@@ -48,7 +48,7 @@ def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -
 
 
 def combined(results: Sequence[WriteResult]) -> WriteResult:
-    """What several writes have written together."""
+    """The combined result of several writes."""
     return WriteResult(
         tuple(file for each in results for file in each.files),
         sum(each.num_rows for each in results),

@@ -51,7 +51,7 @@ class ArrowEngine:
         Raises:
             UnsupportedExpression: the filter is one that only Spark evaluates exactly.
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure, InvalidArgument: where the rows would have come.
+            StorageFailure, InvalidArgument: while rows are read.
         """
         if plan.where is not None:
             plan.where.check_filter()
@@ -91,16 +91,16 @@ class ArrowEngine:
         """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.
 
         Raises:
-            InvalidArgument: the value is no tabular data.
+            InvalidArgument: the value is not tabular data.
         """
         return to_reader(data)
 
     def schema_of(self, data: object) -> StructType:
-        """The logical schema of a value that is about to be written.
+        """The logical schema of a value to write.
 
         Raises:
             SchemaMismatch: a column has a type that no Delta type holds.
-            InvalidArgument: the value is no tabular data.
+            InvalidArgument: the value is not tabular data.
         """
         schema = getattr(data, "schema", None)
         return from_arrow_schema(
@@ -146,7 +146,7 @@ class ArrowEngine:
         return sort_files(self, groups, spec, columns, is_hilbert=is_hilbert)
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-        """Write files again with the shadow of a column. Raises as `Engine` says."""
+        """Rewrite files with the shadow of a column. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.column_backfill import backfill_files
 
         return backfill_files(plan, spec)
@@ -161,7 +161,7 @@ class ArrowEngine:
         return find_matches(plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew. Raises as `Engine` says."""
+        """Rewrite rows. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
@@ -209,7 +209,7 @@ def check_constraints(
     schema: StructType,
     table: str,
 ) -> Iterator[pa.RecordBatch]:
-    """The same batches, once every row in them satisfies every constraint.
+    """The same batches, after checking that every row satisfies every constraint.
 
     Args:
         batches: record batches of the table's logical schema.
@@ -218,8 +218,8 @@ def check_constraints(
         table: URI of the table, for errors.
 
     Raises:
-        ConstraintViolation, PartitionMismatch: with the offending rows of the first batch that
-            has any, counted, and a few of them as examples.
+        ConstraintViolation, PartitionMismatch: with the count and a few examples of
+            the violating rows of the first batch that has any.
         UnsupportedExpression: the embedded engine cannot evaluate a constraint exactly.
     """
     if not constraints:

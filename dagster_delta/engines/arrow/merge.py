@@ -28,8 +28,8 @@ class ArrowMergeSource(SourceRows):
     """The rows of a source, and the keys that they are joined by.
 
     Args:
-        data: anything that an append takes, but a Spark frame.
-        directory: where rows may be put down, of the source and of the join.
+        data: anything that an append takes, except a Spark frame.
+        directory: where rows of the source and of the join may be stored.
 
     Raises:
         UnsupportedFeature: it is a Spark frame.
@@ -54,7 +54,7 @@ class ArrowMergeSource(SourceRows):
         return self._keys[1]
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
-        """What the rows ask of the table. Raises as `MergeSource` says."""
+        """The summary of the rows for planning. Raises as `MergeSource` says."""
         keys = self.keys(condition)
         if not keys.num_rows:
             return SourceSummary(self.num_rows, (Constant(False),), self._materialised)

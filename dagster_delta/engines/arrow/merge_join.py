@@ -1,8 +1,8 @@
-"""Which row of the target is matched by which row of the source, and which clause that calls for.
+"""Matches rows of the target with rows of the source, and finds the clause that applies.
 
-Only the columns of the conditions are read. The keys of the source stand in an embedded SQL engine
-without any access, which puts its hash table to disk when memory gets short; the rows of the target
-stream past it. What is kept are 24 bytes per row that changes.
+Only the columns of the conditions are read. The keys of the source are in an embedded SQL engine
+without file or network access, which spills its hash table to disk if memory is short; the rows of
+the target are streamed through it. It keeps 24 bytes per row that changes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Pairs:
 
 
 class ClauseChoice:
-    """For each row the first of several clauses that wants it.
+    """For each row, the first of several clauses that applies.
 
     Raises:
         UnsupportedExpression: a condition cannot be computed exactly.
@@ -89,12 +89,12 @@ class ClauseChoice:
             None if each.condition is None else Computed(each.condition) for each in clauses
         ]
         self.columns: dict[tuple[str, ...], DataType] = {}
-        """Type of each column that the conditions look at, by path."""
+        """Type of each column that the conditions read, by path."""
         for each in self._conditions:
             self.columns |= {} if each is None else each.columns
 
     def choose(self, columns: Columns, num_rows: int) -> Any:
-        """Index of the clause per row, -1 where none wants it: numpy int32.
+        """Index of the clause per row, -1 if none applies: numpy int32.
 
         Raises:
             InvalidArgument: a condition fails on a value.
@@ -107,7 +107,7 @@ class ClauseChoice:
             if condition is None:
                 chosen[open_rows] = index
                 break
-            # A condition must not fail on a row that an earlier clause has taken.
+            # A condition must not fail on a row to which an earlier clause applies.
             taken = columns
             if len(open_rows) < num_rows:
                 places = pa.array(open_rows)
@@ -132,7 +132,7 @@ class SourceKeys:
 
         Args:
             source: all its rows.
-            condition: when rows match.
+            condition: the condition of a match.
 
         Raises:
             UnsupportedExpression: a part of the condition cannot be computed exactly.
@@ -160,7 +160,7 @@ class SourceKeys:
 
     @property
     def num_rows(self) -> int:
-        """Rows that may match at all."""
+        """Number of rows that may match."""
         return sum(map(len, self.rows))
 
 
@@ -172,7 +172,7 @@ class MergeJoin:
         source: all its rows.
         keys: of the source.
         wanted: columns of either side that are needed of the pairs.
-        directory: where the SQL engine may put down what memory does not hold.
+        directory: where the SQL engine may spill data that does not fit into memory.
 
     Raises:
         UnsupportedExpression: a part of the condition cannot be computed exactly.
@@ -201,29 +201,29 @@ class MergeJoin:
         self.source_key_names = tuple(
             dict.fromkeys(path[1] for each in condition.keys for path in _paths(each.source))
         )
-        """Columns of the source that the keys are made of."""
+        """Columns of the source from which the keys are computed."""
         self._directory = directory
         self._connection: Any = None
         self._semi_join = self._find_filter(condition)
 
     @property
     def target_paths(self) -> frozenset[tuple[str, ...]]:
-        """The columns of the target that batches have to hold."""
+        """The columns of the target that batches must have."""
         computed = [*self._target_only, *self._keys]
         return frozenset(self._carried).union(*(each.columns for each in computed))
 
     @property
     def num_candidates(self) -> int:
-        """Rows of the source that may match at all."""
+        """Number of rows of the source that may match."""
         return self._source_keys.num_rows
 
     def close(self) -> None:
-        """Give back what the SQL engine holds."""
+        """Release the resources of the SQL engine."""
         if self._connection is not None:
             self._connection.close()
 
     def narrowed(self, source: BatchSource) -> BatchSource:
-        """A source of rows of the target without most of those that match no row of the source.
+        """A source of target rows without most of the rows that match no source row.
 
         Args:
             source: of batches as `pairs` takes them.
@@ -262,7 +262,7 @@ class MergeJoin:
             for batch in joined:
                 yield from self._matching(batch)
         except (duckdb.Error, pa.ArrowException, OSError):
-            # The SQL engine reports what came out of its input as an error of its own.
+            # The SQL engine reports errors of its input as its own.
             if failures:
                 raise failures[0] from None
             raise
@@ -293,7 +293,7 @@ class MergeJoin:
                 "preserve_insertion_order": False,
             },
         )
-        # The right side is what is hashed; nothing is known of how much will stream past it.
+        # The right side is hashed; the size of the streamed side is unknown.
         connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
         connection.execute("SET lock_configuration = true")
         self._connection = connection
@@ -390,11 +390,11 @@ def _places(is_true: pa.BooleanArray) -> Any:
 
 
 def _join_input(values: pa.Array, data_type: DataType | None) -> pa.Array:
-    """A key in a form in which the SQL engine finds the same values equal as Spark does."""
+    """A key in a form for which the SQL engine's equality is the same as Spark's."""
     assert data_type is not None  # noqa: S101  what is computed has a type
     found = duckdb_input(values, data_type)
     if pa.types.is_floating(found.type):
-        # Minus zero equals zero, and hashes otherwise.
+        # Minus zero equals zero, but its hash differs.
         return pc.add(found, scalar_of(0.0, data_type))
     return found
 

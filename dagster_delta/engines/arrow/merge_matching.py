@@ -1,4 +1,4 @@
-"""What a MERGE does to each row of the target: found out before anything is written."""
+"""Finds what a MERGE does to each row of the target, before anything is written."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class RowActions:
     rows: Any
     """numpy int64 array: index of the row in its file."""
     source_rows: Any
-    """numpy int64 array: the row of the source that changes it, -1 where none matches."""
+    """numpy int64 array: the row of the source that changes it, -1 if none matches."""
     clauses: Any
-    """numpy int32 array: index of the clause among all of the MERGE."""
+    """numpy int32 array: index of the clause among all clauses of the MERGE."""
     source_matched: Any
     """numpy bool array: whether the row of the source matched a row of the target."""
     used_files: frozenset[int]
@@ -67,7 +67,7 @@ class RowActions:
 
 
 def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> RowActions:
-    """What the clauses do to the rows that stand in the table.
+    """What the clauses do to the existing rows of the table.
 
     Args:
         plan: of the merge.
@@ -130,7 +130,7 @@ _Columns = tuple[Any, Any, Any, Any]
 
 
 class _Search:
-    """Collects what pairs of rows call for."""
+    """Collects the actions for pairs of rows."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Search:
         keeps_rows: bool,
     ) -> None:
         self._choice = ClauseChoice([clauses[index] for index in matched])
-        # The last one stands for no clause, as -1 does.
+        # The last entry means no clause, as -1 does.
         self._indexes = np.array([*matched, -1], dtype=np.int32)
         self._keeps_rows = keeps_rows
         self._matched: list[tuple[Any, Any]] = []
@@ -181,7 +181,7 @@ def _of_kind(clauses: Sequence[MergeClause], kind: str) -> list[int]:
 
 
 def _sorted(parts: Sequence[_Columns]) -> _Columns:
-    """All parts as one, in order of file and row."""
+    """All parts joined, in order of file and row."""
     if not parts:
         empty = np.empty(0, dtype=np.int64)
         return empty.astype(np.int32), empty, empty, empty.astype(np.int32)
@@ -193,7 +193,7 @@ def _sorted(parts: Sequence[_Columns]) -> _Columns:
 
 
 def _is_double(found: _Columns) -> Any:
-    """Where the row of the target is that of the entry before: numpy bool array."""
+    """Whether each entry has the same target row as the entry before: numpy bool array."""
     ordinals, rows, _, _ = found
     is_double = np.zeros(len(rows), dtype=bool)
     is_double[1:] = (ordinals[1:] == ordinals[:-1]) & (rows[1:] == rows[:-1])
@@ -208,10 +208,10 @@ def _without_doubles(found: _Columns) -> _Columns:
 
 
 def _refuse_doubles(found: _Columns, join: MergeJoin, source: SourceRows, *, table: str) -> None:
-    """Make sure that no two rows of the source change one row of the target.
+    """Check that no two rows of the source change one row of the target.
 
     Raises:
-        ConstraintViolation: it would depend on the order of the source what becomes of a row.
+        ConstraintViolation: the result for a row would depend on the order of the source.
     """
     excess = np.unique(found[2][_is_double(found)])
     if not len(excess):
@@ -233,7 +233,7 @@ def _lacking(
     clauses: Sequence[MergeClause],
     lacking: Sequence[int],
 ) -> Iterator[_Columns]:
-    """The rows of some files, but for the hidden ones, that a clause wants without a source."""
+    """The visible rows of some files to which a clause for unmatched target rows applies."""
     choice = ClauseChoice([clauses[index] for index in lacking])
     indexes = np.array([*lacking, -1], dtype=np.int32)
     reader = _reader(target, choice.columns)
@@ -257,5 +257,5 @@ def _by_file(ordinals: Any, rows: Any) -> Iterator[tuple[int, Any]]:
 
 def bitmap_of(rows: Any) -> BitMap64:
     """A bitmap of a numpy array of row indexes."""
-    # An array of the standard library is taken as a block; other sequences, value by value.
+    # An array of the standard library is read as a block; other sequences value by value.
     return BitMap64(array("Q", rows.astype("uint64").tobytes()))

@@ -1,6 +1,6 @@
-"""Writing what a MERGE makes: rows with new values, rows that are new, and the record of both.
+"""Writes the result of a MERGE: updated rows, new rows, and the record of both.
 
-Rows of the table that do not change are none of its business.
+Unchanged rows of the table are not written here.
 
 Spec: Change Data Files; Column Invariants; CHECK Constraints.
 """
@@ -50,37 +50,38 @@ class MergedFiles:
     change_files: tuple[AddCDCFile, ...]
     num_inserted_rows: int
     high_water_marks: Mapping[str, int]
-    """The last value given out, by logical name of each identity column that was numbered."""
+    """The last value assigned, by logical name of each identity column that was numbered."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """What the rows of one MERGE are made of."""
+    """The inputs of the rows of one MERGE."""
 
     plan: MergePlan
     source: SourceRows
     actions: RowActions
     data: DataFileWriter
     changes: ChangeDataWriter | None
-    """None where changes are not recorded."""
+    """None if changes are not recorded."""
 
 
 def write_merged(
     plan: MergePlan, source: SourceRows, actions: RowActions, change_data: WriteSpec | None
 ) -> MergedFiles:
-    """Write the rows that get new values, and the rows that are new.
+    """Write the updated rows and the new rows.
 
     Args:
         plan: of the merge.
         source: all rows of the source.
         actions: which rows change, and how.
-        change_data: how changes are recorded for the change data feed; None where they are not.
+        change_data: how changes are recorded for the change data feed; None if they are not.
 
     Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+            column.
         UnsupportedExpression, InvalidArgument: of an expression.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
-            is raised, files already written are deleted as far as the store lets it.
+            is raised, files already written are deleted if the store allows it.
     """
     store = plan.target.store
     tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
@@ -103,7 +104,7 @@ def write_merged(
 
 
 class _Changing:
-    """Rows of the table that get new values, and, where it is recorded, those that leave."""
+    """Rows of the table to update and, if changes are recorded, rows to delete."""
 
     def __init__(self, writing: _Writing) -> None:
         self._writing, self._plan = writing, writing.plan
@@ -138,7 +139,9 @@ class _Changing:
             self._take(self._rows(columns, count), clauses[part], source_rows[part])
 
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
-        """The columns of the table that are kept, computed with or recorded, ids of rows too."""
+        """The columns of the table that are kept, recorded or used in computations, with row
+        ids.
+        """
         every = self._configuration.schema.names
         if self._writing.changes is not None:
             return list(every)
@@ -175,8 +178,8 @@ class _Changing:
         position = 0
         for batch in read_ahead(target.store, reader.sources(files)):
             indexes = np.from_dlpack(batch.column(ROW_INDEX))
-            # Files and rows come in the order in which the actions were sorted. A row that is
-            # written in the place of another one would be a loss without an error.
+            # Files and rows come in the sort order of the actions. If a row were written instead of
+            # another one, data would be lost without an error.
             if not np.array_equal(indexes, rows[position : position + len(indexes)]):
                 raise InvalidTable(
                     "the rows of a data file were not read in their order; nothing was changed. "
@@ -187,7 +190,7 @@ class _Changing:
             yield batch, batch.num_rows
 
     def _rows(self, batch: pa.RecordBatch | None, count: int) -> pa.RecordBatch:
-        """Rows of the table; what was not read is null, as it will be replaced unseen."""
+        """Rows of the table; columns that were not read are null, as they will be replaced."""
         schema = to_arrow_schema(self._configuration.schema)
         read = {} if batch is None else dict(zip(batch.schema.names, batch.columns, strict=True))
         arrays = [

@@ -1,6 +1,6 @@
-"""Which rows of which files a predicate is true of, on the embedded engine.
+"""Finds the rows for which a predicate is true, on the embedded engine.
 
-Only the columns of the predicate are decoded; where a row stands in its file comes for free.
+Only the columns of the predicate are decoded; the position of a row in its file costs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["find_matches"]
 
 
 def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
-    """The live rows that satisfy the plan's predicate, file by file; files without are left out.
+    """The live rows that satisfy the plan's predicate, file by file; files without any are omitted.
 
     Args:
         plan: its columns do not matter.
@@ -68,5 +68,5 @@ def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitM
 
 
 def _bitmap(parts: list[Any]) -> BitMap64:
-    # An array of the standard library is taken as a block; other sequences, value by value.
+    # An array of the standard library is read as a block; other sequences value by value.
     return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))

@@ -1,4 +1,4 @@
-"""Writing rows of data files anew, with new values or without some of them, as a stream.
+"""Rewriting rows of data files, with new values or without some of them, as a stream.
 
 Spec: Add File and Remove File; Add CDC File; Change Data Files.
 """
@@ -36,13 +36,14 @@ _MATCHES = "\0matches"
 
 
 def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
-    """Write rows anew; those of one file stay in their order.
+    """Rewrite rows; those of one file stay in their order.
 
     Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+            column.
         UnsupportedExpression, InvalidArgument: of an assignment.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
-            is raised, files already written are deleted as far as the store lets it.
+            is raised, files already written are deleted if the store allows it.
     """
     store, schema = rewrite.source.store, rewrite.source.configuration.schema
     with ExitStack() as writers:
@@ -67,7 +68,7 @@ def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
 
 
 def _is_mixed(rewrite: RowRewrite) -> bool:
-    """Whether both the matches and the rest have to be looked at."""
+    """Whether both the matches and the rest must be read."""
     uses_matches = bool(rewrite.assignments) or rewrite.change_data is not None
     return rewrite.keeps_rest and uses_matches
 
@@ -77,7 +78,7 @@ def _read(
 ) -> Iterator[Any]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
-    Where all of them are matches, or none is, the mark is left out. Rows that are only copied, or
+    If all of them are matches, or none is, the mark is omitted. Rows that are only copied, or
     that get new values in a few columns, may come as `CopiedColumns`.
     """
     source = rewrite.source
@@ -128,7 +129,7 @@ def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[pa.RecordBa
         if matches is not None:
             marks[:] = False
             nearby = matches & BitMap64(range(int(indexes[0]), int(indexes[-1]) + 1))
-            # Every match is a live row, so each is found where it would be inserted.
+            # Every match is a live row, so its insertion point is its position.
             marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype=np.int64))] = True
         bits = pa.py_buffer(np.packbits(marks, bitorder="little"))
         mask = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
@@ -138,7 +139,7 @@ def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[pa.RecordBa
 
 
 class _Rewriting:
-    """Takes the rows of one rewrite and hands them to the writers."""
+    """Passes the rows of one rewrite to the writers."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class _Rewriting:
             self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
 
     def _change(self, matching: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The matching rows as they will be, None where they leave; recorded if that is wanted."""
+        """The matching rows with new values, None if they are deleted; recorded if requested."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
             self._record(matching, "delete")
@@ -226,7 +227,7 @@ def _put_back(
     marks: pa.BooleanArray,
     columns: tuple[str | None, ...],
 ) -> pa.RecordBatch:
-    """The rows, with the changed ones at the places they were taken from."""
+    """The rows, with the changed ones at their original positions."""
     places = np.arange(rows.num_rows, dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
     places[marked] = rows.num_rows + np.arange(changed.num_rows)

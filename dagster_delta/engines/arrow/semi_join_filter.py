@@ -1,4 +1,4 @@
-"""Leaving out rows whose key has no equal on the other side of a join, before they are joined."""
+"""Filters out rows whose key has no equal on the other side of a join, before the join."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 __all__ = ["SemiJoinFilter"]
 
 MAX_KEYS = 1_000_000
-"""Of more keys too much would pass."""
+"""Maximum number of keys; with more, too many rows would pass."""
 
 _MAX_BITS = 24
 _ENTRIES_PER_KEY = 16
@@ -24,7 +24,7 @@ _WIDTHS = {
 
 
 class SemiJoinFilter:
-    """Knows some whole numbers by their low bits: what is one of them passes, and few others do.
+    """A set of whole numbers by their low bits: its members pass, and few other numbers do.
 
     May be used by several threads.
 
@@ -49,14 +49,14 @@ class SemiJoinFilter:
         """Which values may be among the keys: a `pyarrow.BooleanArray`.
 
         Args:
-            values: `pyarrow.Array` of the type of the keys; whether a null passes is open.
+            values: `pyarrow.Array` of the type of the keys; a null may or may not pass.
         """
         passes = self._is_there[self._places(values)]
         bits = pa.py_buffer(np.packbits(passes, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
     def _places(self, values: pa.Array) -> Any:
-        # Not by DLPack, which takes no nulls.
+        # DLPack does not support nulls.
         width = _WIDTHS[values.type]
         if not len(values):
             return np.empty(0, dtype=np.int64)

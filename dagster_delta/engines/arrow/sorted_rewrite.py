@@ -1,7 +1,7 @@
-"""Writing the rows of data files anew along a Z-order curve, in bounded memory.
+"""Rewriting the rows of data files along a Z-order curve, in bounded memory.
 
-Rows that do not fit are spread over temporary files by stretches of the curve, and each stretch is
-sorted by itself.
+Rows that do not fit into memory are split into temporary files by ranges of the curve, and each
+range is sorted separately.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sort_files(
 def _curve_of(
     engine: Engine, group: ReadPlan, columns: Sequence[tuple[str, ...]], *, is_hilbert: bool
 ) -> tuple[ZOrderCurve, int | None]:
-    """The curve through a sample of the group, and how many rows it has as far as the log knows."""
+    """The curve through a sample of the group, and its number of rows according to the log."""
     counts = parse_statistics_json(group.files["stats"], ())["num_records"]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     names = tuple(dict.fromkeys(path[0] for path in columns))
@@ -98,7 +98,7 @@ def sorted_along(
     Args:
         curve: through a sample of them.
         rows: `pa.RecordBatchReader`.
-        num_rows: about how many there are; None where nobody knows.
+        num_rows: approximate number of rows; None if unknown.
         sort_bytes: Arrow bytes to keep in memory before rows are spread over temporary files.
     """
     waiting: list[Any] = []
@@ -120,7 +120,7 @@ def _stretch_count(
     if num_rows is None:
         return _MAX_STRETCHES // 4
     per_row = size / max(1, sum(each.num_rows for each in waiting))
-    # Half full on average, as the sample tells the ends of the stretches only roughly.
+    # Half full on average, as the sample gives the ends of the ranges only roughly.
     return min(_MAX_STRETCHES, int(2 * per_row * num_rows / sort_bytes) + 2)
 
 
@@ -132,7 +132,7 @@ def _spilled(
     sort_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     places = np.concatenate([curve.positions(each) for each in waiting])
-    # The first rows stand for all: that their stretches are of uneven length costs memory only.
+    # The first rows are the sample: uneven ranges only cost memory.
     ends = np.quantile(places.astype(np.float64), np.linspace(0, 1, num_stretches + 1)[1:-1])
     schema = waiting[0].schema
     with ExitStack() as stack:
@@ -168,8 +168,8 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
             together.append(batch)
             size += batch.nbytes
             if size > 2 * sort_bytes:
-                # A stretch that is too long, of one value say, is sorted in parts: its files
-                # overlap in what they cover, and memory stays bounded.
+                # A range that is too long, for example of one value, is sorted in parts: its files
+                # overlap, and memory stays bounded.
                 yield from _sorted(curve, together)
                 size = 0
         if together:
@@ -178,7 +178,7 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
 
 def _sorted(curve: ZOrderCurve, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the batches in order; the list is emptied, so that they are in memory once."""
-    # Taking from several chunks would put them together for each batch.
+    # Taking from several chunks would concatenate them for each batch.
     table = pa.Table.from_batches(batches).combine_chunks(decoding_pool())
     batches.clear()
     order = np.argsort(curve.positions(table), kind="stable")
