@@ -1,6 +1,6 @@
-"""Which engine serves an operation: chosen here once, by name or by who has the rows.
+"""Chooses the engine of an operation, by name or by the type of the data.
 
-Imports no engine until it is chosen.
+It imports an engine only after choosing it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def engine_for(data: object, name: str | None = None) -> Engine:
     """The engine that serves a value: Spark for its own frames, Arrow for everything else.
 
     Args:
-        data: the value; its class alone is looked at, so nothing is imported to decide.
-        name: "arrow" or "spark" to decide otherwise; None to go by the value.
+        data: the value; only its class is checked, so nothing is imported to decide.
+        name: "arrow" or "spark" to override the choice; None to choose by the value.
 
     Raises:
-        InvalidArgument: there is no engine of that name.
+        InvalidArgument: no engine has that name.
     """
     if name is None:
         name = "spark" if active_session.is_spark_frame(data) else "arrow"
@@ -62,7 +62,7 @@ def spark_engine(session: SparkSession | None = None) -> SparkEngine:
     """The distributed engine.
 
     Args:
-        session: classic or Connect; by default the active one, which is asked for when it is used.
+        session: classic or Connect; by default the active one, which is looked up at use.
     """
     from dagster_delta.engines.spark.engine import SparkEngine
 
@@ -70,16 +70,16 @@ def spark_engine(session: SparkSession | None = None) -> SparkEngine:
 
 
 def change_engine(name: str | None) -> Engine | None:
-    """The engine of a name that a caller gave; None where none was given.
+    """The engine with the caller's name for it; None if no name was given.
 
     Raises:
-        InvalidArgument: there is no engine of that name.
+        InvalidArgument: no engine has that name.
     """
     return None if name is None else engine_for(None, name)
 
 
 def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> Engine:
-    """The engine that changes rows by some expressions: Spark where only Spark evaluates them
+    """The engine that changes rows by some expressions: Spark if only Spark evaluates them
     exactly and there is a session, Arrow otherwise.
 
     Args:
@@ -95,7 +95,7 @@ def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore)
 
 
 def universal_engine(store: ObjectStore) -> Engine | None:
-    """The engine that evaluates every expression: Spark, where this process has a session and the
+    """The engine that evaluates every expression: Spark, if this process has a session and the
     executors can read the table; else None.
 
     Args:

@@ -1,6 +1,6 @@
 """The port between planning and rows: everything that an engine does.
 
-Planning happens above, once, for every engine; an engine never looks into the log.
+Planning happens once in the layer above, for every engine; an engine never reads the log.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = ["Engine", "LogPlanner"]
 
 
 class LogPlanner(Protocol):
-    """Finds the files of a read in the log of a large table, where the planner has its workers."""
+    """Finds the files of a read in the log of a large table, on the planner's workers."""
 
     @property
     def max_driver_files(self) -> int:
-        """Tables with more files than that are the planner's; the others are planned here."""
+        """Tables with more files than this use the planner; others are planned in this process."""
 
     def can_plan(self, logged: LoggedFiles) -> bool:
-        """Whether it is able to read this log."""
+        """Whether it can read this log."""
 
     def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
-        """The live files that may hold a row which satisfies a predicate, and maybe some more.
+        """The live files that may have a row that satisfies a predicate, and maybe some more.
 
         Returns:
-            A `pa.Table` of LIVE_FILE_SCHEMA, or None where they are too many to be brought here.
+            A `pa.Table` of LIVE_FILE_SCHEMA; None if they are too many for this process.
 
         Raises:
             DeltaError: of the log.
@@ -57,9 +57,9 @@ class Engine(Protocol):
     """Reads and writes the rows of tables."""
 
     casts_values: bool
-    """Whether it fits new values to their columns by itself, whatever types the SQL has."""
+    """Whether the engine itself casts new values to their columns, from any type of the SQL."""
     rewrite_batch_bytes: int
-    """Bytes of the data files that are best written again at once."""
+    """Preferred bytes of data files to rewrite at once."""
 
     @property
     def session_is_utc(self) -> bool:
@@ -67,25 +67,25 @@ class Engine(Protocol):
 
     @property
     def log_planner(self) -> LogPlanner | None:
-        """What finds the files of large tables; None where that always happens here."""
+        """The planner that finds the files of large tables; None if this process always does."""
 
     def read(self, plan: ReadPlan) -> Any:
         """The rows of the plan, lazily: a `pyarrow.RecordBatchReader` or a Spark DataFrame.
 
         Raises:
-            DataFileMissing: the log names a file that is not there.
+            DataFileMissing: a file in the log does not exist.
             CorruptDeletionVector, UnsupportedExpression, InvalidTable.
         """
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
-        """Up to `count` rows of the plan as Python values by column; none only where it has none.
+        """Up to `count` rows of the plan as Python values by column; none only if it has none.
 
         Raises:
             InvalidArgument: the filter fails on a value; and as `read` does.
         """
 
     def check_reachable(self, store: ObjectStore) -> None:
-        """Make sure that it can read and write a table.
+        """Check that it can read and write a table.
 
         Raises:
             InvalidArgument: it cannot; there is no session, or the executors cannot access it.
@@ -99,7 +99,7 @@ class Engine(Protocol):
 
         Args:
             store: store of the table.
-            sets: at least one; their files do not belong to the same versions.
+            sets: at least one set; their files belong to different versions.
             columns: of the feed, in order.
 
         Raises:
@@ -112,22 +112,22 @@ class Engine(Protocol):
         `pyarrow.RecordBatchReader` or a Spark DataFrame.
 
         Raises:
-            InvalidArgument: the value is no tabular data.
+            InvalidArgument: the value is not tabular data.
             SchemaMismatch: a column has a type that no Delta type holds.
         """
 
     def schema_of(self, data: Any) -> StructType:
-        """The logical schema of a value that is about to be written."""
+        """The logical schema of a value to write."""
 
     def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
         """Write rows as data files under the table root.
 
-        Columns are matched by name (case-insensitively), missing ones are filled as the spec says
-        or become null, and values are cast to the table's types under ANSI store assignment.
+        Columns are matched by name (case-insensitively), missing ones are filled as in the spec or
+        become null, and values are cast to the table's types under ANSI store assignment.
 
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
-                referenced; files already written are deleted where that is possible.
+                referenced; files already written are deleted if possible.
         """
 
     def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
@@ -140,7 +140,7 @@ class Engine(Protocol):
 
         Raises:
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure: files that were written are deleted as far as the store lets it.
+            StorageFailure: files that were written are deleted if the store allows it.
             InvalidArgument: the engine cannot access the table.
         """
 
@@ -165,21 +165,22 @@ class Engine(Protocol):
         """
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-        """Write the live rows of files again, with the shadow of the column that is being changed.
+        """Rewrite the live rows of files, with the shadow of the column that is being changed.
 
         Args:
-            plan: the files, with all columns of the table, whose metadata bears the mark.
+            plan: the files, with all columns of the table, whose metadata has the mark of the
+                change.
             spec: how data files of the table are written.
 
         Raises:
             InvalidArgument: no column is being changed, or the engine cannot access the table.
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure: of a file; files already written are deleted as far as the store lets
-                it.
+            StorageFailure: of a file; files already written are deleted if the store allows it.
         """
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
-        """The live rows that satisfy the plan's predicate, file by file; no file without any.
+        """The live rows that satisfy the plan's predicate, file by file; files without any are
+        omitted.
 
         Raises:
             UnsupportedExpression: the engine cannot evaluate the predicate exactly.
@@ -188,13 +189,13 @@ class Engine(Protocol):
         """
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew; those of one file stay in their order.
+        """Rewrite rows; those of one file stay in their order.
 
-        Rows keep their ids where plan and spec carry them, see `keep_row_ids`.
+        Rows keep their ids if plan and spec carry them, see `keep_row_ids`.
 
         Raises:
-            SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
-                files already written are deleted where that is possible.
+            SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+                column; files already written are deleted if possible.
             UnsupportedExpression, InvalidArgument, DataFileMissing, CorruptDeletionVector,
             InvalidTable, StorageFailure: as `find_matches` does.
         """
@@ -204,32 +205,32 @@ class Engine(Protocol):
 
         Raises:
             DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are
-                deleted where that is possible.
+                deleted if possible.
         """
 
     def merge_source(self, data: Any, directory: str, *, store: ObjectStore) -> MergeSource:
-        """The source of a MERGE: read once, as it could answer otherwise the next time.
+        """The source of a MERGE: read once, as a second read could give other rows.
 
         Args:
             data: rows, in any form that this engine writes, or the source that the embedded engine
                 has made of them.
-            directory: where rows may be put down; it must outlive the source.
+            directory: where rows may be stored; it must outlive the source.
             store: store of the table.
 
         Raises:
-            InvalidArgument: the value is no tabular data, or the engine cannot read the table.
-            SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
+            InvalidArgument: the value is not tabular data, or the engine cannot read the table.
+            SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
             UnsupportedFeature: the engine cannot merge rows of this form.
         """
 
     def merge(self, plan: MergePlan) -> MergedRows:
-        """Write the rows that get new values and the rows that are new, and say which leave.
+        """Write the updated rows and the new rows, and report which rows to delete.
 
         Raises:
             ConstraintViolation: several rows of the source would change one row of the table, or a
                 new row breaks a constraint.
-            SchemaMismatch, InvalidCast: a new value is no value of its column.
+            SchemaMismatch, InvalidCast: a new value cannot be stored in its column.
             UnsupportedExpression, InvalidArgument: of an expression.
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
-                Whatever is raised, files already written are deleted as far as the store lets it.
+                Whatever is raised, files already written are deleted if the store allows it.
         """

@@ -1,7 +1,6 @@
-"""What the footers of data files say where the log does not: how many rows they have, and which
-columns.
+"""Reads from the footers of data files what the log lacks: their number of rows and their columns.
 
-Spec: Per-file Statistics; footers of data files are Parquet's own.
+Spec: Per-file Statistics; footers of data files are part of the Parquet format.
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
 
 
 def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
-    """Which files may lack a field that has a default in them, by the log alone.
+    """Which files may lack a field that has a default, by the log alone.
 
-    Statistics that count the nulls of a column are of a file that has it. That they do not count
-    them says nothing.
+    If statistics have the null count of a column, the file has it. If they do not, it is unknown.
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
@@ -79,7 +77,7 @@ def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
 
 
 def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[StatisticsColumn]:
-    """The fields that have a default in files without them, as statistics know them.
+    """The fields with a default for files that lack them, as named in statistics.
 
     Args:
         schema: logical schema, or some of its columns.
@@ -102,11 +100,11 @@ def lacked_fields(
 ) -> list[frozenset[_Path]]:
     """The fields with a default that each file lacks, by its footer.
 
-    A file that lacks the struct around a field has no rows with a default in it.
+    A file that lacks the struct around a field has no rows with its default.
 
     Args:
         store: store of the table.
-        paths: of the files, as the log spells them.
+        paths: paths of the files, as in the log.
         schema: logical schema, or the columns of it that matter.
         mode: column mapping mode of the table.
 
@@ -133,7 +131,7 @@ def has_any(
 
     Args:
         store: store of the table.
-        paths: of the files, as the log spells them.
+        paths: paths of the files, as in the log.
         schema: logical schema.
         mode: column mapping mode of the table.
         fields: logical paths through structs.
@@ -149,7 +147,7 @@ def has_any(
 
 
 def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any], _T]) -> list[_T]:
-    """What is found in the `pyarrow.Schema` of each file."""
+    """The result of a function over the `pyarrow.Schema` of each file."""
 
     def open_and_look(path: str) -> _T:
         return look(read_arrow_schema(store, decode_path(path)))

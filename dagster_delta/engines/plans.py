@@ -1,4 +1,4 @@
-"""What engines are asked to read and to write, and what they report: plain data, fully planned."""
+"""The inputs and reports of engines for reads and writes: plain data, fully planned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 LARGE_TABLE_FILES = 2_000_000
-"""Tables with more files than this in their checkpoint are large, if nobody says otherwise."""
+"""Tables with more files than this in their checkpoint are large, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ReadPlan:
     """One scan, fully planned.
 
     Raises:
-        InvalidTable: a file has a deletion vector, and the protocol knows of none.
+        InvalidTable: a file has a deletion vector, but the protocol does not support them.
     """
 
     store: ObjectStore
@@ -56,14 +56,14 @@ class ReadPlan:
     configuration: TableConfiguration
     """Schema, partitioning, column mapping and features of that version."""
     files: pa.Table
-    """pyarrow.Table of the files that may hold rows, with the columns of `LIVE_FILE_SCHEMA`."""
+    """pyarrow.Table of the files that may have rows, with the columns of `LIVE_FILE_SCHEMA`."""
     columns: tuple[str, ...]
     """Logical top-level columns of the result, in order."""
     where: SqlExpression | None = None
-    """Exact row filter; pruning with it has happened already."""
+    """Exact row filter; files are already pruned with it."""
     verifies_pages: bool = True
-    """Whether pages are held against the checksums that they carry. Rows that are written anew,
-    or decide what is, have to be: damage would get a good checksum of its own."""
+    """Whether to verify Parquet page checksums. Required for rows that are rewritten or decide
+    what is: otherwise damaged data would get a new, valid checksum."""
 
     def __post_init__(self) -> None:
         if self.configuration.supports("deletionVectors"):
@@ -72,7 +72,7 @@ class ReadPlan:
             return
         marked = self.files.filter(pc.is_valid(self.files["deletion_vector"]))
         if marked.num_rows:
-            # Other readers count without the deleted rows, and then return them.
+            # Other readers ignore deletion vectors in their count, and return the deleted rows.
             raise InvalidTable(
                 "a data file has a deletion vector, and the protocol does not list the feature "
                 "deletionVectors, so that readers disagree about its rows; restore an older "
@@ -98,20 +98,21 @@ class ChangeFileSet:
     files: pa.Table
     """`pa.Table` of CHANGE_FILE_SCHEMA, by ascending version."""
     where: SqlExpression | None
-    """Exact row filter; None where none is needed."""
+    """Exact row filter; None if none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedFiles:
-    """The live files of a version as its log holds them, before any of them is looked at."""
+    """The live files of a version as in its log, before any of them is read."""
 
     store: ObjectStore
     version: int
     configuration: TableConfiguration
     parts: tuple[CheckpointPart, ...]
-    """Parquet files of the checkpoint, sidecars included; their adds are live but for `hidden`."""
+    """Parquet files of the checkpoint, sidecars included; their adds are live except for
+    `hidden`."""
     hidden: tuple[str, ...]
-    """Keys of what later commits removed or added again, see `file_key`."""
+    """Keys of files that later commits removed or added again, see `file_key`."""
     added: pa.Table
     """The files that later commits added, of LIVE_FILE_SCHEMA."""
 
@@ -126,28 +127,28 @@ class Constraint:
     """A predicate that every written row must satisfy (null counts as a violation)."""
 
     name: str
-    """What to call it in an error: `NOT NULL c`, `invariant c`, `CHECK name`, `replaceWhere`."""
+    """Its name in an error: `NOT NULL c`, `invariant c`, `CHECK name`, `replaceWhere`."""
     sql: str
     """Spark SQL over logical columns."""
     null_passes: bool = False
-    """Whether an unknown result passes, as it does for a partition predicate on nothing."""
+    """Whether an unknown result passes, as for a partition predicate on null."""
     is_partition: bool = False
     """Whether a violation is a `PartitionMismatch` rather than a `ConstraintViolation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
-    """How rows become data files. Picklable, so that executors can follow it."""
+    """How to write rows as data files. Picklable, so that executors can use it."""
 
     location: StoreLocation
     configuration: TableConfiguration
     """Target schema (logical, partition columns included), partitioning, mapping, properties."""
     values: ColumnValues = NO_VALUES
-    """Where the columns come from that the rows do not bring; filled before constraints bind."""
+    """Sources of the columns that the rows lack; filled before constraints are checked."""
     constraints: tuple[Constraint, ...] = ()
     """Checked on every row before it is written."""
     target_file_size_bytes: int = 128 * 1024 * 1024
-    """A data file is closed once it has grown to about this size."""
+    """A data file is closed when it reaches about this size."""
     compression: str = "zstd"
     compression_level: int | None = 1
     max_open_partitions: int = 64
@@ -168,15 +169,15 @@ class WriteResult:
     num_rows: int
     num_bytes: int
     high_water_marks: Mapping[str, int] = field(default_factory=dict)
-    """The last value given out, by logical name of each identity column that was numbered."""
+    """The last value assigned, by logical name of each identity column that was numbered."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
-    """The live rows of one data file that a predicate is true of; there is at least one."""
+    """The live rows of one data file for which a predicate is true; at least one."""
 
     path: str
-    """Path of the file as the log spells it."""
+    """Path of the file as in the log."""
     rows: BitMap64
     """Indexes of the rows in the file, deleted ones counted and not among them."""
 
@@ -190,34 +191,35 @@ class Assignment:
     value: SqlExpression
     """Cast to the type of the column by the rules of store assignment."""
     structs: tuple[SqlExpression, ...] = ()
-    """Of a field whose struct is taken over field by field: the structs that it comes from, the
-    outermost first. One that is null there and in the row stays null."""
+    """For a field whose struct is assigned field by field: the source structs, outermost first. A
+    struct that is null in the source and in the row stays null."""
     uncast: SqlExpression | None = None
-    """The value before an ANSI cast that was added to it; None where none was."""
+    """The value before an ANSI cast that was added to it; None if none was."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRewrite:
-    """Rows of data files that are written anew, changed or not, to new files.
+    """Rows of data files to rewrite, changed or not, to new files.
 
     The live rows of the files fall into two parts: those that match, and the rest. Matching rows
-    are written with new values, or not at all where nothing is assigned; the rest is written as it
-    is, or not at all where the files stay.
+    are written with new values, or not at all if nothing is assigned; the rest is written
+    unchanged, or not at all if the files stay.
     """
 
     source: ReadPlan
-    """The files, with all columns of the table. A `where` in it is true of the matching rows and
-    of no others; an engine may go by it or by `matches`."""
+    """The files, with all columns of the table. Its `where`, if any, is true only for
+    the matching rows; an engine may use it or `matches`."""
     matches: Mapping[str, BitMap64]
-    """Indexes of the matching rows by path; of a file without an entry every live row matches."""
+    """Indexes of the matching rows by path; in a file without an entry every live
+    row matches."""
     assignments: tuple[Assignment, ...]
-    """New values of the matching rows; none take them out of the table."""
+    """New values of the matching rows; if empty, the rows are deleted."""
     keeps_rest: bool
     """Whether the rest is written too, as copy-on-write needs it."""
     data: WriteSpec
-    """How the files are written; its constraints bind the rows that change."""
+    """How the files are written; its constraints apply to the rows that change."""
     change_data: WriteSpec | None = None
-    """How the changes are recorded for the change data feed; None where they are not."""
+    """How the changes are recorded for the change data feed; None if they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,26 +231,26 @@ class RewriteResult:
     num_changed_rows: int
     """Rows that matched."""
     num_copied_rows: int
-    """Rows of the rest, written as they were."""
+    """Number of unchanged rows that were written."""
 
 
 @dataclass(slots=True)
 class Problems:
-    """Rows that keep the change of a column from going on."""
+    """Rows that stop the change of a column."""
 
     num_rows: int = 0
-    """How many there are; each counts once, whatever is wrong with it."""
+    """Number of rows; each counts once, even with several problems."""
     examples: list[str] = field(default_factory=list)
-    """The first few: value, what is wrong with it, and the file it is in."""
+    """The first few: value, its problem, and its file."""
 
     def add(self, num_rows: int, examples: list[str], path: str) -> None:
-        """Take note of problems in one file."""
+        """Add problems of one file."""
         self.num_rows += num_rows
         room = _MAX_EXAMPLES - len(self.examples)
         self.examples += [f"{each} (in {path})" for each in examples[:room]]
 
     def join(self, other: Problems) -> None:
-        """Take note of what somebody else met."""
+        """Add problems found elsewhere."""
         self.num_rows += other.num_rows
         self.examples = [*self.examples, *other.examples][:_MAX_EXAMPLES]
 
@@ -258,11 +260,11 @@ _MAX_EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What writing files again with the shadow of a changing column gave."""
+    """Result of rewriting files with the shadow of a changing column."""
 
     files: tuple[AddFile, ...]
-    """The new files, none of them referenced yet; none where there are problems."""
+    """The new files, none of them referenced yet; empty if there are problems."""
     num_rows: int
     num_nulled: int
-    """Values that could not be converted and became null, as was asked for."""
+    """Values that could not be converted and became null, as requested."""
     problems: Problems

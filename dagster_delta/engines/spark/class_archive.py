@@ -158,7 +158,7 @@ spark.stop()
 
 def make_class_archive() -> Path | None:
     """The archive, made now if there is none yet: for images with short-lived containers. None if
-    there had better be none, see `find_class_archive`.
+    `find_class_archive` gives none.
 
     Raises:
         InvalidArgument: no session starts, or its JVM writes no archive.
@@ -183,7 +183,7 @@ def make_class_archive() -> Path | None:
 
 
 def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
-    """The archive for the JVM that Spark would start, None if there had better be none.
+    """The archive for the JVM that Spark would start, None if it should not use one.
 
     That is: not on Windows, not for a Java without class archives, not beside options that concern
     them, not where directories are on the class path, and not without a cache directory that only
