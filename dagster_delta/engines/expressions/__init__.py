@@ -1,1 +1,1 @@
-"""Spark SQL expressions computed over Arrow, by its kernels or by an embedded DuckDB."""
+"""Evaluates Spark SQL expressions over Arrow, by its kernels or by an embedded DuckDB."""

@@ -1,4 +1,4 @@
-"""Exact evaluation of the simplest expressions by Arrow's kernels, where they agree with Spark's.
+"""Exact evaluation of the simplest expressions by Arrow's kernels, if they agree with Spark's.
 
 Most filters compare a column with a constant, and many new values are a constant or a number times
 another; they need no SQL engine.
@@ -25,7 +25,7 @@ __all__ = ["compile_filter", "compile_value"]
 
 Columns: TypeAlias = Mapping[tuple[str, ...], Any]
 Mask: TypeAlias = Callable[[Columns], Any]
-"""Makes a pyarrow boolean array, nulls where SQL says null."""
+"""Makes a pyarrow boolean array, with nulls as in SQL."""
 
 _KERNELS = {
     "=": pc.equal,
@@ -40,7 +40,7 @@ _FLOATS = (PrimitiveType("float"), DOUBLE)
 
 
 def compile_filter(expression: Typed) -> Mask | None:
-    """A function that computes the truth of each row, or None where it takes a SQL engine.
+    """A function that computes the condition for each row; None if it needs a SQL engine.
 
     Raises nothing.
     """
@@ -76,7 +76,7 @@ def compile_filter(expression: Typed) -> Mask | None:
 
 
 def compile_value(expression: Typed) -> Callable[[Columns], Any] | None:
-    """A function that computes the value of each row, or None where it takes a SQL engine.
+    """A function that computes the value of each row; None if it needs a SQL engine.
 
     Raises nothing.
     """
@@ -88,7 +88,7 @@ def compile_value(expression: Typed) -> Callable[[Columns], Any] | None:
 
 
 def _double(node: Typed) -> Callable[[Columns], Any] | None:
-    """Sums and products of doubles, which overflow to infinity here as there."""
+    """Sums and products of doubles, which overflow to infinity in both engines."""
     match node:
         case Literal(float() as value, data_type):
             scalar = scalar_of(value, data_type)
@@ -103,7 +103,7 @@ def _double(node: Typed) -> Callable[[Columns], Any] | None:
 
 
 def _operand(node: Typed) -> Callable[[Columns], Any] | None:
-    """The values of a column, or of one that is only widened."""
+    """The values of a column, or of a widening cast of one."""
     match node:
         case Column(path, data_type) if is_primitive(data_type):
             target = to_arrow_type(data_type)

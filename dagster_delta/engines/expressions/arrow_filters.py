@@ -1,11 +1,11 @@
-"""Filters that DuckDB hands to Arrow datasets, as Spark SQL that selects no fewer rows.
+"""Converts filters that DuckDB passes to Arrow datasets to Spark SQL that selects no fewer rows.
 
-A part without exact counterpart is left out where all parts must hold, and makes the whole unknown
-elsewhere, so that whoever asked filters the rows again.
+A part of a conjunction without an exact counterpart is omitted; elsewhere it makes the whole
+unknown. The caller filters the rows again.
 
-Arrow lets nobody look into an expression. It is read from the form that it is pickled in: an IPC
-file whose metadata are the nodes in prefix order, and whose one row holds the constants. An
-expression that is written otherwise is unknown.
+Arrow has no API to inspect an expression. It is read from its pickled form: an IPC file whose
+metadata has the nodes in prefix order, and whose one row has the constants. An expression in
+another form is unknown.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def filter_to_sql(
 
     Args:
         expression: a `pyarrow.compute.Expression`.
-        schema: the `pa.Schema` that its names are found in.
-        exact_columns: columns that Spark SQL compares as Arrow does; others are left out.
+        schema: the `pa.Schema` that has its names.
+        exact_columns: columns that Spark SQL compares as Arrow does; others are omitted.
     """
-    # A name of two lines could be read as a node.
+    # A name with a line break could be read as a node.
     if any("\n" in name for name in _names(schema)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Casts as DuckDB SQL. One that meets a value it cannot convert raises, as Spark's does."""
+"""Casts as DuckDB SQL. A cast raises for a value that it cannot convert, as in Spark."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
 def cast_sql(operand: str, source: DataType, target: DataType) -> str:
-    """DuckDB SQL of a cast that the language lets pass.
+    """DuckDB SQL of a cast in the whitelist.
 
     Raises:
-        UnsupportedExpression: it does not.
+        UnsupportedExpression: the cast is not in the whitelist.
     """
     rule = _rule(source, target)
     if rule is None:
@@ -47,7 +47,7 @@ _Rule = Callable[[str, str], str]
 
 
 def _rule(source: DataType, target: DataType) -> _Rule | None:
-    """How to cast, or None where it is not in the whitelist."""
+    """How to cast; None if it is not in the whitelist."""
     kinds = (cast_kind(source), cast_kind(target))
     if is_plain_cast(source, target):
         return _plain
@@ -74,13 +74,13 @@ def _unchanged(operand: str, target: str) -> str:  # noqa: ARG001
 def _fraction_to_text(source: DecimalType) -> _Rule | None:
     if source.precision == _MAX_PRECISION:
         return None
-    # Without room for it DuckDB leaves out the zero before the point.
+    # Without room for it DuckDB omits the zero before the point.
     roomy = f"DECIMAL({source.precision + 1},{source.scale})"
     return lambda operand, target: f"CAST(CAST({operand} AS {roomy}) AS {target})"
 
 
 def _truncated(operand: str, target: str) -> str:
-    # DuckDB rounds here, Spark cuts.
+    # DuckDB rounds here, Spark truncates.
     return (
         f"CAST(CASE WHEN {operand} < 0 THEN ceil({operand}) ELSE floor({operand}) END AS {target})"
     )

@@ -20,7 +20,7 @@ class ConstraintCheck:
     """Constraints of a table, parsed once.
 
     Args:
-        constraints: what every row has to satisfy.
+        constraints: constraints that every row must satisfy.
         schema: logical schema of the rows.
         table: URI of the table, for errors.
 
@@ -42,11 +42,11 @@ class ConstraintCheck:
             each.check_embeddable()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Make sure that every row of a `pyarrow.RecordBatch` satisfies every constraint.
+        """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint.
 
         Raises:
-            ConstraintViolation, PartitionMismatch: with the offending rows counted, and a few of
-                them as examples.
+            ConstraintViolation, PartitionMismatch: with the count and a few examples of the
+                violating rows.
         """
         if self._parsed:
             from dagster_delta.engines.expressions.evaluation import evaluate_filter

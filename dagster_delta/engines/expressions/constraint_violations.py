@@ -1,4 +1,4 @@
-"""The one error for rows that break a constraint, whichever engine evaluated it.
+"""The error for rows that violate a constraint, the same for every engine.
 
 Spec: Column Invariants; CHECK Constraints.
 """
@@ -20,17 +20,17 @@ _MAX_EXAMPLE_LENGTH = 300
 def refuse_violations(
     constraints: Sequence[Constraint], results: Sequence[Any], batch: Any, *, table: str
 ) -> None:
-    """Make sure that every row of a batch satisfies every constraint.
+    """Check that every row of a batch satisfies every constraint.
 
     Args:
-        constraints: what the rows must satisfy.
+        constraints: constraints that the rows must satisfy.
         results: for each constraint a pyarrow boolean Array or ChunkedArray, one value per row.
         batch: the rows, a pyarrow RecordBatch or Table.
         table: URI of the target, for the error.
 
     Raises:
-        ConstraintViolation: a row does not; with the first few as examples.
-        PartitionMismatch: and the constraint bounds the partition that is being written.
+        ConstraintViolation: a row violates a constraint; with the first few as examples.
+        PartitionMismatch: likewise, for a constraint on the partition that is written.
     """
     import pyarrow.compute as pc
 

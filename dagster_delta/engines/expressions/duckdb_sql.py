@@ -1,6 +1,7 @@
-"""Exact evaluation of typed expressions over Arrow, by an embedded SQL engine without any access.
+"""Exact evaluation of typed expressions over Arrow, by an embedded SQL engine without access
+to files or network.
 
-The SQL is built from the typed tree alone: no text of the user, and no column name, gets into it.
+The SQL is built from the typed tree alone: it has no text of the user and no column names.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SEALED_CONFIG", "DuckDbEvaluator", "duckdb_input"]
 
-# Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
+# Guards repeat their operand, so nested ones grow fast; no filter written by hand is so long.
 _MAX_SQL_LENGTH = 1_000_000
-# Of one batch, where the texts of it grow.
+# Limit for one batch, if its texts may grow.
 _MAX_RESULT_BYTES = 1024 * 1024 * 1024
 
 
@@ -66,9 +67,9 @@ SEALED_CONFIG: Mapping[str, Any] = {
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
-"""Settings of a DuckDB that reads what it is given, and no file, network or variable besides."""
+"""Settings of a DuckDB that reads only its input: no file, network or variable."""
 
-# How DuckDB reports what a function of ours raised.
+# How DuckDB reports an error raised by one of our functions.
 _PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
 
 
@@ -76,10 +77,11 @@ class DuckDbEvaluator:
     """One typed expression, ready to be computed for many batches."""
 
     def __init__(self, expression: Typed) -> None:
-        """Raise early for what cannot be computed.
+        """Raise early for expressions that cannot be computed.
 
         Raises:
-            UnsupportedExpression: the SQL, or the texts that it makes, would grow beyond measure.
+            UnsupportedExpression: the SQL, or the texts that it makes, would be too
+                large.
         """
         check_constant_growth(expression)
         self._growing = expression if grows(expression) else None
@@ -126,7 +128,7 @@ class DuckDbEvaluator:
         return pa.chunked_array(chunks, self._result_type)
 
     def _rows_at_once(self, inputs: Mapping[str, Any], num_rows: int) -> int:
-        """Number of rows that are computed together, so that their texts fit into memory."""
+        """Number of rows to compute together, so that their texts fit into memory."""
         if self._growing is None or not num_rows:
             return num_rows
         lengths = {path: longest_value(inputs[name]) for path, (name, _) in self._inputs.items()}
@@ -194,7 +196,7 @@ class DuckDbEvaluator:
                 )
 
     def _render_shielded(self, node: Call) -> str:
-        """AND and OR that look at an operand only where those before it left the result open.
+        """AND and OR that evaluate an operand only if the earlier ones do not decide the result.
 
         DuckDB computes all operands for all rows, so that `b <> 0 AND a / b > 1` would fail.
         """
@@ -256,7 +258,7 @@ def _quoted(text: str) -> str:
 
 
 def duckdb_input(values: Any, data_type: DataType) -> Any:
-    """A column in the form the SQL wants; one with variants in it only says where it is null."""
+    """A column in the form for the SQL; one with variants is only marked null or not null."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
@@ -309,7 +311,7 @@ _THREAD = threading.local()
 
 def _thread_connection() -> duckdb.DuckDBPyConnection:
     """This thread's connection; a forked child opens its own."""
-    # What is inherited stays: to close it, which nobody can in a child, would wait forever.
+    # Keep the inherited connection: closing it in a child would wait forever.
     connections: dict[int, duckdb.DuckDBPyConnection] = _THREAD.__dict__.setdefault(
         "connections", {}
     )
@@ -335,8 +337,8 @@ def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
 class _PythonConnection:
     """The connection that has functions written in Python: one for all threads, one at a time.
 
-    It outlives them all: one that a thread of DuckDB's own drops as it ends, where expressions are
-    evaluated for a merge, crashes the process.
+    It lives longer than all threads: if one of DuckDB's own threads dropped a connection as it ends
+    (in a merge, these evaluate expressions), the process would crash.
     """
 
     def __init__(self) -> None:
@@ -347,12 +349,12 @@ class _PythonConnection:
             os.register_at_fork(after_in_child=self._unlock)
 
     def _unlock(self) -> None:
-        # Whoever held it when the process was forked is not in the child.
+        # The thread that held the lock during the fork does not exist in the child.
         self._lock = threading.Lock()
 
     @contextmanager
     def in_use(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The connection, which nobody else uses meanwhile."""
+        """The connection, for exclusive use."""
         with self._lock:
             connection = self._connections.get(os.getpid())
             if connection is None:

@@ -1,4 +1,4 @@
-"""Exact values of expressions over batches: by kernels of Arrow where they do, else by DuckDB."""
+"""Exact values of expressions over batches: by Arrow's kernels if they suffice, else by DuckDB."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["evaluate", "evaluate_filter"]
 
 def evaluate_filter(expression: SqlExpression, batch: Any) -> Any:
     """Where a condition is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
-    pa.Table, nulls where SQL says null.
+    pa.Table, with nulls as in SQL.
 
     Raises:
-        InvalidArgument: it is no condition, or fails on a value.
+        InvalidArgument: it is not a condition, or fails on a value.
         UnsupportedExpression: as `SqlExpression.check_embeddable` does.
     """
     expression.check_filter()
@@ -34,7 +34,7 @@ def evaluate(expression: SqlExpression, batch: Any) -> Any:
     """The values of an expression: a pa.ChunkedArray of the Arrow type of its `data_type`.
 
     Args:
-        expression: what is computed; what it takes is prepared once, for all batches.
+        expression: the expression; it is prepared once, for all batches.
         batch: pa.RecordBatch or pa.Table with at least the columns it names.
 
     Raises:
@@ -46,7 +46,7 @@ def evaluate(expression: SqlExpression, batch: Any) -> Any:
 
 
 class _Evaluator:
-    """What computes one expression, made once. It keeps no hold on the expression itself."""
+    """Computes one expression, made once. It has no reference to the expression itself."""
 
     def __init__(self, expression: SqlExpression) -> None:
         self._typed = expression.typed

@@ -1,8 +1,8 @@
-"""From filters on a column to filters on the partition columns that are generated from it.
+"""Derives filters on generated partition columns from filters on their base column.
 
-What is derived follows from the filter for every row that the table may hold, so that it takes
-files away and never rows. A writer computes dates and hours in the time zone of its session, which
-nobody knows later; so bounds on timestamps are loosened by the widest offset there is.
+The derived filter follows from the original for every possible row, so it skips files but never
+matching rows. A writer computes dates and hours in the time zone of its session, which is unknown
+later; so bounds on timestamps are widened by the largest possible offset.
 
 Spec: Generated Columns; Partition Values.
 """
@@ -41,9 +41,9 @@ from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP
 __all__ = ["with_generated_filters"]
 
 _WIDEST_OFFSET = dt.timedelta(hours=18)
-"""Spark takes no time zone that is farther from UTC."""
+"""Spark accepts no time zone farther from UTC."""
 _MAX_LISTED = 100
-"""Members of an IN that are looked at one by one."""
+"""Members of an IN that are examined one by one."""
 
 _TIMES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
 _UNITS = ("yyyy", "MM", "dd", "HH", "mm", "ss")
@@ -51,12 +51,12 @@ _PARTS = ("year", "month", "dayofmonth", "hour")
 
 Path: TypeAlias = tuple[str, ...]
 Bound: TypeAlias = Callable[[Any], Predicate]
-"""Makes what a value of the base column, as a bound of it, says of the generated columns."""
+"""Derives bounds of the generated columns from a bound of the base column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """How bounds of a base column become bounds of the columns that are generated from it."""
+    """How to derive bounds of generated columns from bounds of their base column."""
 
     base: Column
     generated: tuple[Path, ...]
@@ -64,7 +64,7 @@ class _Derivation:
     at_most: Bound
 
     def of(self, operator: str, value: Any) -> Predicate:
-        """What follows from `base operator value`."""
+        """The predicate that follows from `base operator value`."""
         parts: list[Predicate] = []
         if operator in ("=", "<=>", ">", ">="):
             parts.append(self.at_least(_loosened(value, self.base.data_type, -1)))
@@ -73,7 +73,7 @@ class _Derivation:
         return self.unless_null(And(tuple(parts)))
 
     def unless_null(self, predicate: Predicate) -> Predicate:
-        """Also true where a generated column is null: empty text is null as a partition value."""
+        """Also true if a generated column is null: empty text is null as a partition value."""
         return Or((predicate, *(IsNull(each) for each in self.generated)))
 
 
@@ -82,13 +82,13 @@ def _loosened(value: Any, data_type: DataType, direction: int) -> Any:
 
 
 def with_generated_filters(predicate: Predicate, configuration: TableConfiguration) -> Predicate:
-    """The predicate, and beside each comparison what it says of generated partition columns.
+    """The predicate, with the derived filter on generated partition columns at each comparison.
 
-    It is true, false and null of the same rows as before.
+    It is true, false and null for the same rows as before.
 
     Args:
         predicate: over logical columns.
-        configuration: of the table.
+        configuration: configuration of the table.
 
     Raises:
         Nothing: an expression of another form derives nothing.
@@ -159,12 +159,13 @@ def _derivations(
                     parts.setdefault(base, {})[part] = (field.name,)
             case typed:
                 base = _monotonic_in(typed)
-                # Constants are filled up to the length of CHAR(n), and values are generated before.
+                # Constants are padded to the length of CHAR(n), but values are generated before
+                # padding.
                 is_as_written = base is not None and base.char_length is None
                 if base is not None and is_as_written and typed.data_type == field.data_type:
                     yield _by_expression(base, (field.name,), expression)
     for base, found in parts.items():
-        # A month without its year, or a day without its month, bounds nothing.
+        # A month without its year, or a day without its month, gives no bound.
         known = [found[part] for part in _PARTS if part in found]
         if list(found) and known == [found.get(part) for part in _PARTS[: len(known)]]:
             yield _by_parts(base, found)
@@ -184,7 +185,7 @@ def _time_column(operand: Typed) -> Column | None:
 
 
 def _monotonic_in(typed: Typed) -> Column | None:
-    """The column that an expression never falls with, where it is known to be one."""
+    """The column in which an expression never decreases; None if none is known."""
     match typed:
         case Cast(_, data_type) if data_type == DATE:
             return _time_column(typed)
@@ -202,7 +203,7 @@ def _monotonic_in(typed: Typed) -> Column | None:
 
 
 def _falls_never(pattern: str) -> bool:
-    """Whether texts of the pattern are in the order of their times: the larger units come first."""
+    """Whether texts of the pattern sort as their times: larger units come first."""
     units = ("".join(group) for _, group in groupby(pattern))
     letters = tuple(each for each in units if each[0].isalpha())
     return letters != () and letters == _UNITS[: len(letters)]
@@ -223,7 +224,7 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
         return found[0].as_py()
 
     def at_least(value: Any) -> Predicate:
-        # Where a local day begins is an instant that hangs on the time zone as well.
+        # Where a local day begins is an instant that depends on the time zone as well.
         bound = Comparison(path, ">=", _loosened(computed(value), data_type, -1), data_type)
         # A year of five digits is written with a plus, which comes before all digits.
         return Or((bound, StartsWith(path, "+"))) if is_text_of_time else bound

@@ -1,8 +1,8 @@
-"""How many bytes the embedded engine needs for a row, before it computes any.
+"""An upper bound for the bytes that the embedded engine needs per row, before computing any.
 
-A few characters of SQL make texts of gigabytes, and DuckDB counts texts that it computes against no
-limit. The bound is taken from the expression and from the longest values of its columns: it is
-never too small, and it grows by what functions may add at most.
+A few characters of SQL can make texts of gigabytes, and DuckDB's memory limit ignores computed
+texts. The bound follows from the expression and the longest values of its columns: it is never too
+small, and adds the maximum growth by each function.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dagster_delta.sql.types import BINARY, BOOLEAN, STRING, VARIANT, is_primiti
 __all__ = ["MAX_ROW_BYTES", "check_constant_growth", "grows", "longest_value", "row_bytes"]
 
 MAX_ROW_BYTES = 256 * 1024 * 1024
-"""What one row may need, intermediate texts included, and about what rows computed at once need."""
+"""Limit for one row, intermediate texts included; rows computed at once need about as much."""
 
 _GROWING = frozenset({"||", "concat_ws", "lpad", "regexp_replace", "repeat", "replace", "rpad"})
 _SELECTING = frozenset({"case", "coalesce", "greatest", "least"})
-# Numbers, dates and the text of them.
+# Numbers, dates and their text.
 _SCALAR_BYTES = 64
 _CHARACTER_BYTES = 4
 
@@ -32,12 +32,12 @@ Lengths = Mapping[tuple[str, ...], int]
 
 
 def grows(expression: Typed) -> bool:
-    """Whether a function in it may make texts that are longer than what it is given."""
+    """Whether a function in it may make texts longer than its arguments."""
     return any(isinstance(node, Call) and node.name in _GROWING for node in walk(expression))
 
 
 def check_constant_growth(expression: Typed) -> None:
-    """Refuse what needs too much memory whatever the columns hold.
+    """Refuse expressions that need too much memory for any values of the columns.
 
     Raises:
         UnsupportedExpression.
@@ -54,11 +54,11 @@ def check_constant_growth(expression: Typed) -> None:
 
 
 def row_bytes(expression: Typed, lengths: Lengths) -> int:
-    """Bytes that a row needs at most, the results of all parts of the expression together.
+    """Maximum bytes of a row: the results of all parts of the expression together.
 
     Args:
-        expression: what is computed.
-        lengths: of the longest value of every column, in bytes; 0 where it is missing.
+        expression: the expression.
+        lengths: of the longest value of every column, in bytes; 0 if it is missing.
     """
     return _bounds(expression, lengths)[1]
 
@@ -106,21 +106,21 @@ def _result_bytes(node: Typed, operands: list[int]) -> int:
         case name if name in _SELECTING:
             return max(operands)
     if node.data_type in (STRING, BINARY, VARIANT) or not is_primitive(node.data_type):
-        # Cuts, other letters (of up to four bytes), or parts of nested values.
+        # Substrings, changes of case (up to four bytes), or parts of nested values.
         times = _CHARACTER_BYTES if node.name == "translate" else 1
         return max(_SCALAR_BYTES, sum(operands) * times)
     return _SCALAR_BYTES
 
 
 def _constant(argument: Typed) -> int:
-    # The whitelist takes nothing else.
+    # The whitelist has no other types.
     assert isinstance(argument, Literal)  # noqa: S101
     assert isinstance(argument.value, int)  # noqa: S101
     return argument.value
 
 
 def longest_value(values: Any) -> int:
-    """Bytes of the longest value of a `pa.Array`, or some more."""
+    """Bytes of the longest value of a `pa.Array`, or slightly more."""
     types, kind = pa.types, values.type
     if types.is_string(kind) or types.is_binary(kind):
         return int(pc.max(pc.binary_length(values)).as_py() or 0)

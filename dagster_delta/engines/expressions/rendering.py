@@ -1,4 +1,4 @@
-"""What a row of the whitelist is to DuckDB: the SQL of a call."""
+"""The DuckDB SQL of a call, for one row of the whitelist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dagster_delta.sql.typed import Call
 __all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising"]
 
 ToSql = Callable[[Call, Sequence[str]], str]
-"""Makes DuckDB SQL out of a typed call and the SQL of its operands."""
+"""Makes DuckDB SQL from a typed call and the SQL of its operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Rendering:
 
     sql: ToSql
     may_raise: bool = False
-    """Whether it fails for some values, so that what stands before it must shield it."""
+    """Whether it fails for some values, so that earlier operands must guard it."""
 
 
 _DUCKDB_TYPES = {
@@ -79,4 +79,4 @@ def _sql_of_another(call: Call, operands: Sequence[str]) -> str:
 
 
 REWRITTEN = Rendering(_sql_of_another)
-"""The row of a name that the language knows and types as another call, or as a cast."""
+"""The row of a name that the analysis turns into another call or a cast."""

@@ -1,6 +1,6 @@
 """Casts of text in the embedded engine, computed in Python as Spark reads text.
 
-DuckDB reads other texts than Spark does, and other values from some.
+DuckDB accepts other texts than Spark, and reads some as other values.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
     Args:
         operand: SQL of the text.
         target: type to cast it to: one for which `reads_text` is true.
-        duckdb_type: the same as DuckDB spells it.
+        duckdb_type: DuckDB's name of the type.
     """
     if isinstance(target, DecimalType):
-        # A function has one type: the digits travel as text.
+        # A function has one result type: the digits are passed as text.
         digits = f"text_to_decimal({operand}, {target.precision}, {target.scale})"
         return f"CAST({digits} AS {duckdb_type})"
     return f"text_to_{target}({operand})"
 
 
 def register_text_casts(connection: duckdb.DuckDBPyConnection) -> None:
-    """Teach a connection the functions that `text_cast_sql` calls."""
-    # Its signatures want enumerations, and lists of one invariant type.
+    """Register the functions called by `text_cast_sql` with a connection."""
+    # Its signatures require enumerations, and lists of one invariant type.
     create: Callable[..., Any] = connection.create_function
     for name, result in _TARGETS.items():
         function = _reader(PrimitiveType(name))

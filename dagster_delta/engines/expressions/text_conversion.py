@@ -1,6 +1,6 @@
-"""Columns of text as numbers, booleans, dates and times, as Spark's CAST reads them.
+"""Converts columns of text to numbers, booleans, dates and times, as Spark's CAST does.
 
-Texts in the usual form are converted by Arrow, column by column; any other one is read by itself.
+Arrow converts texts in the usual form, column by column; any other text is converted separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Form:
     via: Any
     """`pyarrow.DataType` that Arrow converts them to first."""
     length: int | None = None
-    """Characters that count, from the start; None for all."""
+    """Number of characters to use, from the start; None for all."""
 
     def convert(self, array: Any) -> Any:
         """The values of texts in this form. Raises ArrowInvalid."""
@@ -38,10 +38,10 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class TextConversion:
-    """What makes values of one type out of text."""
+    """Converts text to values of one type."""
 
     forms: tuple[_Form, ...]
-    """The usual ones."""
+    """The usual forms."""
     storage_type: Any
     """`pyarrow.DataType` of what `read` gives."""
     arrow_type: Any
@@ -97,7 +97,7 @@ class TextConversion:
 
 
 def text_conversion(target: DataType) -> TextConversion | None:
-    """How text becomes values of an atomic type, or None where it is not known here."""
+    """The conversion of text to an atomic type; None if the type is not supported."""
     read = text_reader(target)
     if read is None:
         return None
@@ -133,7 +133,7 @@ def _usual_dates(arrow_type: Any) -> tuple[_Form, ...]:
 def _usual_times(arrow_type: Any) -> tuple[_Form, ...]:
     day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
     time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
-    # Without a zone a text is the local time of UTC.
+    # A text without a zone is in UTC.
     local = _Form(f"{day}({time})?$", pa.timestamp("us"))
     if arrow_type.tz is None:
         return (local,)

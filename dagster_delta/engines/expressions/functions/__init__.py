@@ -1,1 +1,1 @@
-"""The DuckDB SQL of the whitelist: one module beside each of the language's."""
+"""The DuckDB SQL of the whitelist: one module for each in `sql.functions`."""

@@ -48,7 +48,7 @@ def _sql_extremum(call: Call, operands: Sequence[str]) -> str:
     found = f"{call.name}({', '.join(operands)})"
     if call.data_type not in (PrimitiveType("float"), PrimitiveType("double")):
         return found
-    # DuckDB makes zero of minus zero; Spark takes the first of equal values as it is.
+    # DuckDB turns minus zero into zero; Spark returns the first of equal values unchanged.
     values = f"[{', '.join(operands)}]"
     return f"{values}[list_position({values}, {found})]"
 

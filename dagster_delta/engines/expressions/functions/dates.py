@@ -26,7 +26,7 @@ def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
     assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
     units = pattern_units(str(pattern.value)) or ()
     found = "".join(_STRFTIME[each] if each.isalpha() else each for each in units)
-    # Other years have a sign or more than four digits, and the two engines write them apart.
+    # Other years have a sign or more than four digits; the engines format them differently.
     return (
         f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1 AND 9999"
         f" THEN strftime({moment}, '{found}')"
@@ -64,14 +64,14 @@ def _sql_unix_time(per_second: int) -> ToSql:
 
     def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
         count, unit = f"epoch_us({operands[0]})", 1_000_000 // per_second
-        # Whole division goes towards zero, and times before the epoch have to go down.
+        # Integer division rounds towards zero, but times before the epoch must round down.
         return f"CAST(({count} - ((({count} % {unit}) + {unit}) % {unit})) // {unit} AS BIGINT)"
 
     return sql
 
 
 def _sql_unix_timestamp(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    # Towards zero, unlike unix_seconds.
+    # Rounds towards zero, unlike unix_seconds.
     return f"CAST(epoch_us({operands[0]}) // 1000000 AS BIGINT)"
 
 

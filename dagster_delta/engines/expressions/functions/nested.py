@@ -45,7 +45,7 @@ def _sql_subscript(call: Call, operands: Sequence[str]) -> str:
 
 
 def _sql_element_at(*, tries: bool) -> ToSql:
-    """Positions count from 1, and those below zero from the end."""
+    """Positions count from 1, negative ones from the end."""
 
     def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
         array, position = operands

@@ -13,7 +13,7 @@ __all__ = ["PATTERN_FUNCTIONS"]
 
 
 def _sql_like(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    """DuckDB SQL, where LIKE has no escape unless it is given. Raises nothing."""
+    """DuckDB SQL, in which LIKE has no default escape. Raises nothing."""
     return f"({operands[0]} LIKE {operands[1]} ESCAPE '{ESCAPE}')"
 
 

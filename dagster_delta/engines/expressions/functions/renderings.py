@@ -1,4 +1,4 @@
-"""The DuckDB SQL of every call that the whitelist of the language lets pass."""
+"""The DuckDB SQL of every call in the whitelist."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ RENDERINGS: Mapping[str, Rendering] = {
     **DATE_FUNCTIONS,
     **dict.fromkeys(CONVERSIONS, REWRITTEN),
 }
-"""By the names of the whitelist, all of them."""
+"""Renderings by name, for all names of the whitelist."""

@@ -16,7 +16,7 @@ def _sql_concat(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
 
 
 def _ascii_only(name: str) -> Rendering:
-    """Case of letters outside ASCII hangs on the version of Unicode and on the locale."""
+    """Case of letters outside ASCII depends on the version of Unicode and on the locale."""
 
     def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
         text = operands[0]

@@ -1,4 +1,4 @@
-"""SQL functions of variants, computed in Python as Spark computes them; what differs is refused.
+"""SQL functions of variants, computed in Python as in Spark; uses that differ are refused.
 
 Spec: Variant Data Type. Spark SQL: parse_json, variant_get.
 """
@@ -58,10 +58,10 @@ VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
 
 
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
-    """Teach a connection the functions that the SQL of variants calls."""
+    """Register the functions called by the SQL of variants with a connection."""
 
     def register(name: str, compute: Callable[..., Any], inputs: list[str], result: str) -> None:
-        # Its signatures want enumerations, and lists of one invariant type.
+        # Its signatures require enumerations, and lists of one invariant type.
         create: Callable[..., Any] = connection.create_function
         create(name, compute, inputs, result, type="arrow", null_handling="special")
 
@@ -93,7 +93,7 @@ def _tried(text: str | None) -> Any:
         return variants_from_json([text])[0].as_py()
     except InvalidArgument as error:
         if "Extra data" in str(error):
-            # Spark takes the first value, and looks no further.
+            # Spark uses the first value and ignores the rest.
             raise
         return None
 
@@ -153,7 +153,7 @@ def _cast(value: object, kind: str, *, tries: bool) -> object:
 
 
 def _nothing(value: object, kind: str, *, tries: bool) -> object:
-    """Null for what does not fit, or an error."""
+    """Null for a value that does not fit, or an error."""
     if tries:
         return None
     raise InvalidArgument(f"{_shown(value)} in a variant does not fit the type {kind}")
