@@ -1,1 +1,1 @@
-"""What both engines do to rows: fill in columns, number, split and sort them."""
+"""Operations on rows for both engines: fill in columns, number, split and sort rows."""

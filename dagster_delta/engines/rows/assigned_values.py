@@ -28,7 +28,7 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
     columns: Any = rows
     match value.typed:
         case Column(path=(name, *nested)):
-            # Of nested columns the SQL engine only gets where they are null.
+            # The SQL engine only gets the nulls of nested columns.
             array = columns.column(name)
             for step in nested:
                 array = _struct_child(array, step)
@@ -37,10 +37,10 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
 
 
 def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
-    """A field of a struct array, null where the struct is."""
+    """A field of a struct array, null if the struct is."""
     index = struct.type.get_field_index(name)
     if not struct.null_count:
-        # The kernel takes time in proportion to the number of fields, for each of them.
+        # The kernel's time for each field is proportional to the number of fields.
         return struct.field(index)
     return pc.struct_field(struct, indices=[index])
 
@@ -49,12 +49,12 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
     """The new value of a column for each row, as one `pyarrow.Array`.
 
     Args:
-        assignment: what is set.
-        rows: what it is computed from.
+        assignment: the assignment.
+        rows: the rows from which it is computed.
         table: URI of the table, for errors.
 
     Raises:
-        InvalidCast: the value can be computed, and does not fit the type of the column.
+        InvalidCast: a computed value does not fit the type of the column.
         InvalidArgument, UnsupportedExpression: of the expression.
     """
     try:
@@ -74,12 +74,12 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
 
 
 def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) -> list[int]:
-    """Places of up to `_MAX_EXAMPLES` rows that a value cannot be computed from, found by halving.
+    """Positions of up to `_MAX_EXAMPLES` rows for which a value fails, found by bisection.
 
     Args:
-        value: fails on some of the rows.
+        value: an expression that fails on some of the rows.
         rows: a part of a batch.
-        start: place of the part in the batch.
+        start: position of the part in the batch.
     """
     try:
         compute(value, rows)

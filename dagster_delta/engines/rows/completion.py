@@ -1,4 +1,4 @@
-"""Giving rows the values that the data do not bring, on the embedded engine.
+"""Fills in column values that the data lack, on the embedded engine.
 
 Spec: Generated Columns; Identity Columns; Default Columns.
 """
@@ -37,9 +37,9 @@ class ComputedColumns:
     """Columns whose values are computed from the other columns of a row.
 
     Args:
-        columns: what is computed.
+        columns: the columns to compute.
         schema: logical schema of the table.
-        value_schema: the columns that the expressions see.
+        value_schema: the columns that the expressions may use.
         table: URI of the table, for errors.
 
     Raises:
@@ -72,11 +72,11 @@ class ComputedColumns:
         """The values by column: `pyarrow.Array`s of the columns' own types.
 
         Args:
-            rows: `pyarrow.RecordBatch` with the columns that the expressions see.
+            rows: `pyarrow.RecordBatch` with the columns that the expressions may use.
 
         Raises:
             InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
-            InvalidCast, ConstraintViolation: a value does not fit its column, or is null where
+            InvalidCast, ConstraintViolation: a value does not fit its column, or is null if
                 that is not allowed.
         """
         if not self._assignments or not rows.num_rows:
@@ -90,21 +90,21 @@ class ComputedColumns:
 
 
 class IdentityNumbers:
-    """Gives out the values of identity columns in one write, each of them once."""
+    """Assigns the values of identity columns in one write, each of them once."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[IdentityColumn, int]] = {}
 
     @property
     def high_water_marks(self) -> Mapping[str, int]:
-        """The last value given out by identity column; none where no row came."""
+        """The last value assigned, by identity column; empty if there were no rows."""
         return {name: identity.value(count - 1) for name, (identity, count) in self._given.items()}
 
     def take(self, identity: IdentityColumn, count: int) -> pa.Array:
         """The next values of a column: a `pyarrow.Int64Array` of that many.
 
         Raises:
-            InvalidArgument: the column has not so many left.
+            InvalidArgument: the column has fewer values left.
         """
         if not count:
             return pa.nulls(0, pa.int64())
@@ -118,11 +118,11 @@ class RowCompletion:
     """Completes the rows of one write, batch by batch.
 
     Args:
-        values: where the columns come from that the rows lack.
+        values: sources of the columns that the rows lack.
         schema: logical schema of the table.
-        numbers: numbers the rows, all those of one commit.
+        numbers: assigns numbers to all rows of one commit.
         table: URI of the table, for errors.
-        moment: what the time is to the defaults; by default now.
+        moment: the time for defaults; by default now.
 
     Raises:
         UnsupportedExpression: the embedded engine cannot compute a column exactly.
@@ -141,7 +141,7 @@ class RowCompletion:
         filled = frozenset(values.columns)
         later = frozenset(each.column for each in values.generated)
         self.given = StructType(tuple(each for each in schema if each.name not in filled))
-        """The columns that rows bring, or that are null."""
+        """The columns that the rows have, or that are null."""
         before = StructType(tuple(each for each in schema if each.name not in later))
         self._identities, self._numbers = values.identities, numbers
         moment = moment or dt.datetime.now(dt.UTC)
@@ -159,7 +159,7 @@ class RowCompletion:
 
         Raises:
             InvalidArgument: a value cannot be computed, or an identity column has none left.
-            InvalidCast, ConstraintViolation: a value does not fit its column, or is null where
+            InvalidCast, ConstraintViolation: a value does not fit its column, or is null if
                 that is not allowed.
         """
         arrow_schema = to_arrow_schema(self._schema)
@@ -183,5 +183,5 @@ class RowCompletion:
 def _rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    # Constants need to know no more than how many rows there are.
+    # Constants only need the number of rows.
     return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=["\0row"])

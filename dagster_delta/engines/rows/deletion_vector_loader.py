@@ -1,4 +1,4 @@
-"""Fetching the deletion vectors of a scan, each file of vectors once.
+"""Loads the deletion vectors of a scan, each file of vectors once.
 
 Spec: Deletion Vectors.
 """
@@ -30,8 +30,8 @@ class DeletionVectorLoader:
 
     Args:
         store: the store of the table.
-        expected: vectors that will be loaded. A file that holds several of them is read whole,
-            kept until the last one is taken, and then let go.
+        expected: vectors that will be loaded. A file with several of them is read whole, and kept
+            until the last one is loaded.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DeletionVectorLoader:
         Args:
             descriptor: the vector.
             data_file: path of the data file, for errors.
-            num_rows: of the data file, deleted ones counted; None where it is not known.
+            num_rows: rows of the data file, including deleted ones; None if unknown.
 
         Raises:
             CorruptDeletionVector: the vector fails its checks, or removes rows that the data file
                 does not have.
-            DataFileMissing: the file of vectors is not there.
+            DataFileMissing: the file of vectors does not exist.
         """
         try:
             is_inline = descriptor.storage_type == "i"

@@ -1,4 +1,4 @@
-"""Splitting record batches by the values of their partition columns, without sorting the data."""
+"""Splits record batches by the values of their partition columns, without sorting the data."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def split_by_partition(
 
     Args:
         batch: a `pyarrow.RecordBatch`.
-        partition_columns: in directory order; none make one partition of all rows.
+        partition_columns: in directory order; if empty, all rows are one partition.
 
     Raises:
-        SchemaMismatch: a value has no text that a reader would take for it.
+        SchemaMismatch: a value has no text that readers would read as the value.
     """
     if not partition_columns:
         yield (), batch
@@ -75,13 +75,13 @@ def split_by_partition(
     if (codes == first).all():
         yield tuple(values[row_codes[0]] for row_codes, values in encoded), batch
         return
-    # Sixteen bits are sorted by radix, in a tenth of the time.
+    # 16-bit codes use radix sort, which takes a tenth of the time.
     order = np.argsort(codes.astype(np.uint16) if size <= 2**16 else codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     for rows in np.split(order, bounds):
         key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
-        # Taking each group on its own, rather than slicing one big take, lets go of the batch: a
-        # small partition that waits in memory must not hold all the others there.
+        # Taking each group separately, instead of slicing one large take, releases the batch: a
+        # small waiting partition must not keep all the others in memory.
         yield key, batch.take(_indexes(rows))
 
 
@@ -94,7 +94,7 @@ def _indexes(rows: Any) -> pa.Array:
 def _encode(column: pa.Array, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
     """A code per row, and the serialised value of each code.
 
-    Values that serialise alike (null and "") get one code, or one partition would be two.
+    Values with the same serialised form (null and "") get one code, so they are one partition.
     """
     dictionary = column.dictionary_encode(null_encoding="encode")
     data_type, name = partition_column.data_type, partition_column.name

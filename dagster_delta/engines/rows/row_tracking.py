@@ -1,4 +1,4 @@
-"""Rows that move to other files and keep their ids.
+"""Keeps the ids of rows that move to other files.
 
 Spec: Row Tracking (writer requirements).
 """
@@ -21,7 +21,7 @@ __all__ = ["CarriedIds", "keep_row_ids"]
 
 
 def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
-    """The read and the write of rows that only move, so that they keep their ids.
+    """The read plan and write spec for rows that only move, so that they keep their ids.
 
     The rows that an engine reads by this plan have two more columns at the end: their id and the
     version of their last change. Written by this spec, through whatever sorts or joins them, they
@@ -32,11 +32,11 @@ def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
         transaction.stage_written(written.files)
         transaction.declare_row_ids_kept()
 
-    Both come back as they are where the table does not track rows, so that nobody has to ask.
+    Both are returned unchanged if the table does not track rows, so callers need not check.
 
     Args:
         plan: files (with all columns of LIVE_FILE_SCHEMA) and columns of the table.
-        spec: for files of the same table.
+        spec: spec for files of the same table.
 
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.
@@ -53,16 +53,16 @@ def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
 
 @dataclass(frozen=True, slots=True)
 class CarriedIds:
-    """What becomes of the ids that rows carry along when the rows change; nothing without any."""
+    """The ids that rows carry when the rows change; empty if they carry none."""
 
     num_table_columns: int
     """Columns of the rows before the carried ones."""
     columns: MaterializedColumns | None
-    """The carried ones; None where rows carry no ids."""
+    """The carried columns; None if rows carry no ids."""
 
     @classmethod
     def of(cls, configuration: TableConfiguration) -> CarriedIds:
-        """Those of the rows that are read by a configuration."""
+        """The carried ids of rows that are read with a configuration."""
         columns = carried_columns(configuration)
         if columns is None:
             return cls(len(configuration.schema), None)
@@ -70,7 +70,7 @@ class CarriedIds:
 
     @property
     def version_column(self) -> str | None:
-        """The column with the version of the last change; None where rows carry none."""
+        """The column with the version of the last change; None if rows carry none."""
         return None if self.columns is None else self.columns.row_commit_version
 
     def of_table(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Rows with their new values, on the embedded engine: what is assigned, then what follows from it.
+"""Updates rows on the embedded engine: assigned values first, then generated columns.
 
 Spec: Generated Columns.
 """
@@ -31,7 +31,7 @@ def row_update(
     *,
     table: str,
 ) -> RowUpdate:
-    """What gives rows their new values, generated columns included.
+    """The update that gives rows their new values, including generated columns.
 
     Args:
         assignments: what is set.
@@ -93,16 +93,16 @@ class RowUpdate:
 
         Args:
             rows: `pyarrow.RecordBatch` of all columns of the table.
-            computed_from: what the values are computed from, row for row; by default the rows.
+            computed_from: input of the values, row for row; by default the rows.
 
         Raises:
             InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
             InvalidCast: a value does not fit its column.
-            ConstraintViolation: a new row breaks a constraint, NOT NULL included.
+            ConstraintViolation: a new row violates a constraint, including NOT NULL.
         """
         scope = rows if computed_from is None else computed_from
         new_values = {field.name: self._new_values(rows, scope, field) for field in self._changed}
-        # With the other columns, which an error shows too.
+        # The rows include the other columns, which an error shows too.
         names = rows.schema.names
         source = pa.RecordBatch.from_arrays(
             [new_values.get(name, rows.column(name)) for name in names], names=names
@@ -136,7 +136,7 @@ class RowUpdate:
 
 
 def _with_columns(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The rows with other values in some columns."""
+    """The rows with new values in some columns."""
     arrays = [
         columns.get(name, array)
         for name, array in zip(rows.schema.names, rows.columns, strict=True)
@@ -150,10 +150,10 @@ def _with_fields(
     values: Mapping[tuple[str, ...], Any],
     nulls: Mapping[tuple[str, ...], Any],
 ) -> pa.StructArray:
-    """A struct array with other values of some fields.
+    """A struct array with new values of some fields.
 
-    Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
-    `nulls` has its path, and says that what it is taken from is null as well.
+    As in Spark, a null struct becomes a struct of nulls with these fields. It stays null if `nulls`
+    has its path and marks its source as null as well.
     """
     children = []
     for field in data_type:

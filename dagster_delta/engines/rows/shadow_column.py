@@ -36,15 +36,15 @@ __all__ = ["Filled", "ShadowColumn"]
 
 
 class ShadowColumn:
-    """Puts the converted column behind the one that changes, batch by batch.
+    """Adds the converted column after the one that changes, batch by batch.
 
     Args:
-        change: what is changed into what.
+        change: the change of the column.
         schema: logical schema of the rows.
-        source: the top-level column that changes, or that holds what does.
+        source: the top-level column that changes, or that has the changing field.
 
     Raises:
-        UnsupportedExpression: values cannot be converted, or rows checked, as Spark would.
+        UnsupportedExpression: values cannot be converted, or rows checked, as in Spark.
         InvalidArgument, SchemaMismatch: the cast or a check does not fit the schema.
     """
 
@@ -58,7 +58,7 @@ class ShadowColumn:
 
     @classmethod
     def of(cls, configuration: TableConfiguration) -> ShadowColumn | None:
-        """What a writer of the table has to fill in, or None.
+        """The shadow column that a writer of the table must fill in, or None.
 
         Raises:
             InvalidTable: the mark of the change is damaged.
@@ -71,7 +71,7 @@ class ShadowColumn:
         return cls(change, configuration.schema, source)
 
     def write_spec(self, spec: WriteSpec) -> WriteSpec:
-        """How files with the shadow are written, tagged as filled."""
+        """The spec to write files with the shadow, tagged as filled."""
         filled = filled_configuration(spec.configuration, self.change)
         assert filled is not None  # noqa: S101  the column was found when this was made
         tags = {**spec.tags, COLUMN_CHANGE_TAG: self.change.id}
@@ -97,7 +97,7 @@ class ShadowColumn:
         columns = list(batch.columns)
         columns[self._position] = filled.converted.values
         rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
-        # A value that cannot be converted is null here, and is a problem of its own already.
+        # A value that cannot be converted is null here, and is already counted as a problem.
         counted = np.zeros(len(rows), dtype=bool)
         counted[filled.stopping_rows] = True
         for name, check in self._checks:
@@ -113,20 +113,20 @@ class ShadowColumn:
 
 @dataclass(slots=True)
 class Filled:
-    """Rows with the shadow, and what keeps the change from going on."""
+    """Rows with the shadow, and the problems that stop the change."""
 
     batch: pa.RecordBatch
     """`pyarrow.RecordBatch` with the shadow."""
     converted: Converted
     on_error: OnError
     num_broken: int = 0
-    """Rows that are converted and break a check under the new type; each counts once."""
+    """Number of converted rows that violate a check under the new type; each counts once."""
     broken: list[str] = field(default_factory=list)
     """The first few of them, as text."""
 
     @property
     def stopping_rows(self) -> Any:
-        """Positions of the rows whose value cannot be converted and has to be: a
+        """Positions of the rows whose value must be converted but cannot be: a
         `numpy.ndarray`.
         """
         rows = self.converted.failed_rows
@@ -138,7 +138,7 @@ class Filled:
         return self.num_broken + len(self.stopping_rows)
 
     def problems(self) -> list[str]:
-        """The first few rows that stop the change: the value and what is wrong with it."""
+        """The first few rows that stop the change: the value and its problem."""
         failed = self.converted.examples if self.on_error == "abort" else []
         return [*(f"{each} cannot be converted" for each in failed), *self.broken][:MAX_EXAMPLES]
 
@@ -183,7 +183,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
 
 
 def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str, ValueConversion]]:
-    """What tells whether whole rows, as structs, pass; a row on which a check fails does not."""
+    """The checks over whole rows, as structs; a row for which a check raises does not pass."""
     return [(name, _check_of_rows(sql, published)) for name, sql in change.checks]
 
 

@@ -1,6 +1,6 @@
-"""The source of a MERGE: read once, kept until the merge is done, in memory or beside it.
+"""The source of a MERGE: read once, and kept until the merge ends, in memory or in a file.
 
-A source that is a query or a stream must not be asked twice: it could answer otherwise.
+A query or a stream must not be read twice: the second read could give other rows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class SourceRows:
     """The rows of a source by their number.
 
     Args:
-        data: anything that an append takes, but a Spark frame.
-        directory: where a large source may be put down; it must outlive the source.
+        data: anything that an append takes, except a Spark frame.
+        directory: where a large source may be stored; it must outlive the source.
 
     Raises:
-        InvalidArgument: the value is no tabular data.
-        SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
+        InvalidArgument: the value is not tabular data.
+        SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
     """
 
     def __init__(self, data: object, directory: str) -> None:
@@ -61,8 +61,8 @@ class SourceRows:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
 
         Args:
-            rows: numpy int64 array of row numbers, in any order, perhaps repeated.
-            columns: names, as the schema spells them.
+            rows: numpy int64 array of row numbers, in any order, maybe repeated.
+            columns: names, as in the schema.
         """
         if not columns or not self._batches:
             return _rows_without_columns(len(rows))
@@ -104,7 +104,7 @@ def _materialise(
 def _put_down(
     kept: list[pa.RecordBatch], remaining: Iterable[Any], schema: pa.Schema, directory: str
 ) -> list[pa.RecordBatch]:
-    """The batches, mapped from a file: the system drops pages of it when memory gets short."""
+    """The batches, mapped from a file: the system drops its pages if memory is short."""
     path = str(Path(directory) / f"source-{secrets.token_hex(8)}.arrow")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         while kept:

@@ -1,8 +1,8 @@
 """The Z-order or Hilbert curve through the values of several columns, from a sample of them.
 
-Each value is replaced by its rank among the quantiles of its column, so that every column counts
-alike whatever its type and spread; the bits of the ranks are interleaved then. On the Hilbert curve
-neighbours are always close to each other, which the Z-order curve leaves at its corners.
+Each value is replaced by its rank among the quantiles of its column, so that every column has the
+same weight for any type and spread; then the bits of the ranks are interleaved. Neighbours on the
+Hilbert curve are always close to each other; the Z-order curve jumps at its corners.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 __all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at", "index_of"]
 
 SAMPLE_ROWS = 200_000
-"""Rows that tell the quantiles well enough."""
+"""Number of rows that give sufficiently exact quantiles."""
 
 _MAX_BITS = 16
 _CURVE_BITS = 63
@@ -49,7 +49,7 @@ def index_of(numbers: Any) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class ZOrderCurve:
-    """Where rows lie along the curve. Picklable, so that executors can follow it."""
+    """The position of rows along the curve. Picklable, so that executors can use it."""
 
     columns: tuple[tuple[str, ...], ...]
     """Logical paths of the columns."""
@@ -84,7 +84,7 @@ class ZOrderCurve:
         )
 
     def positions(self, rows: pa.Table | pa.RecordBatch) -> Any:
-        """The place of each row along the curve, a numpy array of uint64; nulls come first.
+        """The position of each row along the curve, a numpy array of uint64; nulls come first.
 
         Args:
             rows: `pa.RecordBatch` or `pa.Table` with the columns.
@@ -106,14 +106,14 @@ class ZOrderCurve:
         ranks = _rank(values, quantiles) + has_nulls
         if values.null_count:
             ranks[np.from_dlpack(pc.indices_nonzero(pc.is_null(values)))] = 0
-        # A column of few values spreads over all bits too, else the others would outweigh it.
+        # A column of few values is spread over all bits too; otherwise the others outweigh it.
         return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
 
 
 def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
-    """Ranks whose bits, interleaved, give the place along the Hilbert curve.
+    """Ranks whose interleaved bits give the position along the Hilbert curve.
 
-    The way of J. Skilling, Programming the Hilbert curve (2004): turn back the rotations of the
+    Algorithm of J. Skilling, Programming the Hilbert curve (2004): turn back the rotations of the
     sub-cubes from the largest on, then undo the Gray code.
     """
     if len(ranks) < 2:
@@ -152,7 +152,7 @@ def _quantiles(values: pa.ChunkedArray, most: int) -> Any:
 
 
 def _rank(values: pa.Array | pa.ChunkedArray, quantiles: Any) -> Any:
-    """For each value how many quantiles are not greater; of nulls any number."""
+    """Number of quantiles not greater than each value; undefined for nulls."""
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
     encoded = pc.dictionary_encode(_one_array(values))
@@ -174,14 +174,14 @@ def _is_text(data_type: pa.DataType) -> bool:
 
 
 def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
-    # UTF-8 sorts as the text does, which is how statistics compare it.
+    # UTF-8 bytes sort as the text does in statistics.
     found: list[bytes] = values.cast(pa.large_binary()).to_pylist()
     return found
 
 
 def _as_numbers(values: pa.Array | pa.ChunkedArray) -> Any:
-    """The values as numbers in the same order, nulls as zero; what a float loses does not matter
-    to where a row lies.
+    """The values as numbers in the same order, nulls as zero; the loss of
+    precision in a float does not matter here.
     """
     data_type = values.type
     if pa.types.is_decimal(data_type):
@@ -193,7 +193,7 @@ def _as_numbers(values: pa.Array | pa.ChunkedArray) -> Any:
     elif pa.types.is_boolean(data_type):
         values = values.cast(pa.int8())
     zero = integer_scalar(0).cast(values.type)
-    # To ask for a numpy array would import pandas.
+    # Converting to a numpy array would import pandas.
     return np.from_dlpack(_one_array(pc.fill_null(values, zero)))
 
 
