@@ -137,8 +137,8 @@ def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
 
 
 def _quantiles(values: pa.ChunkedArray, most: int) -> Any:
-    """Ascending distinct values, no more than `most`, that split the sample evenly: the least
-    values of all ranks but the first.
+    """At most `most` ascending distinct values that split the sample evenly: the least values of
+    all ranks except the first.
     """
     found: Any
     if _is_text(values.type):
