@@ -1,1 +1,1 @@
-"""Values of one type as values of another, as Spark converts them."""
+"""Converts values of one type to another, as Spark does."""

@@ -1,10 +1,9 @@
-"""Casting values as Spark's ANSI store assignment does: what fits is stored, the rest is an error.
+"""Casts values as Spark's ANSI store assignment does: a value that does not fit is an error.
 
-Three things follow from reading Spark's rules closely, and hold here too: a fraction is cut off
-when a double is stored as an integer, a double beyond the range of a float becomes infinite, and a
-decimal is rounded half up when its scale shrinks. Time zone conversions use UTC, the zone of the
-embedded engine's session: a timestamp without a zone is read as UTC. Times finer than a microsecond
-are floored to it.
+Three details follow Spark: a fraction is dropped when a double is stored as an integer, a double
+beyond the range of a float becomes infinite, and a decimal is rounded half up when its scale
+shrinks. Time zone conversions use UTC, the zone of the embedded engine's session: a timestamp
+without a zone is read as UTC. Times finer than a microsecond are floored to it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 __all__ = ["Cast", "can_store", "failing_values", "floor_to_microseconds", "value_cast"]
 
 Cast = Callable[[Any], Any]
-"""From a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
+"""Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
 
 _INTEGERS: dict[str, Any] = {
     "byte": pa.int8(),
@@ -61,7 +60,7 @@ def value_cast(source: pa.DataType, target: DataType) -> Cast:
 
 
 def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
-    """Up to `limit` values that `cast` refuses, found by halving."""
+    """Up to `limit` values that `cast` refuses, found by bisection."""
     try:
         cast(array)
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -177,8 +176,9 @@ def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
     if source == target:
         return _identity
     if types.is_integer(source):
-        # Spark stores the nearest float; only an out-of-range value would be an error, and no
-        # integer is out of the range of a float.
+        # Spark stores the nearest float; only a value out of range is an error, and every integer
+        # is
+        # in the range of a float.
         return lambda array: array.cast(target, safe=False)
     if types.is_floating(source):
         return lambda array: array.cast(target)
@@ -188,7 +188,7 @@ def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The nearest floats; Arrow's own cast is off by a digit now and then."""
+    """The nearest floats; Arrow's own cast is sometimes off by a digit."""
     source = array.type
     digits_of_double, bytes_of_decimal = 15, 16
     if (
@@ -298,14 +298,14 @@ def _format_each(format_value: Callable[[Any], str]) -> Cast:
 
 
 def _text_from_floats(array: pa.Array) -> pa.Array:
-    # The shortest digits that give the same float back depend on its width.
+    # The shortest digits that convert back to the same float depend on its width.
     digits = array.cast(pa.float32() if array.type.bit_width == 16 else array.type)
     texts = digits.cast(pa.string()).to_pylist()
     return pa.array([None if each is None else _java_float(each) for each in texts], pa.string())
 
 
 def _java_float(text: str) -> str:
-    """A float as the JVM spells it: `1.0E10`, `0.001`, `NaN`, `Infinity`."""
+    """A float in the JVM's format: `1.0E10`, `0.001`, `NaN`, `Infinity`."""
     value = float(text)
     if value != value:
         return "NaN"

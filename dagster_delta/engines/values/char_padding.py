@@ -1,6 +1,6 @@
-"""Texts of CHAR(n) as they are read: filled up with blanks to n characters, as Spark fills them up.
+"""Pads texts of CHAR(n) with blanks to n characters when they are read, as Spark does.
 
-Files hold them as they were written, with blanks or without.
+Files have them as written, with or without blanks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["with_padded_text"]
 
 
 def with_padded_text(array: Any, declared: DataType | None) -> Any:
-    """A `pyarrow.Array` of a column with its texts filled up; longer texts stay as they are.
+    """A `pyarrow.Array` of a column with its texts padded; longer texts do not change.
 
     Args:
         array: of the Arrow type of the column.

@@ -1,4 +1,4 @@
-"""Turning what a caller hands in into one stream of Arrow record batches."""
+"""Converts the data of a caller to one stream of Arrow record batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def to_reader(data: object) -> pa.RecordBatchReader:
 
 
 def _conversion(data: object) -> str:
-    """How the rows that plain Python holds become a table, to be put behind the message."""
+    """How to convert plain Python rows to a table, appended to the message."""
     if isinstance(data, list) and data and isinstance(data[0], dict):
         return "; pyarrow.Table.from_pylist makes a table of a list of rows"
     if isinstance(data, list) and data and isinstance(data[0], pa.RecordBatch):
@@ -62,7 +62,7 @@ def _conversion(data: object) -> str:
 
 
 def _from_pyarrow(data: Any) -> Any:
-    """The rows of a Dataset or a Scanner, found by what they can do: the module is slow to load."""
+    """The rows of a Dataset or a Scanner, found by their methods: the module is slow to load."""
     if hasattr(data, "scanner"):
         data = data.scanner()
     return data.to_reader() if hasattr(data, "to_reader") else None
@@ -117,7 +117,7 @@ def _from_pandas(data: Any) -> Any:
 
 
 def _check_pandas_column(column: Any, field: pa.Field) -> None:
-    """Refuse values that Arrow takes for others: with and without a zone, moments beside dates."""
+    """Refuse values that Arrow misreads: mixed with and without a zone, times mixed with dates."""
     if isinstance(field.type, pa.BaseExtensionType):
         if field.type.extension_name == "pandas.period":
             raise InvalidArgument(
@@ -129,7 +129,7 @@ def _check_pandas_column(column: Any, field: pa.Field) -> None:
     if column.dtype != object or not pa.types.is_temporal(field.type):
         return
     values = column.dropna().to_numpy()
-    # Columns of dates are common and long: their values are looked at by class alone.
+    # Columns of dates are common and long: only the classes of their values are checked.
     are_times = {issubclass(kind, dt.datetime) for kind in set(map(type, values))}
     if len(are_times) > 1 or (
         are_times == {True} and len({value.tzinfo is None for value in values}) > 1
@@ -142,7 +142,7 @@ def _check_pandas_column(column: Any, field: pa.Field) -> None:
 
 
 def _check_polars_types(schema: Any) -> None:
-    """Refuse Python objects, of which polars exports nothing but addresses."""
+    """Refuse Python objects, of which polars only exports addresses."""
     for name, data_type in schema.items():
         if str(data_type) == "Object":
             raise InvalidArgument(
@@ -160,7 +160,7 @@ def _from_polars(data: Any) -> Any:
         return None
     from dagster_delta.engines.values.lazy_input import collected_rows
 
-    # The plan tells the schema; nothing of it runs until the first row is asked for.
+    # The plan gives the schema; it does not run before the first row is read.
     schema = _from_stream(data.clear().collect()).schema
     readers = collected_rows(data, _CHUNK_ROWS)
     batches = (batch for reader in readers for batch in reader.cast(schema))
@@ -176,7 +176,7 @@ def _from_duckdb(data: Any) -> Any:
     schema = data.limit(0).to_arrow_table().schema
 
     def batches() -> Iterator[Any]:
-        # A connection computes one relation at a time, so none begins before it is read.
+        # A connection computes one relation at a time, so a relation starts only when it is read.
         yield from data.to_arrow_reader(_CHUNK_ROWS)
 
     return pa.RecordBatchReader.from_batches(schema, batches())

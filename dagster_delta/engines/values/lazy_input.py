@@ -1,6 +1,6 @@
 """The rows of a polars LazyFrame, batch by batch while its query runs.
 
-Not by `collect_batches`: in polars 1.34 the batches end without an error where the query fails.
+`collect_batches` is not used: in polars 1.34 its batches end without an error if the query fails.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MAX_WAITING_FRAMES = 2
 
 
 def collected_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
-    """The rows in order, in bounded memory if the query takes no more.
+    """The rows in order, in bounded memory if the query itself needs no more.
 
     Args:
         lazy_frame: a `polars.LazyFrame`; polars itself is not imported here.
-        chunk_rows: number of rows that are handed over together.
+        chunk_rows: number of rows that are passed on together.
 
     Raises:
         Whatever the query raises.
@@ -35,7 +35,7 @@ def collected_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchR
 
 
 class _End:
-    """What stands behind the last frame."""
+    """The marker after the last frame."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -75,7 +75,7 @@ def _sunk_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReade
 
 
 def _spilled_rows(lazy_frame: Any) -> Iterator[pa.RecordBatchReader]:
-    """By a temporary file: polars before 1.34 streams into files alone."""
+    """The rows through a temporary file: polars before 1.34 streams only into files."""
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory) / "rows.arrow")
         lazy_frame.sink_ipc(path, compression="uncompressed")

@@ -1,7 +1,7 @@
-"""Taking nested Arrow arrays apart and putting them together again.
+"""Splits nested Arrow arrays into their children and rebuilds them.
 
-Slices, null lists with hidden elements and null structs with hidden children make this easy to get
-wrong; here is the one place that deals with them. All arrays are `pyarrow.Array`.
+Slices, null lists with hidden elements and null structs with hidden children need care; only this
+module handles them. All arrays are `pyarrow.Array`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_list_like(data_type: Any) -> bool:
 
 
 def plain_type(data_type: Any) -> Any:
-    """The type of the values once dictionaries, runs and extension types are taken off."""
+    """The type of the values without dictionaries, runs and extension types."""
     while True:
         if isinstance(data_type, pa.Bool8Type):
             data_type = pa.bool_()
@@ -67,7 +67,7 @@ def plain_array(array: Any) -> Any:
 
 
 def _repeated(values: Any, places: Any) -> Any:
-    # There is no kernel that takes values out of views.
+    # No kernel takes values from views.
     without_views = _WITHOUT_VIEWS.get(values.type)
     return (values if without_views is None else values.cast(without_views)).take(places)
 
@@ -76,13 +76,13 @@ _WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.larg
 
 
 def _run_numbers(array: Any) -> Any:
-    """Which run each value of a run-end encoded array is of."""
+    """The run of each value of a run-end encoded array."""
     places = np.arange(array.offset, array.offset + len(array))
     return pa.array(np.searchsorted(np.from_dlpack(array.run_ends), places, side="right"))
 
 
 def null_mask(array: Any) -> Any:
-    """A mask for the constructors of nested arrays, or None where nothing is null."""
+    """A mask for the constructors of nested arrays; None if nothing is null."""
     return array.is_null() if array.null_count else None
 
 
@@ -99,7 +99,7 @@ def map_entries(array: Any) -> tuple[Any, Any]:
 
 
 def list_numbers(array: Any) -> Any:
-    """Position of the list, or map, that each element or entry is of: a `numpy.ndarray`."""
+    """Position of the list, or map, of each element or entry: a `numpy.ndarray`."""
     shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
     return np.repeat(np.arange(len(array)), np.diff(_offsets(shape).to_numpy()))
 
@@ -127,7 +127,7 @@ def rebuild_struct(array: Any, children: list[Any], data_type: Any) -> Any:
 
 
 def rename_nested(array: Any, data_type: Any) -> Any:
-    """The same values as `data_type`, which differs in the names of struct fields at most, and in
+    """The same values as `data_type`, which may differ only in the names of struct fields and in
     whether the parts of variants are required.
     """
     if array.type == data_type:
@@ -153,12 +153,12 @@ def rename_nested(array: Any, data_type: Any) -> Any:
 
 
 def _without_hidden_nulls(child: Any, field: Any) -> Any:
-    # Only what is below a null struct is null there, and the Parquet writer looks at that too.
+    # Only values below a null struct are null there, and the Parquet writer checks them too.
     return child if field.nullable or not child.null_count else pc.fill_null(child, b"")
 
 
 def _as_list_of_entries(array: Any) -> Any:
-    # A cast would look into the values, and refuse required fields below null structs.
+    # A cast would check the values, and refuse required fields below null structs.
     entries = pa.StructArray.from_arrays(
         [array.keys, array.items], fields=[array.type.key_field, array.type.item_field]
     )

@@ -1,8 +1,8 @@
-"""Fitting incoming rows to the columns of a table, as Spark's ANSI store assignment does.
+"""Converts incoming rows to the columns of a table, as Spark's ANSI store assignment does.
 
-Columns and struct fields are matched by name, exactly first and then without regard to case, at
-every depth. Missing nullable ones become null; unknown ones are refused, because dropping them
-would lose data. NOT NULL is enforced at every depth.
+Columns and struct fields are matched by name at every depth, first exactly and then
+case-insensitively. Missing nullable ones become null; unknown ones are refused, because dropping
+them would lose data. NOT NULL is enforced at every depth.
 
 Spec: Consistency Between Table Metadata and Data Files; Column Invariants.
 """
@@ -48,9 +48,9 @@ from dagster_delta.sql.types import sql_type_name
 __all__ = ["assign_batches"]
 
 MAX_BATCH_ROWS = 131_072
-"""Longer batches are cut: what is cast at once is bounded, and so is the memory it takes."""
+"""Longer batches are split: this bounds the rows cast at once, and their memory."""
 
-# What a text that is stored once in a dictionary may take where it is repeated in every row.
+# Limit for the size of a dictionary's text when it is repeated in every row.
 _CAST_BYTES = 64 * 1024 * 1024
 
 _MAX_EXAMPLES = 5
@@ -77,11 +77,11 @@ def assign_batches(
         table: URI of the target, for errors.
 
     Raises:
-        SchemaMismatch: a column is unknown, twice there, or of a type that cannot be stored.
+        SchemaMismatch: a column is unknown, duplicated, or of a type that cannot be stored.
         InvalidCast: a value does not fit its column.
         ConstraintViolation: a null, or a missing column, where NOT NULL is declared.
     """
-    # Planned before the generator is first advanced: a schema error is the caller's, at once.
+    # Plan before the generator first advances, so that the caller gets a schema error at once.
     fields = _plan_fields(list(source.schema), schema, _Place((), table))
     return _assign_all(source, fields, to_arrow_schema(schema))
 
@@ -93,7 +93,7 @@ def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Ite
         rows_at_once = _rows_at_once([whole.column(index).dictionary for index in encoded])
         for start in range(0, whole.num_rows, rows_at_once):
             batch = whole.slice(start, rows_at_once)
-            # Taken once: every access to `columns` wraps all of them.
+            # Read once: every access to `columns` wraps all of them.
             given = batch.columns
             columns = [plan.assign(given, batch.num_rows) for plan in fields]
             for each, column in zip(fields, columns, strict=True):
@@ -117,7 +117,7 @@ def _longest_entry(dictionary: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the table a value is going, for errors."""
+    """The place of a value in the table, for errors."""
 
     path: tuple[str, ...]
     table: str
@@ -137,7 +137,7 @@ class _FieldPlan:
     field: StructField
     place: _Place
     source_index: int | None
-    """Position in the source, or None where it lacks the field."""
+    """Position in the source; None if it lacks the field."""
     convert: _Assign
 
     def assign(self, columns: list[Any], length: int) -> Any:
@@ -275,7 +275,7 @@ def _plan_struct(source: Any, target: StructType, place: _Place) -> _Assign:
 def _plan_variant(source: Any, place: _Place) -> _Assign:
     store = _plan_struct(source, _VARIANT, place)
     check = encoded_variants(table=place.table, column=place.column)
-    # The children of the plan are plain ones, without the mark of a variant.
+    # The children of the plan are plain, without the mark of a variant.
     return lambda array: check(store(array)).cast(VARIANT_STORAGE)
 
 
@@ -294,7 +294,9 @@ def _plan_list(source: Any, target: ArrayType, place: _Place) -> _Assign:
 
 
 def _entry_types(source: Any) -> tuple[Any, Any] | None:
-    """Key and value type of a list of `{key, value}`, how frames without a map type hold one."""
+    """Key and value type of a list of `{key, value}`, the form of maps in frames without a map
+    type.
+    """
     if not is_list_like(source):
         return None
     entry = plain_type(source.value_type)
@@ -329,7 +331,7 @@ def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: 
     Args:
         column: logical name.
         data_type: type of the column.
-        examples: some of the values, as they are written; the first ones are shown.
+        examples: some of the values, as text; the first ones are shown.
         table: URI of the table.
     """
     return InvalidCast(

@@ -1,7 +1,7 @@
-"""Converting values to any type, keeping what fails apart from what succeeds.
+"""Converts values to any type, and reports the values that fail.
 
-Store assignment where it knows the pair of types, the casts of the SQL engine otherwise: both give
-what Spark's ANSI CAST gives, or fail. A value that fails becomes null and is counted.
+It uses store assignment if that supports the pair of types, otherwise the casts of the SQL engine:
+both give the result of Spark's ANSI CAST, or fail. A value that fails becomes null and is counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_EXAMPLES = 5
 _EXAMPLE_LENGTH = 200
 
 _Kernel = Callable[[Any], Any]
-"""From an array of the old type to one of the new. Raises ArrowInvalid or InvalidArgument where a
+"""Converts an array of the old type to the new type. Raises ArrowInvalid or InvalidArgument if a
 value fails."""
 
 _STRING = PrimitiveType("string")
@@ -52,26 +52,26 @@ _FAILURES = (pa.ArrowInvalid, InvalidArgument, UnicodeDecodeError)
 
 @dataclass(slots=True)
 class Converted:
-    """Values of the new type, and what became of those that have no counterpart in it."""
+    """Values of the new type, and the values that could not be converted."""
 
     values: Any
-    """`pyarrow.Array` of the new type; null where a value failed."""
+    """`pyarrow.Array` of the new type; null if a value failed."""
     num_failed: int = 0
     examples: list[str] = field(default_factory=list)
     """The first few values that failed, as text."""
     failed_rows: Any = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    """Positions of the rows that hold a value that failed: a `numpy.ndarray`, each row once."""
+    """Positions of the rows with a value that failed: a `numpy.ndarray`, each row once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueConversion:
-    """What makes new values out of old ones, or out of whole rows as structs."""
+    """Makes new values from old ones, or from whole rows as structs."""
 
     kernel: _Kernel
     arrow_type: Any
     """`pyarrow.DataType` of the new values."""
     passes: Callable[[Any], Any] | None = None
-    """A quick mask of the values that are likely to succeed; None where there is no such test."""
+    """A quick mask of the values that are likely to succeed; None if there is no such test."""
 
     def convert(self, array: Any) -> Converted:
         """The values of a `pyarrow.Array`, converted. Raises nothing over a value."""
@@ -94,7 +94,7 @@ class ValueConversion:
         return Converted(values, len(positions), examples, positions)
 
     def _pieces(self, array: Any, start: int, failed: Any) -> list[Any]:
-        """The converted array in pieces, found by halving around the values that fail."""
+        """The converted array in pieces, found by bisection around the values that fail."""
         try:
             return [self.kernel(array)]
         except _FAILURES:
@@ -109,10 +109,10 @@ class ValueConversion:
 
 
 def value_conversion(source: DataType, target: DataType) -> ValueConversion:
-    """How values of one atomic type become values of another.
+    """The conversion from one atomic type to another.
 
     Raises:
-        UnsupportedExpression: no kernel is known to convert as Spark does.
+        UnsupportedExpression: no kernel is known that converts as Spark does.
     """
     text = text_conversion(target) if source == _STRING else None
     if text is not None:
@@ -139,7 +139,7 @@ def convert_at(
         old: type of the column.
         new: type of the column after the change: other names below it, the same order.
         steps: path below the column; empty for the column itself.
-        conversion: of the values at its end.
+        conversion: conversion of the values at its end.
     """
     if not steps:
         return conversion.convert(array)
@@ -215,7 +215,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
 
 
 def _likely(source: DataType, target: DataType) -> Callable[[Any], Any] | None:
-    """A test that rejects most of what fails, so that few halvings are needed for the rest."""
+    """A test that rejects most failing values, so that few bisections are needed for the rest."""
     bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
     if bits is None or isinstance(source, DecimalType):
         return None
@@ -236,7 +236,7 @@ def _within(array: Any, low: float, high: float) -> Any:
     )
 
 
-# Pairs of types that a write never stores in each other
+# Pairs of types that store assignment refuses
 
 
 _WHOLE = frozenset({"byte", "short", "integer", "long"})
@@ -246,7 +246,7 @@ _LONG = PrimitiveType("long")
 
 
 def _by_way(source: DataType, target: DataType) -> _Kernel | None:
-    """The conversion by way of another type; a moment is a number of seconds since the epoch."""
+    """The conversion through another type; a timestamp is a number of seconds since the epoch."""
     old, new = _kind(source), _kind(target)
     if old == "boolean" and new in ("whole", "floating", "decimal"):
         return _chain(lambda array: array.cast(pa.int8()), value_cast(pa.int8(), target))
