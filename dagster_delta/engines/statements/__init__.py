@@ -1,1 +1,1 @@
-"""What the clauses of a statement mean, for every engine."""
+"""The meaning of the clauses of a statement, for every engine."""

@@ -1,6 +1,6 @@
 """The SET of an UPDATE: which columns get which values.
 
-Every value is computed from the row as it was. Values are cast as Spark casts them: by store
+Every value is computed from the old row. Values are cast as Spark casts them: by store
 assignment where it allows the pair of types, by an ANSI cast otherwise.
 """
 
@@ -37,18 +37,19 @@ def parse_assignments(
     casts: bool = True,
     fills: bool = False,
 ) -> tuple[Assignment, ...]:
-    """What an UPDATE sets.
+    """Parse the assignments of an UPDATE.
 
     Args:
-        values: Spark SQL by column; `a.b` is a field of a struct, backticks quote odd names.
+        values: Spark SQL by column; `a.b` is a field of a struct, backticks quote special names.
         schema: logical schema of the table.
-        value_schema: what the values are computed from, where that is not the row of the table.
-        casts: whether the SQL casts what store assignment would refuse; else who computes it does.
+        value_schema: schema of the input of the values, if it is not the row of the table.
+        casts: whether the SQL casts values that store assignment refuses; otherwise the engine that
+            computes them does.
         fills: whether fields of structs that a value lacks become null.
 
     Raises:
-        InvalidArgument: nothing is set, a column is set twice, a name or a value is no SQL text.
-        SchemaMismatch: a column is not there, or a value lacks a field of it.
+        InvalidArgument: nothing is set, a column is set twice, a name or a value is not SQL text.
+        SchemaMismatch: a column does not exist, or a value lacks one of its fields.
     """
     if not values:
         raise InvalidArgument("an update sets at least one column: pass {column: expression}")
@@ -75,8 +76,8 @@ def parse_assignments(
 
 
 def refuse_lacking_fields(column: Sequence[str], source: DataType, target: DataType) -> None:
-    """Make sure that a value has every field of the column that it replaces, at any depth: one that
-    it lacks would lose what it holds.
+    """Check that a value has every field of the column that it replaces, at any depth: a missing
+    field would lose its data.
 
     Args:
         column: logical path of the column.
@@ -84,7 +85,7 @@ def refuse_lacking_fields(column: Sequence[str], source: DataType, target: DataT
         target: type of the column.
 
     Raises:
-        SchemaMismatch: it does not.
+        SchemaMismatch: the value lacks a field.
     """
     for path in _lacking_fields(source, target):
         name = ".".join((*column, *path))
@@ -124,20 +125,20 @@ def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataTy
 def _cast_where_refused(
     sql: str, value: SqlExpression, schema: StructType, target: DataType
 ) -> SqlExpression | None:
-    """The value in an ANSI cast, or None where store assignment takes its type as it is."""
+    """The value in an ANSI cast; None if store assignment accepts its type."""
     source = value.data_type
     if source is None or not is_primitive(source) or not is_primitive(target):
         return None
     if can_store(to_arrow_type(source), target):
         return None
-    # The line break ends a comment that the text may end in.
+    # The line break ends a comment at the end of the text.
     return parse_expression(f"CAST(({sql}\n) AS {sql_type_name(target)})", schema)
 
 
 def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
     set_columns: set[tuple[str, ...]] = set()
     within: dict[tuple[str, ...], tuple[str, ...]] = {}
-    """A column that is set, by each struct that it is in and by itself."""
+    """The assigned columns, by their own path and by the path of each struct around them."""
     for assignment in assignments:
         column = assignment.column
         leading = [column[:length] for length in range(1, len(column) + 1)]
@@ -154,7 +155,7 @@ def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
 
 
 def check_computable(assignment: Assignment) -> None:
-    """Make sure that the embedded engine can compute a value.
+    """Check that the embedded engine can compute a value.
 
     Raises:
         UnsupportedExpression: it cannot.

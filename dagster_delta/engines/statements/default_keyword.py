@@ -33,20 +33,21 @@ def resolve_defaults(
     fills: bool = False,
     embedded: bool = True,
 ) -> dict[str, str]:
-    """The values with the default of the column, or NULL where it has none, instead of `DEFAULT`.
+    """The values with each `DEFAULT` replaced by the column's default, or by NULL if it has none.
 
-    A column that is computed from others is left out: that is what it gets by default.
+    A generated column is omitted: its computed value is its default.
 
     Args:
-        values: Spark SQL by column; a column that is itself called so is written in backticks.
-        configuration: of the table, as rows are written.
-        schema: what the columns are found in.
-        fills: whether columns that are left out get their defaults, as in an INSERT.
-        embedded: whether the embedded engine computes the values, at one moment for all rows.
+        values: Spark SQL by column; a column with the name DEFAULT is written in
+            backticks.
+        configuration: configuration of the table for writing rows.
+        schema: schema that has the columns.
+        fills: whether omitted columns get their defaults, as in an INSERT.
+        embedded: whether the embedded engine computes the values, with one time for all rows.
 
     Raises:
-        InvalidArgument: a field of a struct is to have a default.
-        SchemaMismatch: a column is not there.
+        InvalidArgument: a field of a struct is set to DEFAULT.
+        SchemaMismatch: a column does not exist.
     """
     if not any(_is_default(sql) for sql in values.values()):
         return dict(values)
@@ -74,7 +75,7 @@ def _is_default(sql: object) -> bool:
 def _top_level(name: str, schema: StructType) -> str | None:
     typed = parse_expression(name, schema).typed
     if not isinstance(typed, Column):
-        # Who assigns the values refuses it.
+        # The assignment of the values refuses it.
         return None
     if len(typed.path) > 1:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""What generated columns ask of a statement: which follow a change, and what given ones satisfy.
+"""Generated columns in a statement: which ones to compute, and the constraints on given ones.
 
 Spec: Generated Columns.
 """
@@ -21,7 +21,7 @@ __all__ = ["changed_values", "generation_constraints", "quoted"]
 
 
 def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
-    """What the generated columns that the data bring have to satisfy."""
+    """The constraints on generated columns that the data contain."""
     # Spec: (<value> <=> <generation expression>) IS TRUE.
     return tuple(
         Constraint(f"GENERATED {each.column}", f"{quoted(each.column)} <=> {_parenthesised(each)}")
@@ -30,21 +30,21 @@ def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
 
 
 def _parenthesised(column: ColumnExpression) -> str:
-    # A line break ends a comment that the text may end in.
+    # A line break ends a comment at the end of the text.
     return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
 
 
 def changed_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
-    """How rows of a table that get new values in some columns are completed: as
-    `updated_values` says, without generated columns that look at none of them.
+    """How to complete rows of a table that get new values in some columns: as `updated_values`,
+    without generated columns that read none of them.
 
     Args:
-        configuration: of the table.
+        configuration: configuration of the table.
         assigned: logical names of the top-level columns that change, in whole or in part.
 
     Raises:
         InvalidArgument: an identity column is assigned.
-        SchemaMismatch: a generated column is computed from one that is not there.
+        SchemaMismatch: a generated column is computed from a column that does not exist.
         InvalidTable, UnsupportedFeature: of the schema.
     """
     values = updated_values(configuration, assigned)

@@ -1,7 +1,7 @@
-"""The clauses of a MERGE and what their names mean: columns of the target and of the source.
+"""The clauses of a MERGE, and the columns of target and source that they name.
 
-Names are found as Spark finds them: behind an alias first, else in whichever side alone has a
-column of that name.
+Names are resolved as in Spark: first after an alias, else in the only side that has a column of
+that name.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ _SIDES: dict[ClauseKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClauseText:
-    """One WHEN clause as its caller wrote it."""
+    """One WHEN clause as the caller wrote it."""
 
     kind: ClauseKind
     action: Literal["update", "delete", "insert"]
     condition: str | None = None
-    """Spark SQL; None holds always."""
+    """Spark SQL; None is always true."""
     values: Mapping[str, str] | None = None
     """Spark SQL by target column; None takes every column from the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeClause:
-    """One WHEN clause whose names have been found."""
+    """One WHEN clause with resolved names."""
 
     text: ClauseText
     condition: Typed | None
-    """Paths start with `TARGET` or `SOURCE`; None holds always."""
+    """Paths start with `TARGET` or `SOURCE`; None is always true."""
     assignments: tuple[Assignment, ...]
-    """Of values over the batches that `MergeNames.rows` makes."""
+    """Assignments of values over the batches that `MergeNames.rows` makes."""
     values: ColumnValues = NO_VALUES
-    """Where the columns come from that are not assigned: all others of an insert, and what an
-    update has to compute anew."""
+    """Sources of the columns that are not assigned: all others of an insert, and the columns that
+    an update must recompute."""
     fills: bool = False
     """Whether fields of structs that a value lacks become null."""
 
@@ -86,13 +86,13 @@ class MergeNames:
     Args:
         target: logical schema of the table.
         source: logical schema of the source.
-        target_alias: what the table is called.
-        source_alias: what the source is called.
-        assigned: logical schema of the table that rows are written with, where columns are added.
+        target_alias: alias of the table.
+        source_alias: alias of the source.
+        assigned: logical schema of the table for writing rows, if columns are added.
         embedded: whether the embedded engine will compute the expressions.
 
     Raises:
-        InvalidArgument: both have one alias, or one of them none.
+        InvalidArgument: both have the same alias, or one of them has none.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class MergeNames:
         self._aliases = {TARGET: target_alias, SOURCE: source_alias}
         self._scopes = {sides: self._scope(sides) for sides in _SIDES.values()}
         self.assigned = target if assigned is None else assigned
-        """Logical schema that rows are written with."""
+        """Logical schema for writing rows."""
         self.embedded = embedded
         """Whether the embedded engine computes the expressions."""
 
@@ -131,7 +131,7 @@ class MergeNames:
         return self._schemas[SOURCE]
 
     def scope(self, kind: ClauseKind) -> StructType:
-        """The schema that names in clauses of a kind are found in."""
+        """The schema in which names in clauses of a kind are resolved."""
         return self._scopes[_SIDES[kind]]
 
     def parse(self, sql: str, kind: ClauseKind, *, decides: bool = False) -> SqlExpression:
@@ -139,12 +139,12 @@ class MergeNames:
 
         Args:
             sql: Spark SQL.
-            kind: of the clause.
+            kind: kind of the clause.
             decides: whether it is a condition.
 
         Raises:
-            InvalidArgument: it is no expression, or a name is in both sides.
-            SchemaMismatch: it names a column that the clause does not see.
+            InvalidArgument: it is not an expression, or a name is in both sides.
+            SchemaMismatch: it names a column that the clause cannot use.
             UnsupportedExpression: the embedded engine cannot compute it exactly.
         """
         if not isinstance(sql, str):
@@ -171,7 +171,7 @@ class MergeNames:
         return self._resolved(expression.typed, kind)
 
     def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
-        """The columns that the values of a clause look at, by `TARGET` or `SOURCE` first."""
+        """The columns that the values of a clause read; paths start with `TARGET` or `SOURCE`."""
         found = (path for each in clause.assignments for path in each.value.references)
         return frozenset(self._whole_path(path, clause.text.kind) for path in found)
 
@@ -179,7 +179,7 @@ class MergeNames:
         """Logical path in the table of a column that a clause sets, with or without an alias.
 
         Raises:
-            InvalidArgument: it is no column.
+            InvalidArgument: it is not a column.
             SchemaMismatch: the table does not have it.
         """
         if not isinstance(name, str):
@@ -196,16 +196,16 @@ class MergeNames:
         return path[1:]
 
     def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
-        """Rows of one side or both as the values of assignments want them.
+        """Rows of one side or both in the form for the values of assignments.
 
         Args:
-            sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; the columns that no value looks
-                at may be missing.
+            sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; columns that no value reads
+                may be missing.
         """
         columns: dict[str, Any] = {}
         for side, batch in sides.items():
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                # A column that the MERGE adds to the table is none of its expressions' yet.
+                # Expressions of the MERGE cannot read a column that it adds to the table.
                 if self._schemas[side].get(name) is not None:
                     columns.setdefault(name, array)
             if not batch.num_columns:
@@ -214,14 +214,14 @@ class MergeNames:
                 batch.columns, fields=[each.with_nullable(True) for each in batch.schema]
             )
         if not columns:
-            # Constants need to know no more than how many rows there are.
+            # Constants only need the number of rows.
             count = next(iter(sides.values())).num_rows
             columns["\0row"] = pa.nulls(count)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def qualified(self, sql: str, kind: ClauseKind) -> str:
         """The text with an alias before each name that Spark would find in both sides, although a
-        clause of this kind sees it in one of them.
+        clause of this kind can use only one of them.
 
         Raises:
             As `parse` does.
@@ -246,11 +246,13 @@ class MergeNames:
         return "".join((*parts, sql[position:]))
 
     def paths_of(self, sql: str, kind: ClauseKind) -> frozenset[tuple[str, ...]]:
-        """The columns that a text looks at, by `TARGET` or `SOURCE` first. Raises as `parse`."""
+        """The columns that a text reads; paths start with `TARGET` or `SOURCE`. Raises as
+        `parse`.
+        """
         return frozenset(self._whole_path(path, kind) for path in self.parse(sql, kind).references)
 
     def alias(self, side: str) -> str:
-        """What expressions call a side."""
+        """The alias of a side in expressions."""
         return self._aliases[side]
 
     def _alias_alone(self, name: str) -> InvalidArgument:
@@ -260,7 +262,7 @@ class MergeNames:
         )
 
     def _scope(self, sides: Sequence[str]) -> StructType:
-        """A struct per alias, and the columns that need none."""
+        """A struct per alias, and the columns that need no alias."""
         fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
         taken = {name.casefold() for name in self._aliases.values()}
         for side in sides:
@@ -309,7 +311,7 @@ class MergeNames:
         side = self._side_of_alias(path[0])
         if side is not None:
             return (side, *path[1:])
-        # The scope has a name without an alias only where it is in one side.
+        # The scope has a name without an alias only if it is in one side.
         return next((side, *path) for side in _SIDES[kind] if self._schemas[side].get(path[0]))
 
     def _resolved(self, node: Typed, kind: ClauseKind) -> Typed:
@@ -330,7 +332,7 @@ class MergeNames:
 
 
 def _side_scope(alias: str, schema: StructType) -> StructType:
-    """The columns of one side, behind its alias and without it."""
+    """The columns of one side, with and without its alias."""
     columns = (each for each in schema if each.name.casefold() != alias.casefold())
     return StructType((StructField(alias, schema), *columns))
 
@@ -345,17 +347,16 @@ def parse_clauses(
     """The clauses of a MERGE, in order.
 
     Args:
-        texts: what the caller wrote.
+        texts: clauses of the caller.
         names: the columns of both sides.
         configuration: of the table, as rows are written.
-        evolves: whether the columns of the source are those of the table, as far as it goes: it
-            need not have all of them.
+        evolves: whether the source may have only some of the table's columns.
 
     Raises:
-        InvalidArgument: there are none, one that always holds stands before others of its kind, or
-            an expression makes no sense.
-        SchemaMismatch: a name is no column; columns of one side are not in the other where all of
-            them are asked for; a value lacks a field of its column.
+        InvalidArgument: there are none, an unconditional one precedes others of its kind, or an
+            expression is invalid.
+        SchemaMismatch: a name is not a column; a clause for all columns has columns that one side
+            lacks; a value lacks a field of its column.
         UnsupportedExpression: the embedded engine cannot compute an expression exactly.
     """
     if not texts:
@@ -427,7 +428,7 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
 
 
 def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str, str]:
-    """All columns of the table from those of the source; others of the source are left alone.
+    """All columns of the table from those of the source; others of the source are ignored.
 
     Args:
         names: the columns of both sides.
@@ -451,8 +452,8 @@ def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str
 
 
 def _every_field(names: MergeNames) -> dict[str, str]:
-    """What an update takes from a source that need not have everything: fields of structs that it
-    lacks stay as they are, as columns do.
+    """The assignments of an update from a source that may lack columns: columns and struct fields
+    that it lacks do not change.
     """
     alias = names.alias(SOURCE)
     return {
@@ -461,8 +462,8 @@ def _every_field(names: MergeNames) -> dict[str, str]:
 
 
 def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
-    """The assignment of a field with the structs of the source that it comes from: one that is null
-    on both sides stays null.
+    """The assignment of a field with its source structs: a struct that is null on both sides stays
+    null.
     """
     alias, path = names.alias(SOURCE), assignment.column
     structs = (_quote((alias, *path[:depth])) for depth in range(1, len(path)))
@@ -470,7 +471,7 @@ def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
 
 
 def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, ...]]:
-    """The fields that both have; inside a struct only where the source's lacks some."""
+    """The fields that both have; inside a struct only if the source's lacks some."""
     for field in table:
         theirs = source.get(field.name)
         if theirs is None:

@@ -1,4 +1,4 @@
-"""The ON of a MERGE taken apart: what can be joined, what one side alone decides, and the rest."""
+"""Splits the ON of a MERGE: join keys, conditions on one side alone, and the rest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """Two values of one type that have to be equal."""
+    """Two values of one type that must be equal."""
 
     target: Typed
     """Over the target alone."""
@@ -58,13 +58,13 @@ class JoinKey:
 
 @dataclass(frozen=True, slots=True)
 class MergeCondition:
-    """A conjunction, by what its parts look at."""
+    """A conjunction, split by the columns that its parts read."""
 
     keys: tuple[JoinKey, ...]
     target_only: tuple[Typed, ...]
     source_only: tuple[Typed, ...]
     rest: tuple[Typed, ...]
-    """What takes a pair of rows."""
+    """Parts that need a pair of rows."""
 
 
 class Computed:
@@ -78,14 +78,14 @@ class Computed:
         self.columns = {
             each.path: each.data_type for each in walk(typed) if isinstance(each, Column)
         }
-        """Type of each column that it looks at, by path."""
+        """Type of each column that it reads, by path."""
         self._compute = _compiled(typed)
 
     def values(self, columns: Columns, num_rows: int) -> pa.Array:
         """The values as one `pyarrow.Array`.
 
         Raises:
-            InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
+            InvalidArgument: it fails on a value, as in Spark's ANSI mode.
         """
         values = self._compute(columns, num_rows)
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -122,7 +122,7 @@ def split_condition(condition: Typed) -> MergeCondition:
             keys.append(key)
             continue
         sides = _sides(each)
-        # What is the same for every row is decided once, over the source.
+        # A part that is the same for every row is evaluated once, over the source.
         place = "rest" if len(sides) > 1 else TARGET if TARGET in sides else SOURCE
         parts[place].append(each)
     return MergeCondition(
@@ -154,7 +154,7 @@ def _sides(node: Typed) -> set[str]:
 
 
 def target_predicate(node: Typed, *, session_is_utc: bool = True) -> Predicate:
-    """What a condition over the target alone asks of the bounds of the table's columns."""
+    """The predicate on column bounds of the table for a condition over the target alone."""
     return to_predicate(_in_table(node), session_is_utc=session_is_utc)
 
 
@@ -172,7 +172,7 @@ def _in_table(node: Typed) -> Typed:
 
 
 def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
-    """What the target's side of a key has to satisfy to be equal to one of many values.
+    """The predicate for the target's side of a key to be equal to one of many values.
 
     Args:
         key: of the join.
@@ -187,12 +187,12 @@ def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
 
 
 def bounds_predicate(key: JoinKey, bounds: Any, *, has_nulls: bool) -> Predicate:
-    """What the target's side of a key has to satisfy to be equal to a value between two.
+    """The predicate for the target's side of a key to be equal to a value between two bounds.
 
     Args:
         key: of the join.
         bounds: `pyarrow.Array` of the least and the greatest value of the source's side; nulls
-            where it has none.
+            if it has none.
         has_nulls: whether a null is among the values.
     """
     column, known = _key_column(key), bounds.drop_null()
@@ -232,8 +232,8 @@ def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
     if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
         return Unknown("NaN as a key")
     try:
-        # Of many keys, the first tell that there are too many to list: a table of all of them takes
-        # more memory than the keys.
+        # If there are many keys, the first of them already show that they are too many to list: a
+        # table of all of them takes more memory than the keys.
         distinct = pc.unique(known.slice(0, _MAX_LISTED_VALUES + 1))
         if len(distinct) <= _MAX_LISTED_VALUES:
             distinct = pc.unique(known)
@@ -241,6 +241,6 @@ def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
             return In(column, tuple(distinct.to_pylist()), data_type)
         bounds = pc.min_max(known).as_py()
     except (ValueError, OverflowError, pa.ArrowNotImplementedError):
-        # Dates outside the years of Python's datetime, say.
+        # For example, dates outside the years of Python's datetime.
         return Unknown("keys without bounds")
     return _between(column, bounds["min"], bounds["max"], key)

@@ -1,6 +1,6 @@
-"""What an engine is asked to do in a MERGE, and what it reports.
+"""The input and the report of an engine for a MERGE.
 
-The merge is planned above, once, for every engine.
+The layer above plans the merge once, for every engine.
 
 Spec: Add File and Remove File; Add CDC File.
 """
@@ -26,11 +26,11 @@ __all__ = ["MergePlan", "MergeSource", "MergedRows", "SourceSummary"]
 
 @dataclass(frozen=True, slots=True)
 class SourceSummary:
-    """What planning needs to know of the rows of a source."""
+    """A summary of the rows of a source for planning."""
 
     num_rows: int
     keys: tuple[Predicate, ...]
-    """What a row of the table has to satisfy to match any row of the source."""
+    """The condition for a row of the table to match any row of the source."""
     materialised: float
     """Reading of `time.perf_counter` when the source had been read."""
 
@@ -43,7 +43,7 @@ class MergeSource(Protocol):
         """Logical schema."""
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
-        """What the rows ask of the table.
+        """The summary of the rows for planning.
 
         Args:
             condition: when rows match.
@@ -59,33 +59,33 @@ class MergePlan:
     """One MERGE, fully planned."""
 
     source: MergeSource
-    """As the same engine has made it."""
+    """The source, made by the same engine."""
     num_source_rows: int
     names: MergeNames
     on: str
     """Spark SQL over both sides."""
     condition: MergeCondition
-    """The same, taken apart."""
+    """The same condition, split."""
     clauses: tuple[MergeClause, ...]
     target: ReadPlan
-    """The files that may hold a row which changes, with all columns as they will be written."""
+    """The files that may have a row that changes, with all columns as they will be written."""
     may_match: pa.BooleanArray
     """A value per file: whether a row of it may match."""
     may_lack_source: pa.BooleanArray
-    """A value per file: whether a row of it may be one that a clause for rows not matched by the
-    source wants."""
+    """A value per file: whether a clause for rows not matched by the source may apply to a row of
+    it."""
     data: WriteSpec
-    """How the files are written; its constraints bind every new row."""
+    """How the files are written; its constraints apply to every new row."""
     change_data: WriteSpec | None
-    """How changes are recorded for the change data feed; None where the table has none."""
+    """How changes are recorded for the change data feed; None if the table has none."""
 
     def change_data_for(self, clauses: Iterable[int]) -> WriteSpec | None:
-        """How changes are recorded where some clauses change rows of the table; None where adds and
-        removes say all there is to say: of new rows, and of rows that leave by deletion vectors.
+        """How to record changes if some clauses change rows of the table; None if adds and removes
+        are enough: for new rows, and for rows removed by deletion vectors.
 
         Args:
-            clauses: their indexes. An engine that finds the rows before it writes gives those that
-                apply to any; one that does both at once, all that may.
+            clauses: indexes of the clauses. An engine that finds the rows before it writes passes
+                those that apply to any row; one that does both at once, all that may apply.
         """
         actions = {self.clauses[index].text.action for index in clauses}
         if not actions:
@@ -97,7 +97,7 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
-    """What a MERGE did, none of it referenced yet."""
+    """Result of a MERGE, not referenced yet."""
 
     files: tuple[AddFile, ...]
     """New rows, and rows with new values, which carry their ids along."""
@@ -106,10 +106,10 @@ class MergedRows:
     num_changed_rows: Mapping[int, int]
     """Rows of the table by the index of the clause that changes them."""
     rows: Mapping[str, BitMap64]
-    """Indexes of the changed rows by path of the file, as the log spells it."""
+    """Indexes of the changed rows by path of the file, as in the log."""
     used_paths: frozenset[str]
-    """Files whose rows decided what the merge does."""
+    """Files whose rows decided the actions of the merge."""
     scanned: float
-    """Reading of `time.perf_counter` when it was known what becomes of each row."""
+    """Reading of `time.perf_counter` when the action on each row was known."""
     high_water_marks: Mapping[str, int] = field(default_factory=dict)
-    """The last value given out, by logical name of each identity column that was numbered."""
+    """The last value assigned, by logical name of each identity column that was numbered."""
