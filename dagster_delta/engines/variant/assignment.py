@@ -1,4 +1,4 @@
-"""Values on their way into a column of variants: encoded ones are checked, simple ones encoded.
+"""Prepares values for a column of variants: encoded ones are checked, simple ones encoded.
 
 Spec: Variant Data Type; Parquet, Variant Binary Encoding. Spark SQL: ANSI store assignment.
 """
@@ -22,14 +22,14 @@ _Convert = Callable[[Any], Any]
 
 
 def encoded_variants(*, table: str, column: str) -> _Convert:
-    """A function that lets whole variants pass, batch after batch of one column.
+    """A function that checks the variants of one column, batch by batch.
 
     Args:
         table: URI of the table, for errors.
         column: logical path of the column, for errors.
 
     Raises:
-        InvalidCast: by the function, for a variant that a reader would stumble over.
+        InvalidCast: by the function, for a malformed variant.
     """
     seen = 0
 
@@ -69,8 +69,8 @@ def variant_cast(source: pa.DataType) -> _Convert:
         source: Arrow type of the values.
 
     Raises:
-        TypeError: they are no simple values.
-        pa.ArrowInvalid: by the function, for a value that a variant has no room for.
+        TypeError: they are not simple values.
+        pa.ArrowInvalid: by the function, for a value that a variant cannot hold.
     """
     if pa.types.is_nested(source) or pa.types.is_duration(source) or pa.types.is_interval(source):
         message = f"{source} is not a simple value"
@@ -92,5 +92,5 @@ def _encoded(array: pa.Array, wrap: Callable[[Any], object] | None = None) -> pa
             values = [None if each is None else wrap(each) for each in values]
         return variants_from_python(values)
     except (InvalidArgument, ValueError, OverflowError) as error:
-        # The years of Python's dates end before those of Spark's.
+        # Python's dates have a smaller range of years than Spark's.
         raise pa.ArrowInvalid(str(error)) from error

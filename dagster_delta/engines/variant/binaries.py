@@ -1,7 +1,7 @@
-"""Whether encoded variants are whole: a column at a time, level by level of their nesting.
+"""Validates encoded variants: a column at a time, level by level of their nesting.
 
-A value in Python costs microseconds, and a column has millions; here every value of one depth is
-looked at together.
+A value in Python costs microseconds, and a column has millions; here all values of one depth are
+checked together.
 
 Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 """
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MAX_VARIANT_BYTES = 128 * 1024 * 1024
-"""The longest value and the longest dictionary of names that Spark takes."""
+"""Maximum bytes of a value, and of a dictionary of names, that Spark accepts."""
 
 _UNKNOWN = -1
 _SIZES = np.full(64, _UNKNOWN, dtype=np.int64)
@@ -46,7 +46,7 @@ _MAX_SCALE = 38
 
 
 def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
-    """Position of the first variant that a reader would stumble over, or None.
+    """Position of the first malformed variant, or None.
 
     Args:
         metadata: `pyarrow.BinaryArray` of encoded dictionaries, without nulls.
@@ -59,7 +59,7 @@ def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
 
 
 def malformed(metadata: pa.Array, values: pa.Array) -> Any:
-    """Whether a reader would stumble over each variant: a numpy array of booleans.
+    """Whether each variant is malformed: a numpy array of booleans.
 
     Args:
         metadata: as for `first_malformed`.
@@ -71,14 +71,14 @@ def malformed(metadata: pa.Array, values: pa.Array) -> Any:
 
 
 def describe_malformed(metadata: bytes, value: bytes) -> str:
-    """What is wrong with a variant that `first_malformed` found, as a clause."""
+    """The problem of a variant that `first_malformed` found, as a clause."""
     for what, content in (("dictionary of names", metadata), ("value", value)):
         if len(content) > MAX_VARIANT_BYTES:
             return f"its {what} has {len(content)} bytes and at most {MAX_VARIANT_BYTES} are read"
     try:
         decode_variant(metadata, value)
     except DeltaError as error:
-        # What to do about it is said of tables there, and these are values of a user.
+        # The remedy in that error is for tables, but these are values of a user.
         return re.split(r"; |: read ", str(error).removeprefix("a variant is damaged: "))[0]
     return "its names are out of order, or its parts overlap or leave bytes over"
 
@@ -88,12 +88,12 @@ class _Names:
     """The dictionaries of a column."""
 
     ranks: Any
-    """Of all distinct dictionaries, one after the other: where each name sorts in its own, once by
+    """Rank of each name within its dictionary, for all distinct dictionaries in sequence: once by
     bytes of UTF-8 and once by units of UTF-16."""
     first: Any
-    """By row: where the ranks of its dictionary begin."""
+    """By row: start of the ranks of its dictionary."""
     count: Any
-    """By row: how many names there are."""
+    """By row: number of names."""
     is_bad: Any
     """By row."""
 
@@ -118,14 +118,14 @@ class _Names:
 
 
 def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
-    """Where each name of a dictionary sorts, or None where it is damaged."""
+    """Rank of each name of a dictionary; None if the dictionary is damaged."""
     if len(metadata) > MAX_VARIANT_BYTES:
         return None
     try:
         names = decode_names(metadata).names
     except DeltaError:
         return None
-    # Spec: by bytes, which is by code point. Spark compares strings as Java does, and writes so.
+    # Spec: sorted by bytes, which is by code point. Spark sorts as Java compares strings.
     order = sorted(set(names))
     java_order = sorted(order, key=lambda each: each.encode("utf-16-be"))
     if says_sorted(metadata) and list(names) not in (order, java_order):
@@ -136,7 +136,7 @@ def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
 
 
 def packed_bytes(values: pa.Array) -> tuple[Any, Any]:
-    """All bytes of a binary array as a numpy array, and where each value begins, the end included.
+    """All bytes of a binary array as a numpy array, and the start of each value, plus the end.
 
     Args:
         values: `pyarrow.BinaryArray`.
@@ -153,7 +153,7 @@ def number_at(data: Any, position: Any, size: Any) -> Any:
 
     Args:
         data: bytes, as a numpy array.
-        position: where each number begins; what is behind the end reads as something.
+        position: start of each number; a position after the end gives an arbitrary number.
         size: bytes of each number, or of all.
     """
     numbers = np.zeros(len(position), dtype=np.int64)
@@ -165,7 +165,7 @@ def number_at(data: Any, position: Any, size: Any) -> Any:
 
 
 class _Check:
-    """Looks at the values of a column; `is_bad` says by row what it found."""
+    """Checks the values of a column; `is_bad` has the result by row."""
 
     def __init__(self, data: Any, offsets: Any, names: _Names) -> None:
         self._data = data
@@ -174,7 +174,7 @@ class _Check:
         self._rows = np.arange(len(self._start))
         sizes = self._end - self._start
         self.is_bad = names.is_bad | (sizes > MAX_VARIANT_BYTES)
-        # Every value has a byte of its own, so that more values than bytes overlap.
+        # Every value has its own byte, so if there are more values than bytes, they overlap.
         self._bytes_left = sizes.copy()
         self._texts: list[tuple[Any, Any, Any]] = []
         self._is_top = True
@@ -189,7 +189,7 @@ class _Check:
         self._check_texts()
 
     def _drop(self, is_bad: Any) -> None:
-        """Mark rows as bad, and look at them no further."""
+        """Mark rows as bad, and stop checking them."""
         self.is_bad[self._rows[is_bad]] = True
         kept = ~self.is_bad[self._rows]
         if not kept.all():
@@ -200,7 +200,7 @@ class _Check:
         self.is_bad[rows[is_bad]] = True
 
     def _step(self) -> None:
-        """Look at the values of one depth, and go on to those inside them."""
+        """Check the values of one depth, then continue with those inside them."""
         first = self._data[self._start]
         kind, header = first & 3, (first >> 2).astype(np.int64)
         self._check_short_texts(kind == BasicType.SHORT_STRING, header)
@@ -210,7 +210,7 @@ class _Check:
         self._enter_containers(selected, is_object[selected], header[selected])
 
     def _ends(self, rows: Any, stop: Any, end: Any) -> None:
-        """A value must end within its container, and one that has none at the end of its bytes."""
+        """A value must end within its container; a top-level value at the end of its bytes."""
         self._mark(rows, (stop != end) if self._is_top else (stop > end))
 
     def _check_short_texts(self, selected: Any, header: Any) -> None:
@@ -271,7 +271,7 @@ class _Check:
         stop: Any,
         is_object: Any,
     ) -> None:
-        """Make the fields and elements of containers what is looked at next."""
+        """Make the fields and elements of containers the next values to check."""
         container = np.repeat(np.arange(len(rows)), count)
         ordinal = np.arange(len(container)) - np.repeat(np.cumsum(count) - count, count)
         offsets = number_at(
@@ -286,7 +286,7 @@ class _Check:
             id_size[container[in_object]],
             is_first=ordinal[in_object] == 0,
         )
-        # Spec: elements stand in their order; fields need not.
+        # Spec: elements are stored in order; fields need not be.
         same = (np.diff(container) == 0) & ~in_object[1:]
         self._mark(rows[container[1:]], same & (np.diff(offsets) < 0))
         self._start, self._end = content_at[container] + offsets, stop[container]
@@ -294,7 +294,7 @@ class _Check:
         self._drop(self._start >= self._end)
 
     def _check_names(self, rows: Any, ids_at: Any, id_size: Any, *, is_first: Any) -> None:
-        """Every field id is in the dictionary, and the names are in order."""
+        """Check that every field id is in the dictionary, and the names are in order."""
         ids = number_at(self._data, ids_at, id_size)
         is_known = ids < self._names.count[rows]
         self._mark(rows, ~is_known)

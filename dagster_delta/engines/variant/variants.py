@@ -1,4 +1,4 @@
-"""Columns of variants from Python values and JSON text, and back.
+"""Converts Python values and JSON text to columns of variants, and back.
 
 Spec: Variant Data Type.
 """
@@ -20,15 +20,14 @@ __all__ = ["variants_from_json", "variants_from_python", "variants_to_json", "va
 
 
 def variants_from_python(values: Iterable[object]) -> pa.StructArray:
-    """A column of variants encoded from Python values, to be appended to a column of type
-    `variant`.
+    """A column of variants encoded from Python values, to append to a column of type `variant`.
 
     Args:
         values: mappings of strings, lists, tuples, str, int, float, bool, `Decimal`, bytes, dates,
             times, datetimes, `UUID`s. None is a null of the column, not a null inside a variant.
 
     Returns:
-        A `pyarrow.StructArray`, which a new table stores as a `variant` column too.
+        A `pyarrow.StructArray`, which a new table also stores as a `variant` column.
 
     Raises:
         InvalidArgument: the variant encoding has no type for a value.
@@ -47,7 +46,7 @@ def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
         As `variants_from_python`.
 
     Raises:
-        InvalidArgument: a text is no JSON; the message says where.
+        InvalidArgument: a text is not JSON; the message shows where.
     """
 
     def encode(text: object) -> tuple[bytes, bytes]:
@@ -67,7 +66,7 @@ def variants_to_python(variants: pa.StructArray) -> list[object]:
         variants: a column of a scan, `pyarrow.Array` or `pyarrow.ChunkedArray`.
 
     Raises:
-        InvalidArgument: it is no column of variants.
+        InvalidArgument: it is not a column of variants.
         InvalidTable, UnsupportedFeature: a variant is damaged, or has no Python value.
     """
     return _decoded(variants, decode_variant)
@@ -108,7 +107,7 @@ def _encoded(
 
 
 def _is_missing(value: object) -> bool:
-    # pandas has nulls of its own, and must not be imported to find out.
+    # pandas has its own nulls; do not import it to check.
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
