@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["ReadRows", "lazy_frame"]
 
 ReadRows = Callable[["Sequence[str]", "str | None"], "pa.RecordBatchReader"]
-"""Reads the rows with at least these columns, for which at least this Spark SQL is true."""
+"""Reads at least these columns of at least the rows for which this Spark SQL is true."""
 
 
 def lazy_frame(schema: pa.Schema, fields: StructType, read: ReadRows) -> pl.LazyFrame:
     """A LazyFrame whose rows are read when a query runs, by each query again.
 
     Args:
-        schema: of all columns.
-        fields: the columns that Spark SQL may be about.
+        schema: schema of all columns.
+        fields: the columns that Spark SQL may use.
         read: called for every query. It must not read data files by polars, which aborts the
             process over some damaged ones.
 
     Raises:
-        Nothing here; what `read` raises comes out of the method that runs the query.
+        Nothing here; the method that runs the query raises the errors of `read`.
     """
 
     def frames(
@@ -42,7 +42,7 @@ def lazy_frame(schema: pa.Schema, fields: StructType, read: ReadRows) -> pl.Lazy
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         names = schema.names if columns is None else columns
-        # A limit is on the rows before the filter.
+        # A limit applies to the rows before the filter.
         where = None if n_rows is not None else to_condition(predicate, fields)
         found = (pl.DataFrame(batch.select(names)) for batch in read(names, where))
         for frame in found if n_rows is None else _first_rows(found, n_rows):

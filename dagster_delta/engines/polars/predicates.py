@@ -1,7 +1,7 @@
-"""The part of a polars predicate that Spark SQL says in the same words, so that files are skipped.
+"""Converts the part of a polars predicate that has an equivalent in Spark SQL, to skip files.
 
 polars applies the whole predicate itself; a condition here only has to be true for every row for
-which the predicate is true. What is not known here is left out.
+which the predicate is true. Unsupported parts are omitted.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _Node = Mapping[str, Any]
 
 
 def to_condition(predicate: pl.Expr | None, schema: StructType) -> str | None:
-    """Spark SQL that is true wherever the predicate is true; None where none is found.
+    """Spark SQL that is true for every row for which the predicate is; None if none is found.
 
     Args:
         predicate: as polars gives it to a source of rows, with literals of the columns' types; None
             for all rows.
-        schema: the columns that the SQL may be about.
+        schema: the columns that the SQL may use.
 
     Raises:
-        Nothing: a predicate that is not understood skips no files.
+        Nothing: an unsupported predicate skips no files.
     """
     if predicate is None or len(predicate.meta.serialize()) > _MAX_PREDICATE_BYTES:
         return None
@@ -64,7 +64,7 @@ def to_condition(predicate: pl.Expr | None, schema: StructType) -> str | None:
         tree = json.loads(predicate.meta.serialize(format="json"))
         parts = [_sql(part, schema) for part in _conjuncts(tree)]
     except (RecursionError, pl.exceptions.PolarsError):
-        # Too deep, or of a form of another version of polars.
+        # Too deep, or in a form of another polars version.
         return None
     return " AND ".join(f"({part})" for part in parts if part is not None) or None
 
@@ -141,7 +141,7 @@ def _membership(column: tuple[str, DataType], values: object) -> str | None:
         if len(series) != 1:
             return None
         series = series.explode()
-    # With a null among them, what is not found is null in SQL and false in polars.
+    # If the list has a null, a value that is not in it gives null in SQL and false in polars.
     if series.null_count() or not 0 < len(series) <= _MAX_LIST_VALUES:
         return None
     literals = [_literal_sql(series[i : i + 1], column[1]) for i in range(len(series))]
@@ -156,8 +156,8 @@ def _startswith(operand: object, prefix: object, schema: StructType) -> str | No
 
 
 def _column(node: object, schema: StructType) -> tuple[str, DataType] | None:
-    """A column, or a field in a struct, as SQL and with its type; texts that are padded are none,
-    as Spark compares them otherwise.
+    """A column, or a field in a struct, as SQL with its type; None for padded texts, which Spark
+    compares differently.
     """
     path = _path(node)
     if path is None:
@@ -193,7 +193,7 @@ def _literal(node: object, column: tuple[str, DataType] | None) -> str | None:
 
 
 def _constant(node: object) -> pl.Series | None:
-    """The values of a literal. polars evaluates it, as their spelling changes with its versions."""
+    """The values of a literal. polars evaluates it, as its form depends on the version."""
     if not isinstance(node, dict) or set(node) != {"Literal"}:
         return None
     expression = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
@@ -201,11 +201,11 @@ def _constant(node: object) -> pl.Series | None:
 
 
 def _literal_sql(series: pl.Series, data_type: DataType) -> str | None:
-    """A value in the Spark SQL of a column's type; None where it is of another type."""
+    """A value in the Spark SQL of a column's type; None if it is of another type."""
     try:
         value = series[0]
     except (ValueError, OverflowError):
-        # Of a year that Python does not have.
+        # The year is outside Python's range.
         return None
     kind = data_type.name if isinstance(data_type, PrimitiveType) else ""
     match value:
@@ -231,7 +231,7 @@ def _literal_sql(series: pl.Series, data_type: DataType) -> str | None:
 
 def _timestamp_sql(series: pl.Series, value: dt.datetime, kind: str) -> str | None:
     unit = getattr(series.dtype, "time_unit", None)
-    # Python cuts nanoseconds off.
+    # Python drops nanoseconds.
     if unit not in ("us", "ms"):
         return None
     if value.tzinfo is not None and kind == "timestamp":
