@@ -62,8 +62,8 @@ class ReadPlan:
     where: SqlExpression | None = None
     """Exact row filter; files are already pruned with it."""
     verifies_pages: bool = True
-    """Whether to verify Parquet page checksums. Required for rows that are rewritten or decide
-    what is: otherwise damaged data would get a new, valid checksum."""
+    """Whether to verify Parquet page checksums. Required for rows that are rewritten or select what
+    to rewrite: otherwise damaged data would get a new, valid checksum."""
 
     def __post_init__(self) -> None:
         if self.configuration.supports("deletionVectors"):

@@ -157,7 +157,7 @@ class SparkEngine:
         return sort_on_spark(groups, spec, columns, session=self.session, is_hilbert=is_hilbert)
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-        """Write files again with the shadow of a column. Raises as `Engine` says."""
+        """Rewrite files with the shadow of a column. Raises as `Engine` says."""
         from dagster_delta.engines.spark.write.column_backfill import backfill_on_spark
 
         check_reachable(plan.store)

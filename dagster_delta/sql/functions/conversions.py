@@ -1,4 +1,4 @@
-"""Functions named after a type in the whitelist: casts, spelled as calls."""
+"""Functions named after a type in the whitelist: casts, written as calls."""
 
 from __future__ import annotations
 

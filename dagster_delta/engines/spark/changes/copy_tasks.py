@@ -1,4 +1,4 @@
-"""Writing data files again without some of their rows, on Spark's executors. Nothing here needs
+"""Rewrites data files without some of their rows, on Spark's executors. Nothing here needs
 Spark.
 
 No SQL is evaluated, so the rows do not pass through Spark: a task reads its files and writes the

@@ -55,7 +55,7 @@ class SparkMergeSource:
     """The rows of a source as a DataFrame."""
 
     frame: DataFrame
-    """With `ROW_NUMBER` behind its columns."""
+    """With `ROW_NUMBER` after its columns."""
     schema: StructType
     """Logical schema, without the number."""
     table: str

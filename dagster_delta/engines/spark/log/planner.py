@@ -54,7 +54,7 @@ class SparkLogPlanner:
 
     @property
     def max_driver_files(self) -> int:
-        """See `MAX_DRIVER_FILES`. Raises InvalidArgument where the setting is no number."""
+        """See `MAX_DRIVER_FILES`. Raises InvalidArgument if the setting is not a number."""
         return self._setting(MAX_DRIVER_FILES)
 
     def can_plan(self, logged: LoggedFiles) -> bool:
@@ -71,7 +71,7 @@ class SparkLogPlanner:
         """The live files that may match as a `pa.Table`, None if they are too many.
 
         Raises:
-            InvalidArgument: a setting is no number.
+            InvalidArgument: a setting is not a number.
         """
         limit = self._setting(MAX_COLLECTED_FILES)
         if predicate == Constant(value=True) and logged.num_files - len(logged.hidden) > limit:
@@ -83,7 +83,7 @@ class SparkLogPlanner:
         return None if found.num_rows > limit else pa.concat_tables([found, logged.added])
 
     def read_files(self, plan: ReadPlan, logged: LoggedFiles, predicate: Predicate) -> DataFrame:
-        """The rows of the live files that may match, however many there are.
+        """The rows of the live files that may match, for any number of files.
 
         The executors read them with the Arrow engine, because Spark's own reader needs all files on
         the driver.

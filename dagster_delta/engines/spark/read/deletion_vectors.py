@@ -44,7 +44,7 @@ class ChunkTable:
     """`xxhash64(path, row_index >> 16)` of each chunk."""
     words: Any
     """pyarrow.ListArray of int64: bit `i % 64` of word `i / 64` is set where row `i` of the chunk
-    is deleted; trailing zero words are left out."""
+    is deleted; trailing zero words are omitted."""
     files: NDArray[np.int64]
     """Position in the scan of the file that each chunk belongs to."""
 

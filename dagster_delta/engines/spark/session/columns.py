@@ -107,7 +107,7 @@ def physical_read_schema(
 ) -> spark_types.StructType:
     """The schema to read data files with: physical names, or under mode `id` field ids.
 
-    Void columns are left out, since no data file has them.
+    Void columns are omitted, since no data file has them.
 
     Raises:
         InvalidTable: a mapped field has no id or no physical name.

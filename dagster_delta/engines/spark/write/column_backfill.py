@@ -1,4 +1,4 @@
-"""Writing data files again with the shadow of a changing column, on the executors.
+"""Rewrites data files with the shadow of a changing column, on the executors.
 
 Each task does for a few files what the embedded engine does.
 """
