@@ -180,8 +180,8 @@ def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
 
 
 def _as_numbers(values: pa.Array | pa.ChunkedArray) -> Any:
-    """The values as numbers in the same order, nulls as zero; the loss of
-    precision in a float does not matter here.
+    """The values as numbers in the same order, nulls as zero; the loss of precision in a float does
+    not matter here.
     """
     data_type = values.type
     if pa.types.is_decimal(data_type):

@@ -38,8 +38,7 @@ def resolve_defaults(
     A generated column is omitted: its computed value is its default.
 
     Args:
-        values: Spark SQL by column; a column with the name DEFAULT is written in
-            backticks.
+        values: Spark SQL by column; a column with the name DEFAULT is written in backticks.
         configuration: configuration of the table for writing rows.
         schema: schema that has the columns.
         fills: whether omitted columns get their defaults, as in an INSERT.

@@ -177,8 +177,7 @@ def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return _identity
     if types.is_integer(source):
         # Spark stores the nearest float; only a value out of range is an error, and every integer
-        # is
-        # in the range of a float.
+        # is in the range of a float.
         return lambda array: array.cast(target, safe=False)
     if types.is_floating(source):
         return lambda array: array.cast(target)

@@ -92,8 +92,7 @@ class VariantReassembly:
         """The plan for a shredding schema.
 
         Args:
-            storage: `pyarrow.StructType` of the variant in the file; it may be
-                unshredded.
+            storage: `pyarrow.StructType` of the variant in the file; it may be unshredded.
             column: dotted logical path, for errors.
 
         Raises:

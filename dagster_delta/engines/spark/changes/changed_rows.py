@@ -172,8 +172,7 @@ class ChangingRows:
 
     def _action(self) -> Column:
         """Index of the first change that applies: later conditions are not evaluated, as they could
-        fail
-        on this row.
+        fail on this row.
         """
         functions = self._functions
         action: Column = functions.lit(_NOTHING)
@@ -235,8 +234,7 @@ class ChangingRows:
 
     def _casts(self) -> Iterator[tuple[str, DataType, Column]]:
         """The columns with values that may not fit, their types, and the text of those that do not
-        fit:
-        null for the others.
+        fit: null for the others.
         """
         schema, functions = self.data.configuration.schema, self._functions
         found: dict[str, list[tuple[int, Column]]] = {}

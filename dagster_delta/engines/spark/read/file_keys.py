@@ -34,8 +34,8 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 _SEED = np.uint64(42)
 
 # Two kinds of characters that paths given to Spark must not have. With `__globPaths__` off, one
-# path that looks like a pattern makes Spark read every other path twice. And
-# java.net.URI escapes other spaces and controls by rules that Python matches only roughly.
+# path that looks like a pattern makes Spark read every other path twice. And java.net.URI escapes
+# other spaces and controls by rules that Python matches only roughly.
 _DOUBTFUL = re.compile(
     r"[{}\[\]*?\\\x00-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]"
 )

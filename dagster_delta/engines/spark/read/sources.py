@@ -79,8 +79,7 @@ def open_parquet(
         sizes: size of each file in bytes, if the log has it: many files then need no lookup.
         times_ms: creation time of each file, likewise, for queries of `_metadata`.
         base_path: where partition directories begin, if columns of the schema are read from them.
-        verifies_pages: whether to verify Parquet page checksums; if not, the
-            session decides.
+        verifies_pages: whether to verify Parquet page checksums; if not, the session decides.
 
     Raises:
         DataFileMissing: a file does not exist. A classic session checks this at once, except in
