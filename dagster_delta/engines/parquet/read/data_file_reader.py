@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.engines.parquet.read.arrow_views import without_views
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.file_projection import FileProjection
@@ -312,7 +313,7 @@ def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.Reco
         return _rows(count), count
     # `RecordBatch.filter` has no parameter for an allocator.
     drop = pc.FilterOptions("drop")
-    return pc.call_function("filter", [rows, mask], drop, decoding_pool()), count
+    return pc.call_function("filter", [without_views(rows), mask], drop, decoding_pool()), count
 
 
 def _positions(
