@@ -334,6 +334,19 @@ def test_the_same_application_is_no_reason_for_another_attempt() -> None:
         table.delete("id = 4", idempotency=("app", 7))
 
 
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewritten", "vectors"])
+@pytest.mark.parametrize("on_conflict", ["retry", "fail"])
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_that_another_process_has_done_meanwhile_is_skipped(
+    statement: Statement, on_conflict: str, properties: dict[str, str]
+) -> None:
+    store = make(properties)
+    table = interrupted(store, lambda other: statement(other, 4, idempotency=("app", 1)))
+    result = statement(table, 4, idempotency=("app", 1), on_conflict=on_conflict)
+    assert (result.version, result.skipped) == (2, True)
+    assert referenced(store) == files(store)
+
+
 def test_an_unknown_outcome_is_never_tried_again() -> None:
     store = make({})
     lost = Fault("lose_reply", "put_if_absent")

@@ -17,6 +17,7 @@ from dagster_delta.errors import (
     ConcurrentTransaction,
     InvalidArgument,
 )
+from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
@@ -105,7 +106,10 @@ class Attempts:
 
 
 def run_with_retries(
-    run: Callable[[Snapshot], CommitResult], snapshot: Snapshot, limits: ConflictRetries
+    run: Callable[[Snapshot], CommitResult],
+    snapshot: Snapshot,
+    limits: ConflictRetries,
+    record: ApplicationRecord,
 ) -> CommitResult:
     """The result of a statement that is planned again on newer versions after conflicts.
 
@@ -114,6 +118,8 @@ def run_with_retries(
             raises a conflict, and is called again then.
         snapshot: the version of the first attempt.
         limits: of the retries.
+        record: what the statement records of applications. If another process has done the same
+            statement meanwhile, that is the result.
 
     Raises:
         CommitConflict: the limits are reached, or another attempt would not help.
@@ -124,6 +130,11 @@ def run_with_retries(
         try:
             return attempts.counted(run(snapshot))
         except CommitConflict as conflict:
-            if not attempts.may_repeat(type(conflict)):
-                raise attempts.describe(conflict) from None
-            snapshot = snapshot.update()
+            may_repeat = attempts.may_repeat(type(conflict))
+            if may_repeat or record.idempotency is not None:
+                snapshot = snapshot.update()
+            if may_repeat:
+                continue
+            if (done := record.found_done(snapshot)) is not None:
+                return done
+            raise attempts.describe(conflict) from None

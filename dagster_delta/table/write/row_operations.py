@@ -66,7 +66,7 @@ def delete_rows(
         chosen = engine or operation.engine_of(())
         return operation.run((), chosen, parameters, commit_info, record)
 
-    return run_with_retries(delete, snapshot, retries)
+    return run_with_retries(delete, snapshot, retries, record)
 
 
 def update_rows(
@@ -106,7 +106,7 @@ def update_rows(
         assignments, chosen = operation.assign(values, engine)
         return operation.run(assignments, chosen, parameters, commit_info, record)
 
-    return run_with_retries(update, snapshot, retries)
+    return run_with_retries(update, snapshot, retries, record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def merge_rows(
             outcome = merge.run(transaction, times)
             return commit_merge(transaction, snapshot, statement, outcome, engine, times)
 
-        return run_with_retries(merge, snapshot, statement.retries)
+        return run_with_retries(merge, snapshot, statement.retries, statement.record)
 
 
 def _begin(
