@@ -23,6 +23,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.sql.types import is_primitive
 
 __all__ = ["Promotion", "records_versions"]
 
@@ -138,11 +139,16 @@ class Promotion:
     ) -> SchemaChangeRefused:
         wider = describe_wider_types(old)
         allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
-        otherwise = (
-            "the keys of a map change in no other way, as two could become one"
-            if "key" in done
-            else "change_column converts to any type by rewriting the data files online"
-        )
+        if "key" in done:
+            otherwise = "the keys of a map change in no other way, as two could become one"
+        elif is_primitive(old) and is_primitive(new):
+            otherwise = (
+                "change_column converts to any atomic type by rewriting the data files online"
+            )
+        else:
+            otherwise = (
+                "change_column converts atomic types alone: add a column, and fill it by update"
+            )
         column = dotted((*path, *done))
         return SchemaChangeRefused(
             f"column {column} cannot be changed from {old} to {new}, which cannot represent all "

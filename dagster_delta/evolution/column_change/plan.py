@@ -102,11 +102,15 @@ class ColumnChangePlan:
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
         how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
-        failing = "become null" if change.on_error == "null" else "end the change without an effect"
+        failing = (
+            "a value that cannot be converted becomes null"
+            if change.on_error == "null"
+            else "a value that cannot be converted aborts the change, and the table stays as it was"
+        )
         lines = [
             f"Column `{dotted(change.path)}` from {old} to {new}, online:",
             "",
-            f"- values are converted by {how}; those that cannot be {failing}",
+            f"- values are converted by {how}; {failing}",
             *self._zone(),
             *self._redefinition(),
             *(

@@ -406,8 +406,8 @@ class ColumnChangeJob:
                 self.cancel(latest)
                 rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
-            f"at least {problems.num_rows} row(s) do not go with column {column} as {target}; "
-            f"{rolled_back}; correct the rows, say how they are converted (`cast` of "
+            f"column {column} of at least {problems.num_rows} row(s) cannot be converted to "
+            f"{target}; {rolled_back}; correct the rows, say how they are converted (`cast` of "
             "change_column, USING in a statement), or let what cannot be become null by "
             'change_column with on_error="null"',
             table=self._store.location.uri,
