@@ -182,6 +182,15 @@ def test_a_query_has_no_more_memory_than_it_is_given(lake: Lake, events) -> None
     assert "set memory_limit" in str(lake.fail(source, asset))
 
 
+def test_a_memory_limit_that_is_no_size_is_named(lake: Lake, flights) -> None:
+    asset = delta_sql_asset(
+        "late", "SELECT * FROM {flights}", {"flights": flights}, memory_limit="lots"
+    )
+    message = str(lake.fail(asset, flights))
+    assert "memory_limit is a size such as '2GB', not 'lots'" in message
+    assert "engine=" not in message
+
+
 def test_a_query_without_result_is_an_empty_table(lake: Lake, flights) -> None:
     sql = "SELECT *, now() AS moment FROM {flights} WHERE arr_delay > 100"
     lake.materialize(delta_sql_asset("late", sql, {"flights": flights}), flights)

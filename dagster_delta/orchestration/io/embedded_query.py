@@ -69,14 +69,24 @@ def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterato
 
 @contextmanager
 def _sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB that reads registered inputs only: no files, network or variables."""
+    """A DuckDB that reads registered inputs only: no files, network or variables.
+
+    Raises:
+        InvalidArgument: DuckDB does not understand `memory_limit`.
+    """
     import duckdb
 
     from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
 
     with scratch_directory("query-") as directory:
         settings = {**SEALED_CONFIG, "temp_directory": directory, "memory_limit": memory_limit}
-        with duckdb.connect(":memory:", config=settings) as connection:
+        try:
+            opened = duckdb.connect(":memory:", config=settings)
+        except duckdb.ParserException as error:
+            raise InvalidArgument(
+                f"memory_limit is a size such as '2GB', not {memory_limit!r}: {error}"
+            ) from error
+        with opened as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET lock_configuration = true")
             yield connection
