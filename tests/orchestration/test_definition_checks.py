@@ -66,6 +66,7 @@ def test_definitions_that_make_sense_come_back():
     ("metadata", "message"),
     [
         ({"partition_exprs": "day"}, "did you mean 'partition_expr'?"),
+        ({"partition_expression": "day"}, "it is 'partition_expr' here"),
         ({"delta/mod": "append"}, "did you mean 'delta/mode'?"),
         ({"mode": "upsert"}, "takes one of append"),
         ({"mode": "merge", "merge_predicate": "t.id = s.id", "sort_by": "id"}, "support sort_by"),
@@ -105,6 +106,15 @@ def test_metadata_of_inputs_are_checked():
         raise AssertionError
 
     assert "did you mean 'columns'?" in refused(asset("orders"), report)
+
+
+@pytest.mark.parametrize("key", ["timestamp", "timestampAsOf", "versionAsOf"])
+def test_an_input_of_another_time_says_how_to_name_its_version(key):
+    @dg.asset(ins={"orders": dg.AssetIn("orders", metadata={key: "2024-01-01"})})
+    def report(orders: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    assert "'version'" in refused(asset("orders"), report)
 
 
 def test_two_assets_with_one_table_are_refused():

@@ -103,6 +103,7 @@ _FOREIGN_KEYS = {
     "delta_write_options": "use 'schema_mode', 'partition_by' and 'table_configuration' here",
     "delta_merge_options": "use 'mode': 'merge' with 'merge_config' here",
     "partition_columns": "it is 'partition_by' here",
+    "partition_expression": "it is 'partition_expr' here",
     "partition_column": "it is 'partition_by' here, or 'partition_expr' for Dagster's partitions",
     "table_config": "on an asset it is 'table_configuration'",
     "table_properties": "it is 'table_configuration' here",
@@ -124,6 +125,9 @@ INPUT_KEYS = {
 """The same for the metadata of an input."""
 
 _FOREIGN_INPUT_KEYS = {
+    "timestamp": "give the 'version' of that time, which history() of a DeltaTable shows",
+    "timestampAsOf": "give the 'version' of that time, which history() of a DeltaTable shows",
+    "versionAsOf": "it is 'version' here",
     **{
         key: "it belongs on the asset that is read, and every reader goes by it"
         for key, option in ASSET_KEYS.items()
