@@ -67,6 +67,11 @@ def test_a_query_is_an_asset_that_shows_where_its_columns_come_from(
         ("SELECT * FROM {flight}", {"flights": "flights"}),
         ("SELECT * FROM {flights", {"flights": "flights"}),
         ("SELECT * FROM {a-b}", {"a-b": "flights"}),
+        ("SELECT {flights.carrier} FROM {flights}", {"flights": "flights"}),
+        ("SELECT {flights.lower} FROM {flights}", {"flights": "flights"}),
+        ("SELECT * FROM {flights!r}", {"flights": "flights"}),
+        ("SELECT * FROM {flights:>20}", {"flights": "flights"}),
+        ("SELECT {'a': 1} AS s FROM {flights}", {"flights": "flights"}),
     ],
 )
 def test_a_query_that_does_not_fit_its_tables_is_refused_when_it_is_declared(sql, upstream) -> None:

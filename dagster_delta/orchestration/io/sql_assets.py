@@ -4,6 +4,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
@@ -131,13 +132,19 @@ def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
             f"the query of {name} has the table name {odd[0]!r}, which is not allowed: use "
             "letters, digits and underscores"
         )
+    advice = "write {{ and }} for braces that belong to the query, and {table}.column for a column"
     try:
-        return sql.format_map(names)
-    except (KeyError, ValueError, IndexError) as error:
-        raise InvalidArgument(
-            f"the query of {name} has braces around {error}, which is none of its tables "
-            f"{', '.join(names)}; write {{{{ and }}}} for braces that belong to the query"
-        ) from error
+        parts = list(Formatter().parse(sql))
+    except ValueError as error:
+        raise InvalidArgument(f"the braces of the query of {name}: {error}; {advice}") from error
+    for _, field, spec, conversion in parts:
+        if field is not None and (field not in names or spec or conversion):
+            found = f"{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}"
+            raise InvalidArgument(
+                f"the query of {name} has {found!r} in braces, which is none of its tables "
+                f"{', '.join(names)}: {advice}"
+            )
+    return sql.format_map(names)
 
 
 def _qualified_query(name: str, sql: str, tables: Iterable[str], quote: str) -> str:
