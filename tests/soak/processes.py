@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-__all__ = ["ended", "is_runnable", "preloaded_processes"]
+__all__ = ["ended", "ended_by_itself", "is_runnable", "preloaded_processes"]
 
 _SAMPLE_S = 0.1
 
@@ -22,22 +23,39 @@ def preloaded_processes() -> ForkServerContext:
 def ended(process: ForkServerProcess, idle_s: float) -> bool:
     """Wait for a process, and kill it once it hangs; whether it ended by itself.
 
+    Args:
+        process: that was started.
+        idle_s: as for `ended_by_itself`.
+    """
+
+    def has_ended(timeout: float) -> bool:
+        process.join(timeout)
+        return process.exitcode is not None
+
+    if ended_by_itself(process.pid, has_ended, idle_s):
+        return True
+    process.kill()
+    process.join()
+    return False
+
+
+def ended_by_itself(pid: int | None, has_ended: Callable[[float], bool], idle_s: float) -> bool:
+    """Wait for a process until it has ended, or hangs.
+
     A busy machine makes a process slow, and a busy process ends by its limit of processor time. So
     only the time counts in which none of its threads could have run.
 
     Args:
-        process: that was started.
+        pid: of the process.
+        has_ended: waits for so many seconds, and tells whether the process has ended.
         idle_s: seconds, added up, in which it may wait.
     """
     samples_left = idle_s / _SAMPLE_S
     while samples_left > 0:
-        process.join(_SAMPLE_S)
-        if process.exitcode is not None:
+        if has_ended(_SAMPLE_S):
             return True
-        if not is_runnable(process.pid):
+        if not is_runnable(pid):
             samples_left -= 1
-    process.kill()
-    process.join()
     return False
 
 
@@ -47,9 +65,14 @@ def is_runnable(pid: int | None) -> bool:
 
 
 def _thread_states(pid: int | None) -> Iterator[str]:
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        # The process has ended.
+        return
+    for thread in threads:
         try:
-            text = stat.read_text()
+            text = Path(f"/proc/{pid}/task/{thread}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             # The thread has ended.
             continue

@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 
 from tests.soak.part import Round, Unavailable
+from tests.soak.processes import ended_by_itself
 
 __all__ = ["play_system_round"]
 
 SOURCE = Path(__file__).with_name("system_faults.c")
-WALL_S = 900.0
+IDLE_S = 120.0
 
 
 def play_system_round(round_: Round) -> None:
@@ -31,21 +32,34 @@ def play_system_round(round_: Round) -> None:
     seed = str(round_.random.randrange(1 << 30))
     command = [sys.executable, "-m", "tests.soak.system_fault_worker", str(library)]
     environment = os.environ | {"LD_PRELOAD": str(library)}
-    done = subprocess.run(
-        [*command, str(round_.scratch), seed, str(round_.short)],
-        env=environment, capture_output=True, text=True, timeout=WALL_S, check=False,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    for line in done.stdout.splitlines():
+    output, errors = round_.scratch / "output", round_.scratch / "errors"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, str(round_.scratch), seed, str(round_.short)],
+            env=environment, stdout=stdout, stderr=stderr, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        if not ended_by_itself(process.pid, lambda seconds: _has_ended(process, seconds), IDLE_S):
+            process.kill()
+            process.wait()
+            round_.fail("the process hangs", errors.read_text()[-3000:])
+    for line in output.read_text().splitlines():
         found = json.loads(line)
         round_.result.operations += 1
         round_.fault(found["fault"])
         if found["problem"] is not None:
             title, detail = found["problem"]
             round_.fail(title, f"{found['about']}\n{detail}")
-    if done.returncode:
-        detail = f"{done.stdout[-500:]}\n{done.stderr[-3000:]}"
-        round_.fail(f"the process ended with {done.returncode}", detail)
+    if process.returncode:
+        detail = f"{output.read_text()[-500:]}\n{errors.read_text()[-3000:]}"
+        round_.fail(f"the process ended with {process.returncode}", detail)
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _compile(directory: Path) -> Path:
