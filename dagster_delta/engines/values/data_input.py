@@ -13,6 +13,8 @@ from dagster_delta.errors import InvalidArgument
 __all__ = ["to_reader"]
 
 _CHUNK_ROWS = 131_072
+_LAZY_CHUNK_ROWS = 65_536
+"""For queries of polars: with smaller batches, query and writer wait less for each other."""
 
 
 def to_reader(data: object) -> pa.RecordBatchReader:
@@ -162,7 +164,7 @@ def _from_polars(data: Any) -> Any:
 
     # The plan gives the schema; it does not run before the first row is read.
     schema = _from_stream(data.clear().collect()).schema
-    readers = collected_rows(data, _CHUNK_ROWS)
+    readers = collected_rows(data, _LAZY_CHUNK_ROWS)
     batches = (batch for reader in readers for batch in reader.cast(schema))
     return pa.RecordBatchReader.from_batches(schema, batches)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 __all__ = ["collected_rows"]
 
-_MAX_WAITING_FRAMES = 2
+_MAX_WAITING_FRAMES = 1
 
 
 def collected_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
