@@ -176,8 +176,11 @@ class S3Store:
         `write` and `close` raise StorageFailure.
 
         Raises:
+            InvalidArgument: the path is outside of the table.
             StorageFailure: the storage refused.
         """
+        # Before anything is written: the key is asked for again when the object is uploaded.
+        self._key(path)
         upload = S3Upload(
             path, self._requests, put=self.put, open_stream=self._open_stream, head=self.head
         )
