@@ -227,9 +227,11 @@ def test_a_new_file_of_a_winner_that_is_gone_by_now_is_planned_around() -> None:
     store = make(VECTORS)
 
     def rival(other: DeltaTable) -> None:
+        before = files(store)
         other.update({"v": "'x'"}, "id IN (3, 5)")
+        added = files(store) - before
         other.delete("id IN (3, 5)")
-        other.vacuum(0, enforce_retention=False, dry_run=False)
+        store.delete(added)  # as VACUUM does, whatever the clock says
 
     assert delete(interrupted(store, rival), 4).attempts == 2
     assert set(values(store)) == set(range(20)) - {3, 4, 5}
