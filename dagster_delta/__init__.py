@@ -84,6 +84,8 @@ if TYPE_CHECKING:
         S3StorageOptions,
         StorageOptions,
     )
+    from dagster_delta.streaming.registration import register_delta_log
+    from dagster_delta.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.maintenance.health import TableHealth
     from dagster_delta.table.maintenance.optimize import OptimizeResult
@@ -91,8 +93,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.streaming.registration import register_delta_log
-    from dagster_delta.table.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.write.commit_result import CommitResult
     from dagster_delta.table.write.conflict_retries import ConflictRetries
     from dagster_delta.table.write.transaction import Transaction
@@ -190,7 +190,7 @@ _HOMES = {
     "DeltaMaintenanceConfig": "orchestration.maintenance.config",
     "DeltaSchemaChangeConfig": "orchestration.schema_changes.config",
     "DeltaSensorComponent": "orchestration.components.delta_sensor",
-    "DeltaSink": "table.streaming.sink",
+    "DeltaSink": "streaming.sink",
     "DeltaTable": "table.delta_table",
     "DeltaTableComponent": "orchestration.components.delta_table",
     "DeltaTableResource": "orchestration.resources",
@@ -230,14 +230,14 @@ _HOMES = {
     "delta_maintenance_schedule": "orchestration.maintenance.jobs",
     "delta_restore_job": "orchestration.maintenance.jobs",
     "delta_schema_change_job": "orchestration.schema_changes.jobs",
-    "delta_sink": "table.streaming.sink",
+    "delta_sink": "streaming.sink",
     "delta_sql_asset": "orchestration.io.sql_assets",
     "delta_table_pool": "orchestration.maintenance.maintained_tables",
     "delta_table_sensor": "orchestration.sensors.sensors",
     "history_op": "orchestration.maintenance.ops",
     "observable_delta_asset": "orchestration.sensors.observations",
     "optimize_op": "orchestration.maintenance.ops",
-    "register_delta_log": "table.streaming.registration",
+    "register_delta_log": "streaming.registration",
     "ship_package": "engines.spark.session.shipping",
     "restore_op": "orchestration.maintenance.ops",
     "sql_column_lineage": "orchestration.io.column_lineage",

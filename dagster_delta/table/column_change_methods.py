@@ -109,7 +109,7 @@ class ColumnChangeMethods(TableHandle):
                 type; the message counts them, with examples and their files. The change was
                 cancelled.
             SchemaChangeRefused: something depends on the column in a way that the change cannot
-            preserve, another change is in progress, or the table lacks what the change needs.
+                preserve, another change is in progress, or the table lacks what the change needs.
             SchemaMismatch, InvalidArgument: the arguments are invalid for this table.
             UnsupportedExpression: values cannot be converted exactly as Spark converts them.
             CommitConflict: others change the table faster than its files can be rewritten.

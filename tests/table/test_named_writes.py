@@ -202,8 +202,8 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
     pytest.importorskip("pyspark")
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from dagster_delta.table.streaming import table_writer
-    from dagster_delta.table.streaming.options import SourceOptions
+    from dagster_delta.streaming import table_writer
+    from dagster_delta.streaming.options import SourceOptions
     from dagster_delta.table.write.operations import commit_written
 
     schema = StructType([StructField("id", LongType())])

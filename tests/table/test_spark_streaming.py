@@ -22,7 +22,7 @@ from dagster_delta import (
     variants_to_json,
 )
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.table.streaming.sink import DeltaSink
+from dagster_delta.streaming.sink import DeltaSink
 from tests.golden.answers import rows_of, table_path
 from tests.sessions import CONNECT_ONLY
 

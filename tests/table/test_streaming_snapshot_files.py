@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.streaming import snapshot_files
+from dagster_delta.streaming.log_stream import LogStream
+from dagster_delta.streaming.offset import Admission
+from dagster_delta.streaming.options import parse_source_options
+from dagster_delta.streaming.snapshot_files import SnapshotFiles
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read import snapshot as snapshot_module
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.streaming import snapshot_files
-from dagster_delta.table.streaming.log_stream import LogStream
-from dagster_delta.table.streaming.offset import Admission
-from dagster_delta.table.streaming.options import parse_source_options
-from dagster_delta.table.streaming.snapshot_files import SnapshotFiles
 from tests.table.logs import PROTOCOL, add_file, checkpoint_bytes, commit, metadata, remove_file
 
 Files = list[tuple[str, int]]

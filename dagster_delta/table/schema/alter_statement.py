@@ -87,9 +87,9 @@ def alter_table(
     Raises:
         ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
             type; that change was cancelled.
-        SchemaChangeRefused: as `change_schema` does, or a switch of online changes is off. As
-        `change_schema` does. If an error follows the first part, its message says which parts are
-        committed.
+        SchemaChangeRefused: as `change_schema` does, or a switch of online changes is off.
+        DeltaError: other errors of `change_schema`. If a part fails after the first one, the
+            message says which parts are committed.
     """
     if not any(isinstance(action, ChangeType) for action in actions):
         return change_schema(store, snapshot, actions, options, clock=clock)

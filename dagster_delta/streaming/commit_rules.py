@@ -16,8 +16,8 @@ from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.streaming.options import SourceOptions
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.streaming.options import SourceOptions
 
 __all__ = ["CommitRules"]
 

@@ -44,7 +44,7 @@ def register_delta_log(spark: SparkSession) -> None:
     Args:
         spark: a session of Spark 4, classic or Connect, whose Python workers have this package.
     """
-    from dagster_delta.table.streaming.data_source import DeltaLogSource
+    from dagster_delta.streaming.data_source import DeltaLogSource
 
     spark.dataSource.register(DeltaLogSource)
     _hide_storage_options(spark)

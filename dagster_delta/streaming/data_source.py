@@ -26,15 +26,15 @@ from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.storage import open_store
-from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.streaming.log_stream import LogStream, files_of_snapshot
-from dagster_delta.table.streaming.offset import Admission, StreamOffset
-from dagster_delta.table.streaming.options import (
+from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot
+from dagster_delta.streaming.offset import Admission, StreamOffset
+from dagster_delta.streaming.options import (
     DEFAULT_MAX_FILES,
     SourceOptions,
     parse_source_options,
 )
-from dagster_delta.table.streaming.read_tasks import ReadFiles, split_into_tasks
+from dagster_delta.streaming.read_tasks import ReadFiles, split_into_tasks
+from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +104,7 @@ class DeltaLogSource(DataSource):
 
     def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query. Raises as `TableWriter` says."""
-        from dagster_delta.table.streaming.table_writer import TableWriter
+        from dagster_delta.streaming.table_writer import TableWriter
 
         return TableWriter(self._parsed, schema, overwrite=overwrite)
 

@@ -27,8 +27,8 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage import open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
+from dagster_delta.streaming.options import SourceOptions
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.streaming.options import SourceOptions
 from dagster_delta.table.write.operations import commit_written, plan_write
 from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.table.write.row_write import PlannedWrite

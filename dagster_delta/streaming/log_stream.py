@@ -21,15 +21,15 @@ from dagster_delta.protocol.log.change_data import FileChange
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.streaming.commit_rules import CommitRules
+from dagster_delta.streaming.offset import Admission, StreamOffset
+from dagster_delta.streaming.options import SourceOptions
+from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, commit_constants
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
-from dagster_delta.table.streaming.commit_rules import CommitRules
-from dagster_delta.table.streaming.offset import Admission, StreamOffset
-from dagster_delta.table.streaming.options import SourceOptions
-from dagster_delta.table.streaming.snapshot_files import SNAPSHOT_COLUMNS, SnapshotFiles
 
 __all__ = ["LogStream", "files_of_snapshot"]
 
