@@ -130,8 +130,10 @@ class Engine(Protocol):
                 referenced; files already written are deleted if possible.
         """
 
-    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
-        """New files with the rows of the groups, one for each group that fits into one.
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
+        """New files with the rows of each group, one for a group that fits into one.
+
+        The live rows of a group follow each other in the new files as in the old ones.
 
         Args:
             groups: files that belong together, each of one partition and with all columns of the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -170,6 +170,15 @@ class WriteResult:
     num_bytes: int
     high_water_marks: Mapping[str, int] = field(default_factory=dict)
     """The last value assigned, by logical name of each identity column that was numbered."""
+
+    @classmethod
+    def combined(cls, results: Sequence[WriteResult]) -> WriteResult:
+        """The result of several writes that numbered no column."""
+        return cls(
+            tuple(file for each in results for file in each.files),
+            sum(each.num_rows for each in results),
+            sum(each.num_bytes for each in results),
+        )
 
 
 @dataclass(frozen=True, slots=True)

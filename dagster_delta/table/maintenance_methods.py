@@ -50,8 +50,8 @@ class MaintenanceMethods(TableHandle):
         changes.
 
         A large table is processed in several independent commits. A concurrent append conflicts
-        with none of them; if a concurrent commit changes a file, the commit with that file is given
-        up and the rest continues.
+        with none of them, nor does one that hides rows by deletion vectors. If it changes a file in
+        another way, the files that were to be compacted with it are left unchanged.
 
         On a table with clustering columns, files that are new since the last call are clustered
         along a Hilbert curve through these columns, together with rows that were clustered in small

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import duckdb
 import pyarrow as pa
@@ -15,6 +15,8 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.protocol.log.paths import parse_log_file_name
+from dagster_delta.storage import open_store
+from dagster_delta.testing.faulty_store import FaultyStore
 from tests.reference.test_deltalake import read_by_deltalake
 
 if TYPE_CHECKING:
@@ -206,3 +208,32 @@ def test_the_log_is_cut_where_delta_spark_cuts_it(
     assert delta_spark.sql(f"DESCRIBE HISTORY delta.`{ours}`").count() == 4
     delta_spark.sql(f"DELETE FROM delta.`{ours}` WHERE id < 4")
     assert DeltaTable(ours).snapshot().num_records == 6
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_rows_that_delta_spark_deletes_meanwhile_are_deleted_in_the_compacted_files(
+    engine: Literal["arrow", "spark"], delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "table")
+    vectors = "TBLPROPERTIES (delta.enableDeletionVectors = true)"
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT, p BIGINT) USING delta PARTITIONED BY (p) {vectors}"
+    )
+    for start in (0, 50, 100):
+        rows = delta_spark.range(start, start + 50, 1, 2).selectExpr("id", "id % 3 AS p")
+        rows.write.format("delta").mode("append").save(uri)
+    statements = [f"DELETE FROM delta.`{uri}` WHERE id % 7 = 3"]
+    statements += [f"UPDATE delta.`{uri}` SET id = id + 1000 WHERE id IN (1, 51, 53)"]
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and statements:
+            delta_spark.sql(statements.pop(0))
+
+    store = open_store(uri)
+    table = DeltaTable(uri, store=FaultyStore(store, before_call=rival))
+    result = table.optimize(engine=engine)
+    assert (result.num_left_files, result.metrics["numAddedFiles"]) == (0, 3)
+    expected = {each for each in range(150) if each % 7 != 3} - {1, 51, 53} | {1001, 1051, 1053}
+    found = DeltaTable(uri).snapshot().scan(["id"]).to_arrow()["id"].to_pylist()
+    assert sorted(found) == sorted(expected)
+    assert len(readings(delta_spark, uri)) == 1

@@ -138,12 +138,9 @@ def test_a_concurrent_append_stays_and_disturbs_nothing() -> None:
     assert table.snapshot().num_records == 61
 
 
-@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
-def test_a_concurrent_delete_costs_only_the_commit_with_its_file(
-    properties: dict[str, str],
-) -> None:
+def test_a_concurrent_delete_costs_only_the_commit_with_its_file() -> None:
     store = MemoryStore()
-    make(6, properties, partition_by=("p",), store=store)
+    make(6, {}, partition_by=("p",), store=store)
     rival = Rival(store, lambda table: table.delete("id = 7"))
     table = DeltaTable("", store=FaultyStore(store, before_call=rival))
     result = table.optimize(max_commit_bytes=1)
@@ -158,17 +155,19 @@ def test_a_concurrent_delete_costs_only_the_commit_with_its_file(
     assert data_files(table) == live | added
 
 
-def test_groups_of_later_commits_that_changed_meanwhile_are_left_out() -> None:
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
+def test_groups_of_later_commits_are_compacted_as_they_are_by_then(
+    properties: dict[str, str],
+) -> None:
     store = MemoryStore()
-    make(6, VECTORS, partition_by=("p",), store=store)
+    make(6, properties, partition_by=("p",), store=store)
     # Every partition loses a row while the first of them is written.
     rival = Rival(store, lambda table: table.delete("id IN (2, 3, 7)"))
     table = DeltaTable("", store=FaultyStore(store, before_call=rival))
     result = table.optimize(max_commit_bytes=1)
-    assert result.skipped
-    assert len(result.conflicts) == 1
-    assert result.num_left_files == 18
     assert table.snapshot().num_records == 57
+    assert result.skipped == (not properties)
+    assert result.num_left_files == (0 if properties else 18)
 
 
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])

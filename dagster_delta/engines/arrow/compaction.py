@@ -13,14 +13,14 @@ from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
-__all__ = ["combined", "compact_files"]
+__all__ = ["compact_files"]
 
 _MAX_WORKERS = 4
 """Groups processed at once: each has the buffers of one reader and one writer."""
 
 
-def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
-    """New files with the rows of the groups, one for each group that fits into one.
+def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
+    """New files with the rows of each group, one for a group that fits into one.
 
     Args:
         engine: the embedded one.
@@ -42,15 +42,6 @@ def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -
     with created, ThreadPoolExecutor(count, "delta-compact") as workers:
         running = [workers.submit(rewrite, each) for each in groups]
         try:
-            return combined([each.result() for each in running])
+            return [each.result() for each in running]
         finally:
             workers.shutdown(cancel_futures=True)
-
-
-def combined(results: Sequence[WriteResult]) -> WriteResult:
-    """The combined result of several writes."""
-    return WriteResult(
-        tuple(file for each in results for file in each.files),
-        sum(each.num_rows for each in results),
-        sum(each.num_bytes for each in results),
-    )

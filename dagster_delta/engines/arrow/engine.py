@@ -126,7 +126,7 @@ class ArrowEngine:
         written = _write_checked(completion.complete(given), spec, store)
         return replace(written, high_water_marks=numbers.high_water_marks)
 
-    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
         """New files with the rows of the groups. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.compaction import compact_files
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.compaction import combined
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
@@ -65,7 +64,7 @@ def sort_files(
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
             written.append(engine.write(reader, spec, store=group.store))
             created.add_logged(each.path for each in written[-1].files)
-    return combined(written)
+    return WriteResult.combined(written)
 
 
 def _curve_of(

@@ -135,7 +135,7 @@ class SparkEngine:
         check_reachable(store)
         return write_frame(data, spec, store)
 
-    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
         """New files with the rows of the groups, one task each. Raises as `Engine` says."""
         from dagster_delta.engines.spark.write.compaction import compact_on_spark
 

@@ -1,8 +1,10 @@
 """OPTIMIZE: rewrites rows to fewer, larger or sorted files, in one or more commits.
 
 Every commit has `dataChange` false: sensors, the change data feed and incremental readers ignore
-it. A concurrent append does not conflict with it; a concurrent change of one of its files only
-makes the commit with this file fail.
+it. A concurrent append does not conflict with it. Rows that a concurrent commit hides by deletion
+vectors are hidden in the compacted files as well. Any other concurrent change of a file leaves the
+files that were to be compacted with it as they are, or, where rows are sorted, all files of the
+commit.
 
 Spec: Add File and Remove File (dataChange); Deletion Vectors.
 """
@@ -23,7 +25,8 @@ from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, keys_of
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import index_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
@@ -41,6 +44,7 @@ from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.write.clustering import table_clustering
 from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.moved_groups import MovedGroup, MovedGroups
 from dagster_delta.table.write.moved_rows import check_no_row_lost
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -273,17 +277,18 @@ class _Optimization:
         if not groups:
             self._report(None, {})
             return
-        files = pa.concat_tables(groups)
+        num_files = sum(each.num_rows for each in groups)
         try:
-            result = self._commit(groups, files)
+            result, moved = self._commit(groups)
         except CommitConflict as conflict:
-            _LOG.info("%d files are left as they are: %s", files.num_rows, conflict)
+            _LOG.info("%d files are left as they are: %s", num_files, conflict)
             self.conflicts.append(conflict)
-            self.num_left_files += files.num_rows
+            self.num_left_files += num_files
             self.snapshot = self.snapshot.update()
             self._report(None, {})
             return
         self.snapshot = result.snapshot
+        self.num_left_files += num_files - len(tuple(moved.removes))
         self.versions.append(result.version)
         metrics = {name: int(value) for name, value in result.metrics.items()}
         for name in _SUMMED:
@@ -301,46 +306,67 @@ class _Optimization:
         )
 
     def _still_live(self, groups: list[pa.Table]) -> list[pa.Table]:
-        """The groups without those from which a concurrent commit removed a file since they were
-        planned.
+        """The groups as they are by now, without those from which a concurrent commit removed a
+        file since they were planned.
         """
         if self.snapshot.version == self.planned_version:
             return groups
-        planned = pa.chunked_array(
-            [chunk for each in groups for chunk in _keys(each).chunks], pa.string()
-        )
+        planned = pa.chunked_array([chunk for each in groups for chunk in each["path"].chunks])
         live = FilePlanner(self.snapshot).choose(
-            ["path", "deletion_vector"], lambda files: pc.is_in(_keys(files), value_set=planned)
+            LIVE_FILE_SCHEMA.names, lambda files: pc.is_in(files["path"], value_set=planned)
         )
-        live_keys = _keys(live)
+        newest = [live.filter(pc.is_in(live["path"], value_set=each["path"])) for each in groups]
         return [
-            each for each in groups if pc.all(pc.is_in(_keys(each), value_set=live_keys)).as_py()
+            now for now, each in zip(newest, groups, strict=True) if now.num_rows == each.num_rows
         ]
 
-    def _commit(self, groups: list[pa.Table], files: pa.Table) -> CommitResult:
+    def _commit(self, groups: list[pa.Table]) -> tuple[CommitResult, MovedGroups]:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         spec = _spec(snapshot, self.target_size_bytes)
         kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
-        written = self._rewrite([plan for plan, _ in kept], kept[0][1])
-        transaction.declare_row_ids_kept()
-        added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
-        transaction.stage_written(clustered(added, self.clustering) if self.clustering else added)
+        rewritten, results = self._rewrite(groups, [plan for plan, _ in kept], kept[0][1])
+        transaction.created_files.add_logged(
+            file.path for written in results for file in written.files
+        )
         with transaction.created_files:
-            check_no_row_lost(snapshot, files, written)
-            transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
-        return transaction.commit(
+            for files, written in zip(rewritten, results, strict=True):
+                check_no_row_lost(snapshot, files, written)
+            moved = MovedGroups(
+                [
+                    MovedGroup(
+                        files,
+                        tombstones(files, self.clock(), data_change=False),
+                        self._added(written),
+                        keeps_order=not self.columns,
+                    )
+                    for files, written in zip(rewritten, results, strict=True)
+                ]
+            )
+        transaction.declare_row_ids_kept()
+        transaction.stage_moved(moved)
+        result = transaction.commit(
             "OPTIMIZE",
             parameters=self.parameters,
-            metrics=_metrics(files, written),
+            metrics=lambda: _metrics(moved),
             user_info=self.options.commit_info,
         )
+        return result, moved
 
-    def _rewrite(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+    def _rewrite(
+        self, groups: list[pa.Table], plans: Sequence[ReadPlan], spec: WriteSpec
+    ) -> tuple[list[pa.Table], list[WriteResult]]:
+        """The old files and the new ones, group by group; sorted rows are one group."""
         engine = self.options.engine
         if not self.columns:
-            return engine.compact(groups, spec)
-        return engine.sort(groups, spec, self.columns, is_hilbert=bool(self.clustering))
+            return groups, engine.compact(plans, spec)
+        is_hilbert = bool(self.clustering)
+        written = engine.sort(plans, spec, self.columns, is_hilbert=is_hilbert)
+        return [pa.concat_tables(groups)], [written]
+
+    def _added(self, written: WriteResult) -> tuple[AddFile, ...]:
+        added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
+        return tuple(clustered(added, self.clustering) if self.clustering else added)
 
     def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
         if self.options.on_progress is not None:
@@ -353,10 +379,6 @@ class _Optimization:
                     metrics.get("numAddedFiles", 0),
                 )
             )
-
-
-def _keys(files: pa.Table) -> pa.ChunkedArray:
-    return keys_of(files["path"], files["deletion_vector"])
 
 
 def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
@@ -374,15 +396,15 @@ _SUMMED = (
 )
 
 
-def _metrics(files: pa.Table, written: WriteResult) -> dict[str, int]:
-    sizes = sorted(each.size_bytes for each in written.files) or [0]
-    vectors = files["deletion_vector"]
+def _metrics(moved: MovedGroups) -> dict[str, int]:
+    adds, removes = tuple(moved.adds), tuple(moved.removes)
+    sizes = sorted(each.size_bytes for each in adds) or [0]
     return {
-        "numAddedFiles": len(written.files),
-        "numAddedBytes": written.num_bytes,
-        "numRemovedFiles": files.num_rows,
-        "numRemovedBytes": pc.sum(files["size_bytes"]).as_py(),
-        "numDeletionVectorsRemoved": len(vectors) - vectors.null_count,
+        "numAddedFiles": len(adds),
+        "numAddedBytes": sum(sizes),
+        "numRemovedFiles": len(removes),
+        "numRemovedBytes": sum(each.size_bytes or 0 for each in removes),
+        "numDeletionVectorsRemoved": sum(each.deletion_vector is not None for each in removes),
         "minFileSize": sizes[0],
         "p25FileSize": sizes[len(sizes) // 4],
         "p50FileSize": sizes[len(sizes) // 2],

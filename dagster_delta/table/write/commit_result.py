@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_delta.errors import ConcurrentTransaction
+
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -48,3 +50,23 @@ class AppTransaction:
     after: int | None
     """Version that the table must record before; None if it must record none. Another version means
     that another writer has already done a part of the work."""
+
+    def check(self, found: int | None, *, table: str, version: int | None) -> None:
+        """Check that the work has not been done by another run.
+
+        Args:
+            found: the version that the table records for the application.
+            table: URI of the table, for the message.
+            version: of the table.
+
+        Raises:
+            ConcurrentTransaction: it is another one than `after`.
+        """
+        if found != self.after:
+            raise ConcurrentTransaction(
+                f"the application {self.app_id!r} was to go on from version {self.after}, and the "
+                f"table has it at {found}: another run of it was faster; plan the work again from "
+                "there",
+                table=table,
+                version=version,
+            )

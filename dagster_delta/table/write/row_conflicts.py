@@ -40,10 +40,13 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 
 __all__ = [
+    "HiddenRows",
     "RowChange",
     "UnitedChange",
-    "superseded_vectors",
+    "hiding",
+    "removal",
     "unite_row_changes",
+    "vector_files",
     "winners_of_rows",
 ]
 
@@ -73,6 +76,9 @@ class UnitedChange:
     removes: tuple[RemoveFile, ...]
     new_files: tuple[str, ...]
     """Files that were made for the vectors, relative to the table root."""
+    superseded: frozenset[str]
+    """Files that were made for the change and that it refers to no more, relative to the table
+    root."""
 
 
 def unite_row_changes(
@@ -116,7 +122,7 @@ def winners_of_rows(
     Raises:
         CorruptLog: a commit is damaged.
     """
-    if facts.isolation_level != "WriteSerializable" or conflict.kind not in _ABOUT_ROWS:
+    if facts.isolation_level == "Serializable" or conflict.kind not in _ABOUT_ROWS:
         return None
     winners = [decode_commit(data, version=version) for version, data in commits]
     if any(winner.protocol or winner.metadata for winner in winners):
@@ -125,18 +131,13 @@ def winners_of_rows(
     return winners if check_conflicts(others, winners) is None else None
 
 
-def superseded_vectors(before: Iterable[AddFile], after: Iterable[AddFile]) -> set[str]:
-    """Files of deletion vectors that only the former adds name, relative to the table root."""
-    return set(_vector_files(before)) - set(_vector_files(after))
-
-
 def _on_top_of(
     store: ObjectStore,
     configuration: TableConfiguration,
     change: RowChange,
     winners: Iterable[CommitActions],
 ) -> UnitedChange | None:
-    hidden = _HiddenRows(store)
+    hidden = HiddenRows(store)
     removed = {remove.path: remove for remove in change.removes}
     latest: dict[str, AddFile] = {}
     for winner in winners:
@@ -154,7 +155,8 @@ def _on_top_of(
     return _united(store, configuration, change, latest, hidden)
 
 
-def _vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
+def vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
+    """The files that hold the deletion vectors of some files, relative to the table root."""
     for add in adds:
         vector = add.deletion_vector
         if vector is not None and vector.storage_type != "i":
@@ -177,7 +179,7 @@ def _united(
     configuration: TableConfiguration,
     change: RowChange,
     latest: Mapping[str, AddFile],
-    hidden: _HiddenRows,
+    hidden: HiddenRows,
 ) -> UnitedChange | None:
     removed = {remove.path: remove for remove in change.removes}
     mine = {add.path: add for add in change.adds if add.path in latest}
@@ -197,24 +199,31 @@ def _united(
     stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
     descriptors = dict(zip(kept, stored.descriptors, strict=True))
     adds = tuple(
-        _hiding(latest[add.path], descriptors[add.path], counts[add.path])
+        _changed(hiding(latest[add.path], descriptors[add.path], counts[add.path]))
         if add.path in descriptors
         else add
         for add in change.adds
         if add.path not in emptied
     )
-    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in change.removes)
-    return UnitedChange(adds, removes, stored.paths)
+    removes = tuple(removal(remove, latest.get(remove.path)) for remove in change.removes)
+    superseded = frozenset(vector_files(change.adds)) - frozenset(vector_files(adds))
+    return UnitedChange(adds, removes, stored.paths, superseded)
 
 
-def _hiding(add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int) -> AddFile:
+def hiding(add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int) -> AddFile:
+    """A file of so many rows, deleted ones included, with another deletion vector."""
     # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A winner
     # that gave the file no vector may have left it with other statistics.
     stats = with_record_count(add.stats, num_rows, tight_bounds=False)
-    return msgspec.structs.replace(add, deletion_vector=descriptor, stats=stats, data_change=True)
+    return msgspec.structs.replace(add, deletion_vector=descriptor, stats=stats)
 
 
-def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
+def _changed(add: AddFile) -> AddFile:
+    return msgspec.structs.replace(add, data_change=True)
+
+
+def removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
+    """The removal of a file in the form that a concurrent commit has given it, if any has."""
     # Spec: a remove names the vector of the logical file that it removes.
     if theirs is None:
         return remove
@@ -228,7 +237,7 @@ def _num_rows(add: AddFile) -> int:
     return count
 
 
-class _HiddenRows:
+class HiddenRows:
     """The rows that deletion vectors hide, each vector loaded once."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -236,6 +245,7 @@ class _HiddenRows:
         self._known: dict[str, BitMap64] = {}
 
     def rows(self, descriptor: DeletionVectorDescriptor | None, path: str) -> BitMap64:
+        """The rows that a vector hides in the data file with this path; none without a vector."""
         if descriptor is None:
             return BitMap64()
         key = descriptor.unique_id

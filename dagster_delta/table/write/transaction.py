@@ -6,14 +6,13 @@ Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
     CommitRetriesExhausted,
-    ConcurrentTransaction,
     ConditionalPutUnsupported,
     InvalidArgument,
     InvalidTable,
@@ -35,6 +34,7 @@ from dagster_delta.protocol.features.row_tracking import (
     materialized_columns,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.log.conflict_checker import (
     ReadScope,
@@ -58,7 +58,8 @@ from dagster_delta.table.write.committer import (
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.write.row_conflicts import SelectsRows
+    from dagster_delta.table.write.moved_groups import MovedGroups
+    from dagster_delta.table.write.row_conflicts import SelectsRows, UnitedChange
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
@@ -86,6 +87,7 @@ class Transaction:
     _staged: TableConfiguration | None = field(default=None, init=False)
     _reads: ReadScope = field(default_factory=ReadScope, init=False)
     _selects: SelectsRows | None = field(default=None, init=False)
+    _moved: MovedGroups | None = field(default=None, init=False)
     _adds: list[AddFile] = field(default_factory=list, init=False)
     _removes: list[RemoveFile] = field(default_factory=list, init=False)
     _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
@@ -192,16 +194,21 @@ class Transaction:
         """Remove logical files from the table."""
         self._removes.extend(removes)
 
+    def stage_moved(self, moved: MovedGroups) -> None:
+        """Replace groups of files, of which those that others change meanwhile may be left out."""
+        self._moved = moved
+        self.stage_written(moved.adds)
+        self.stage_removed(moved.removes)
+
     def declare_row_ids_kept(self) -> None:
         """Declare that every row moved to another file keeps its row id, and its row commit version
-        unless it changes. Otherwise a commit that writes and removes files says that ids were lost.
+        unless it changes; otherwise such a commit says that ids were lost.
         """
         self._keeps_row_ids = True
 
     def protect_earlier_checkpoints(self) -> None:
-        """Protect the checkpoints before the commit until all of them can be deleted at once.
-
-        The configuration that is staged must support `checkpointProtection`.
+        """Protect the checkpoints before the commit until all of them can be deleted at once. The
+        staged configuration must support `checkpointProtection`.
         """
         self._protects_checkpoints = True
 
@@ -219,14 +226,7 @@ class Transaction:
         found = None
         if self.snapshot is not None:
             found = self.snapshot.transaction_version(progress.app_id)
-        if found != progress.after:
-            raise ConcurrentTransaction(
-                f"the application {progress.app_id!r} was to go on from version {progress.after}, "
-                f"and the table has it at {found}: another run of it was faster; plan the work "
-                "anew from there",
-                table=self.store.location.uri,
-                version=self.read_version,
-            )
+        progress.check(found, table=self.store.location.uri, version=self.read_version)
         self.record_application(progress.app_id, progress.version)
 
     def stage_domain(self, domain: DomainMetadata) -> None:
@@ -261,7 +261,7 @@ class Transaction:
         operation: str,
         *,
         parameters: Mapping[str, object] | None = None,
-        metrics: Mapping[str, int | str] | None = None,
+        metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
         user_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
         """Commit the change as the next version, rebased on concurrent commits where that is safe.
@@ -269,7 +269,7 @@ class Transaction:
         Args:
             operation: what was done, by the name other engines know.
             parameters: of the operation.
-            metrics: of the operation.
+            metrics: of the operation, or what counts them when the files to commit are known.
             user_info: kept in the commitInfo beside ours.
 
         Raises:
@@ -296,21 +296,16 @@ class Transaction:
         operation: str,
         *,
         parameters: Mapping[str, object] | None = None,
-        metrics: Mapping[str, int | str] | None = None,
+        metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
         user_info: Mapping[str, object] | None = None,
     ) -> CommitResult | Conflicted:
-        """Like `commit`, but returns a conflict, and keeps the files written for the change.
-
-        Raises:
-            CommitRetriesExhausted, CommitStateUnknown, CorruptLog, InvalidArgument,
-            UnsupportedFeature, StorageFailure: see `commit`.
-        """
-        metrics = dict(metrics or {})
+        """Like `commit`, but returns a conflict, and keeps the files written for the change."""
         while True:
-            outcome = self._put(operation, parameters or {}, metrics, user_info or {})
+            counted = dict((metrics() if callable(metrics) else metrics) or {})
+            outcome = self._put(operation, parameters or {}, counted, user_info or {})
             if isinstance(outcome, Committed):
                 newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
-                return CommitResult(outcome.version, metrics, newest)
+                return CommitResult(outcome.version, counted, newest)
             with self.created_files:
                 if not self._unite_with(outcome):
                     return outcome
@@ -344,15 +339,11 @@ class Transaction:
         return outcome
 
     def _unite_with(self, lost: Conflicted) -> bool:
-        """Whether a change of single rows was moved on top of commits about other rows."""
-        if self.snapshot is None or self._selects is None or self._staged is not None:
+        """Whether the change was moved on top of commits about other rows."""
+        changes_rows = self._selects is not None or self._moved is not None
+        if self.snapshot is None or not changes_rows or self._staged is not None:
             return False
-        from dagster_delta.table.write.row_conflicts import (
-            RowChange,
-            superseded_vectors,
-            unite_row_changes,
-            winners_of_rows,
-        )
+        from dagster_delta.table.write.row_conflicts import winners_of_rows
 
         # Each of the commits that have followed by now would be another conflict.
         newer = read_commits_after(self.store, lost.winner.version, at_most=MAX_ATTEMPTS)
@@ -360,18 +351,24 @@ class Transaction:
         winners = winners_of_rows(lost.conflict, commits, self._facts(self._contents()))
         if winners is None:
             return False
-        change = RowChange(self._adds, self._removes, self._reads, self._selects)
-        united = unite_row_changes(self.store, self.configuration, change, winners)
+        united = self._united(winners)
         if united is None:
             return False
         self.created_files.add(united.new_files)
         checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
         self.snapshot = self.snapshot.advance(commits, checksum=checksum)
-        self.created_files.delete(
-            keep=set(self.created_files.paths) - superseded_vectors(self._adds, united.adds)
-        )
+        self.created_files.delete(keep=set(self.created_files.paths) - united.superseded)
         self._adds, self._removes = list(united.adds), list(united.removes)
         return True
+
+    def _united(self, winners: Sequence[CommitActions]) -> UnitedChange | None:
+        if self._moved is not None:
+            return self._moved.unite(self.store, self.configuration, winners)
+        from dagster_delta.table.write.row_conflicts import RowChange, unite_row_changes
+
+        assert self._selects is not None  # noqa: S101
+        change = RowChange(self._adds, self._removes, self._reads, self._selects)
+        return unite_row_changes(self.store, self.configuration, change, winners)
 
     def rebase_on(self, snapshot: Snapshot) -> Transaction:
         """The same change planned on another snapshot, without its configuration change.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,11 +22,16 @@ import pyarrow.compute as pc
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
-from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, reported, settle_reports
+from dagster_delta.engines.spark.executor_reports import (
+    REPORT_SCHEMA,
+    Reports,
+    report,
+    reported,
+    settle_reports,
+)
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
-from dagster_delta.engines.spark.write.tasks import WriteDetail, report_result, result_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
@@ -35,15 +41,15 @@ if TYPE_CHECKING:
 
 __all__ = ["compact_on_spark", "sort_on_spark"]
 
-_GROUP_SCHEMA = "files binary"
+_GROUP_SCHEMA = "position int, files binary"
 _PLACE = "__zorder_place"
 _UNCOUNTED_SHARE = 0.01
 
 
 def compact_on_spark(
     groups: Sequence[ReadPlan], spec: WriteSpec, *, session: SparkSession
-) -> WriteResult:
-    """New files with the rows of the groups, each group written by one task.
+) -> list[WriteResult]:
+    """New files with the rows of each group, which is written by one task.
 
     Args:
         groups: files that belong together; of one table.
@@ -59,11 +65,35 @@ def compact_on_spark(
     task = _CompactionTask(
         first.store.location, first.version, first.configuration, first.columns, spec
     )
-    encoded = pa.table({"files": pa.array([_encode(each.files) for each in groups], pa.binary())})
+    encoded = pa.table(
+        {
+            "position": pa.array(range(len(groups)), pa.int32()),
+            "files": pa.array([_encode(each.files) for each in groups], pa.binary()),
+        }
+    )
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
     with executor_failures(table=spec.location.uri):
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
-    return result_of(settle_reports(reports, WriteDetail, first.store))
+    return _by_group(settle_reports(reports, _CompactedGroup, first.store))
+
+
+class _CompactedGroup(msgspec.Struct, frozen=True):
+    """What a task reports of a group besides its files."""
+
+    position: int
+    paths: tuple[str, ...]
+    """Of the new files, as in the log."""
+    num_rows: int
+
+
+def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
+    files = {each.path: each for each in reports.files}
+    results = []
+    for group in sorted(reports.details, key=attrgetter("position")):
+        written = tuple(files[path] for path in group.paths)
+        num_bytes = sum(each.size_bytes for each in written)
+        results.append(WriteResult(written, group.num_rows, num_bytes))
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +110,16 @@ class _CompactionTask:
         store = None
         for batch in batches:
             store = store or open_store(self.location.uri, self.location.options)
-            for group in batch.column(0).to_pylist():
+            for position, files in zip(*(each.to_pylist() for each in batch.columns), strict=True):
                 plan = ReadPlan(
-                    store, self.version, self.configuration, _decode(group), self.columns
+                    store, self.version, self.configuration, _decode(files), self.columns
                 )
-                yield reported(partial(self._compact, plan))
+                yield reported(partial(self._compact, position, plan))
 
-    def _compact(self, plan: ReadPlan) -> Any:
-        return report_result(ArrowEngine().compact([plan], self.spec))
+    def _compact(self, position: int, plan: ReadPlan) -> pa.RecordBatch:
+        (written,) = ArrowEngine().compact([plan], self.spec)
+        paths = tuple(each.path for each in written.files)
+        return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
 
 
 def _encode(files: Any) -> bytes:
