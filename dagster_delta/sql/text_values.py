@@ -10,7 +10,6 @@ import decimal
 import re
 import zoneinfo
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -114,7 +113,7 @@ def _whole_number(bits: int) -> Callable[[str], int]:
     return read
 
 
-def _floating(arrow_type: Any) -> Callable[[str], object]:
+def _floating(arrow_type: pa.DataType) -> Callable[[str], object]:
     def read(text: str) -> object:
         special = "nan" if text in ("+NaN", "-NaN") else _NOT_FINITE.get(text.lower())
         if special is not None:

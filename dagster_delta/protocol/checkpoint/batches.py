@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +37,7 @@ class FileBatch:
 
     files: pa.Table
     """`pa.Table` with the requested columns of LIVE_FILE_SCHEMA."""
-    statistics: Callable[[Sequence[StatisticsColumn]], Any]
+    statistics: Callable[[Sequence[StatisticsColumn]], pa.Table]
     """Returns the statistics table of the files, one row per file in order, for some of the
     requested columns."""
 
@@ -55,7 +54,9 @@ def batches_of_files(files: pa.Table, names: Sequence[str]) -> Iterator[FileBatc
         yield FileBatch(some.select(list(names)), _statistics_of_texts(some["stats"]))
 
 
-def _statistics_of_texts(texts: pa.ChunkedArray) -> Callable[[Sequence[StatisticsColumn]], Any]:
+def _statistics_of_texts(
+    texts: pa.ChunkedArray,
+) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
     return lambda columns: parse_statistics_json(texts, columns)
 
 
@@ -135,7 +136,7 @@ def _columns(batch: _AddBatch, names: Sequence[str], keep: pa.BooleanArray) -> p
 
 def _statistics_of_batch(
     batch: _AddBatch, keep: pa.BooleanArray
-) -> Callable[[Sequence[StatisticsColumn]], Any]:
+) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
     def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
         with corruption_named(batch.path):
             return checkpoint_statistics(batch, keep, columns)

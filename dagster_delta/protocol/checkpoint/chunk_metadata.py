@@ -26,12 +26,15 @@ import io
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["ChunkBounds", "ChunkStatistics", "check_chunks", "unread_file"]
 
@@ -49,7 +52,7 @@ _MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
 _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
 
 
-def check_chunks(reader: Any, source: Any) -> None:
+def check_chunks(reader: pq.core.ParquetReader, source: pa.NativeFile) -> None:
     """Check that `RowGroupMetaData.column` can be called for every column of every row group.
 
     Arrow checks all chunks, and catches exceptions, before it prefetches bytes. Here it prefetches
@@ -73,7 +76,7 @@ def check_chunks(reader: Any, source: Any) -> None:
             raise
 
 
-def unread_file(size_bytes: int) -> Any:
+def unread_file(size_bytes: int) -> pa.PythonFile:
     """A `pyarrow.NativeFile` of which only the size is known."""
     return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
 
@@ -97,7 +100,7 @@ class ChunkStatistics:
             statistics are unknown.
     """
 
-    def __init__(self, metadata: Any, footer: bytes) -> None:
+    def __init__(self, metadata: pq.FileMetaData, footer: bytes) -> None:
         self.metadata = metadata
         self._footer = footer
 

@@ -11,7 +11,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ from dagster_delta.protocol.checkpoint.chunk_metadata import (
     unread_file,
 )
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["ParquetFooter", "copy_sealed", "read_footer", "sealed", "with_sealed_footer"]
 
@@ -50,7 +53,7 @@ def with_sealed_footer(file: bytes) -> bytes:
     return b"".join((view[:start], sealed(view[start:-_END_BYTES]), view[start:]))
 
 
-def copy_sealed(file: Path, sink: Any) -> int:
+def copy_sealed(file: Path, sink: pa.NativeFile) -> int:
     """Write a whole file from the local disk with the checksum added, a few megabytes at a time.
 
     Args:
@@ -78,19 +81,19 @@ def copy_sealed(file: Path, sink: Any) -> int:
 class ParquetFooter:
     """The footer of a file."""
 
-    metadata: Any
+    metadata: pq.FileMetaData
     """`pyarrow.parquet.FileMetaData` whose column chunks are safe to read."""
     statistics: ChunkStatistics
     """Use these instead of those of the metadata."""
-    _reader: Any
+    _reader: pq.core.ParquetReader
 
     @property
-    def schema_arrow(self) -> Any:
+    def schema_arrow(self) -> pa.Schema:
         """`pyarrow.Schema`."""
         return self._reader.schema_arrow
 
 
-def read_footer(handle: Any, **options: Any) -> ParquetFooter:
+def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     """The footer of an open file, in one request.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,7 +25,9 @@ _FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
 
 
-def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -> Any:
+def open_parquet_reader(
+    source: pa.NativeFile | pa.PythonFile, **options: object
+) -> pq.core.ParquetReader:
     """A `pyarrow.parquet.core.ParquetReader` over an open file.
 
     `pyarrow.parquet.ParquetFile` wraps the same reader and accepts no memory pool; it calls the

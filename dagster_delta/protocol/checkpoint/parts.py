@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +29,7 @@ class ActionFile:
         first: `pa.Table` with the first actions; it has every column of later tables.
     """
 
-    def __init__(self, sink: Any, first: pa.Table) -> None:
+    def __init__(self, sink: str | pa.NativeFile, first: pa.Table) -> None:
         import pyarrow.parquet as pq
 
         self._empty = first.slice(0, 0)

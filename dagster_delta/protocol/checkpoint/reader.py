@@ -135,7 +135,7 @@ class CheckpointPart:
 
     def __init__(
         self,
-        open_input: Callable[[], Any],
+        open_input: Callable[[], pa.NativeFile],
         path: str,
         *,
         is_remote: bool = False,
@@ -218,7 +218,7 @@ class CheckpointPart:
                 _take_table_action(found, kind, action)
         return found
 
-    def _rows_of(self, kinds: set[str]) -> Iterator[tuple[str, Any]]:
+    def _rows_of(self, kinds: set[str]) -> Iterator[tuple[str, object]]:
         expected = {kind: self._num_actions(kind) for kind in kinds}
         wanted = {kind for kind in kinds if expected[kind] != 0}
         if not wanted:
@@ -381,7 +381,7 @@ class CheckpointPart:
     def _read_adds(
         self, sources: Mapping[str, str], types: Mapping[str, pa.DataType], keep: pa.BooleanArray
     ) -> dict[str, pa.ChunkedArray]:
-        chunks: dict[str, list[Any]] = {name: [] for name in sources}
+        chunks: dict[str, list[pa.Array]] = {name: [] for name in sources}
         start, kept = 0, self._kept_bytes()
         for batch in self.batches([f"add.{source}" for source in sources.values()]):
             structs = batch.column("add")
@@ -454,7 +454,7 @@ def _nulls(length: int, data_type: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(length, data_type)])
 
 
-def _take_table_action(found: TableActions, kind: str, action: Any) -> None:
+def _take_table_action(found: TableActions, kind: str, action: object) -> None:
     match kind:
         case "protocol":
             found.protocol = msgspec.convert(action, Protocol)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -96,7 +95,7 @@ _SIDECAR = pa.struct(
 
 _ROW_GROUP_ROWS = 250_000
 
-WRITING_OPTIONS: Mapping[str, Any] = {
+WRITING_OPTIONS: Mapping[str, str | bool] = {
     "compression": "snappy",
     "store_decimal_as_integer": True,
     "store_schema": False,
@@ -173,7 +172,7 @@ def file_actions(state: CheckpointState) -> pa.Table:
 def _add_column(state: CheckpointState) -> pa.StructArray:
     files, properties = state.live_files, state.configuration.properties
     indexed = statistics_columns(state.configuration)
-    columns: dict[str, Any] = {
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "path": files["path"],
         "partitionValues": files["partition_values"],
         "size": files["size_bytes"],
@@ -241,7 +240,7 @@ def other_actions(
         sidecars: files of a V2 checkpoint that hold the file actions.
     """
     domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
-    rows: list[tuple[str, Any, list[object]]] = [
+    rows: list[tuple[str, pa.DataType, list[object]]] = [
         ("protocol", _PROTOCOL, [_protocol_row(state.configuration.protocol)]),
         ("metaData", _METADATA, [_metadata_row(state.configuration.metadata)]),
         ("txn", _TRANSACTION, [_transaction_row(each) for each in state.transactions]),

@@ -102,7 +102,7 @@ def with_existing_default(field: StructField, value: object) -> StructField:
     return replace(field, metadata={**field.metadata, EXISTING_DEFAULT_KEY: spelled})
 
 
-def existing_default(field: StructField) -> Any:
+def existing_default(field: StructField) -> pa.Scalar | None:
     """The value of a field in files that lack it.
 
     Returns:

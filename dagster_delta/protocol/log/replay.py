@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -192,7 +192,7 @@ class HiddenFiles:
         self._paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in keys])
 
     def rows_to_keep(
-        self, paths: pa.ChunkedArray, deletion_vectors: Callable[[Any], Any]
+        self, paths: pa.ChunkedArray, deletion_vectors: Callable[[pa.BooleanArray], pa.ChunkedArray]
     ) -> pa.BooleanArray | None:
         """Which rows no newer action replaces: a `pa.BooleanArray`, or None if all are kept.
 

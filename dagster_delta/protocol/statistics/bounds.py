@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -87,7 +86,7 @@ class ArrowLogic:
         """Where one is true."""
         return pc.or_(left, right)
 
-    def negated(self, value: Any) -> Any:
+    def negated(self, value: pa.BooleanArray) -> pa.BooleanArray:
         """Where it is false."""
         return pc.invert(value)
 

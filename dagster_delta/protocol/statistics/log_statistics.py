@@ -9,7 +9,7 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -38,12 +38,14 @@ class LoggedAdds(Protocol):
     def has(self, *path: str) -> bool:
         """Whether there is a column at this path of names."""
 
-    def read_adds(self, columns: Sequence[str], keep: pa.BooleanArray) -> dict[str, Any]:
+    def read_adds(
+        self, columns: Sequence[str], keep: pa.BooleanArray
+    ) -> dict[str, pa.ChunkedArray]:
         """Columns of LIVE_FILE_SCHEMA in the chosen rows, each as a `pa.ChunkedArray`."""
 
     def read_parsed_statistics(
         self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
-    ) -> Any:
+    ) -> pa.ChunkedArray | None:
         """`add.stats_parsed` of the chosen rows with the leaves at these paths."""
 
 
@@ -105,14 +107,14 @@ def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.Ch
     return pa.chunked_array([pc.replace_with_mask(_whole(texts), absent, spelled)])
 
 
-def _spell(statistics: Mapping[str, Any] | None) -> str | None:
+def _spell(statistics: Mapping[str, object] | None) -> str | None:
     if statistics is None:
         return None
     named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
     return _ENCODER.encode(_plain(named)).decode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     # Omit values that JSON cannot represent: unknown statistics are always correct.
     match value:
         case dict():

@@ -237,7 +237,7 @@ class _Decoder:
         self._decode = msgspec.json.Decoder(self._row_type).decode
         self._unknown = self._row_type()
 
-    def decode(self, texts: Sequence[str | None]) -> list[Any]:
+    def decode(self, texts: Sequence[str | None]) -> list[msgspec.Struct]:
         """One row object per text."""
         if self._has_odd_names:
             return [self._decode_leniently(text or "") for text in texts]
@@ -250,7 +250,7 @@ class _Decoder:
                 rows.append(self._decode_leniently(text or ""))
         return rows
 
-    def _decode_leniently(self, text: str) -> Any:
+    def _decode_leniently(self, text: str) -> msgspec.Struct:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
             msgspec.json.decode(text)  # if the end is damaged, discard the beginning too
@@ -258,7 +258,7 @@ class _Decoder:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return self._unknown
 
-    def arrays(self, rows: list[Any]) -> list[pa.Array]:
+    def arrays(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array]:
         """The columns of the statistics table."""
         tight_bounds = boolean_column(self._values(rows, "tightBounds"))
         arrays = [parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
@@ -279,7 +279,7 @@ class _Decoder:
             arrays.append(pc.coalesce(*counts))
         return arrays
 
-    def _values(self, rows: list[Any], *path: str) -> list[Any]:
+    def _values(self, rows: Sequence[msgspec.Struct], *path: str) -> list[Any]:
         attributes = []
         tree: Any = self._tree
         for depth, name in enumerate(path):
@@ -312,7 +312,7 @@ def _has_odd_names(tree: _Tree) -> bool:
     )
 
 
-def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
+def _plant(tree: _Tree, path: Sequence[str], leaf: object) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = leaf
@@ -320,7 +320,7 @@ def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
 
 def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
     """A struct that decodes exactly the tree; its attributes are `f0`, `f1`, … in tree order."""
-    fields: list[tuple[str, Any, Any]] = []
+    fields: list[tuple[str, object, object]] = []
     for index, node in enumerate(tree.values()):
         if isinstance(node, dict):
             nested = _define_struct(node)
@@ -331,11 +331,11 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 
-def _fill(row_type: type[Any], tree: _Tree, text: msgspec.Raw) -> Any:
+def _fill(row_type: type[msgspec.Struct], tree: _Tree, text: msgspec.Raw) -> msgspec.Struct:
     """The struct filled with the fitting values of a JSON object; numbers are parsed from their
     text.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     with contextlib.suppress(msgspec.ValidationError):
         found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         for index, (name, node) in enumerate(tree.items()):

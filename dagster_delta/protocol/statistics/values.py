@@ -30,7 +30,7 @@ _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticErr
 _SPECIAL_FLOATS = {"NaN", "Infinity", "-Infinity"}
 
 
-def json_type(data_type: DataType) -> Any:
+def json_type(data_type: DataType) -> object:
     """The Python type to decode a JSON minimum or maximum of the type into. Raises nothing."""
     if isinstance(data_type, DecimalType):
         return decimal.Decimal | None  # from the text of the number, to avoid a double
@@ -66,7 +66,7 @@ def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Arr
         return array_of([_or_unknown(parse, each, data_type) for each in values], data_type)
 
 
-def _or_unknown(parse: Callable[[Any], Any], value: Any, data_type: DataType) -> Any:
+def _or_unknown(parse: Callable[[Any], Any], value: object, data_type: DataType) -> object:
     if value is None:
         return None
     try:

@@ -6,7 +6,6 @@ Spec: Schema Serialization Format.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -254,7 +253,8 @@ def _is_list(arrow_type: pa.DataType) -> bool:
 
 
 _PARAMETRIC: tuple[
-    tuple[Callable[[Any], bool], Callable[[Any, tuple[str, ...]], DataType | None]], ...
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, tuple[str, ...]], DataType | None]],
+    ...,
 ] = (
     (
         pa.types.is_timestamp,
