@@ -14,7 +14,7 @@ __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
 
 
 def open_store(
-    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    uri: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None
 ) -> ObjectStore:
     """The store rooted at `uri`, which need not exist yet; nothing is read to open it.
 

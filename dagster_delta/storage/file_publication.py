@@ -6,8 +6,6 @@ names, and VACUUM removes those that a crash left behind.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH120
-# os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import ctypes
 import errno
 import functools
@@ -15,7 +13,10 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH120
+# os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -103,7 +104,7 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
     @classmethod
     def begin(
         cls, target: str, *, fsync: bool, failure: Callable[[OSError], StorageFailure]
-    ) -> Any:
+    ) -> Self:
         """Open a stream into a temporary file beside `target`. Parent directories are created.
 
         Args:
@@ -120,12 +121,12 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
         return stream
 
     @classmethod
-    def _open(cls, target: str, temporary: str) -> Any:
+    def _open(cls, target: str, temporary: str) -> Self:
         stream = cls(temporary, "wb")
         stream._target, stream._temporary = target, temporary
         return stream
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | pa.Buffer) -> int:
         """Append bytes. Raises StorageFailure."""
         try:
             return int(super().write(data))

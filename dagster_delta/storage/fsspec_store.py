@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -24,6 +24,9 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+
+if TYPE_CHECKING:
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 __all__ = ["FsspecStore"]
 
@@ -46,7 +49,7 @@ class FsspecStore:
         StorageFailure: the package that serves the protocol is not installed.
     """
 
-    def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
         self._root = location.rstrip("/")
         self._scheme = scheme_of(location) or ""
         self._location = StoreLocation(uri=self._root, options=dict(options or {}))
@@ -125,7 +128,7 @@ class FsspecStore:
         for path in paths:
             self._refuse(path)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.NativeFile:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
         with self._requests(path):
             found = self._find(path)
@@ -135,7 +138,7 @@ class FsspecStore:
             opened = self._file_system.open(found, "rb")
         return pa.PythonFile(_OpenedObject(opened, partial(self._requests, path)), mode="r")
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> NoReturn:
         """Refused. Raises ConditionalPutUnsupported."""
         self._refuse(path)
 
@@ -195,7 +198,9 @@ class _OpenedObject:
     Arrow's decoder passes its errors on unchanged.
     """
 
-    def __init__(self, file: Any, requests: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, file: AbstractBufferedFile, requests: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._file = file
         self._requests = requests
 
@@ -219,7 +224,9 @@ class _OpenedObject:
             self._file.close()
 
 
-def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) -> Any:
+def _open_file_system(
+    scheme: str, location: str, options: Mapping[str, object]
+) -> AbstractFileSystem:
     import fsspec
 
     try:

@@ -24,7 +24,6 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -66,7 +65,7 @@ class LocalStore:
     """
 
     def __init__(
-        self, location: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+        self, location: str | os.PathLike[str], options: Mapping[str, object] | None = None
     ) -> None:
         self._root = local_root(os.fspath(location))
         self._location = StoreLocation(uri=self._root, options=dict(options or {}))
@@ -202,7 +201,7 @@ class LocalStore:
             except OSError as error:
                 raise self._missing_or_failure(error, path) from error
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.OSFile:
         """The file as a `pyarrow.OSFile`.
 
         It is not memory-mapped: mapping reads Parquet no faster, and if a mapped file is truncated
@@ -215,7 +214,7 @@ class LocalStore:
         except OSError as error:
             raise self._missing_or_failure(error, path) from error
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> FileInProgress:
         """A `pyarrow.NativeFile`. The file appears under its name when it is closed.
 
         Its `write` and `close` raise StorageFailure.

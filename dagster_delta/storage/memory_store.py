@@ -11,7 +11,7 @@ import functools
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Self
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -131,11 +131,11 @@ class MemoryStore:
             with self._objects.lock:
                 self._objects.by_path.pop(key, None)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.BufferReader:
         """The object as a `pyarrow.BufferReader`. Raises FileNotFoundError."""
         return pa.BufferReader(self.read(path))
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> pa.NativeFile:
         """A `pyarrow.NativeFile`. The object appears when it is closed."""
         return _ObjectInProgress.begin(self, check_relative_path(path))
 
@@ -178,7 +178,7 @@ class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
     _publish: Callable[[bytes], None] | None = None
 
     @classmethod
-    def begin(cls, store: MemoryStore, path: str) -> Any:
+    def begin(cls, store: MemoryStore, path: str) -> Self:
         stream = cls()
         stream._publish = functools.partial(store.put, path)
         return stream

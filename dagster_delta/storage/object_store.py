@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "StoreLocation"]
 
@@ -36,7 +39,7 @@ class StoreLocation:
 
     uri: str
     """URI of the table's root."""
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
     """Storage options as the user gave them; they may hold secrets and are never shown."""
 
     def __repr__(self) -> str:
@@ -94,13 +97,13 @@ class ObjectStore(Protocol):
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects; a missing object is no error."""
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.NativeFile:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does.
 
         Reading from it may raise OSError as well: see `parquet_reader.storage_failure`.
         """
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> pa.NativeFile:
         """A `pyarrow.NativeFile` to write a new object. The object appears when it is closed.
 
         Its `write` and `close` raise StorageFailure if the store refused or failed.

@@ -11,11 +11,17 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.s3_options import S3Settings
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+    from botocore.credentials import ReadOnlyCredentials
+    from botocore.session import Session
+    from pyarrow.fs import S3FileSystem
 
 __all__ = ["S3Connection", "connect"]
 
@@ -39,7 +45,7 @@ class S3Connection:
         self._session = _session(settings)
         self.client = _create_client(self._session, settings)
         """A `botocore` client of S3."""
-        self._file_system: tuple[object, Any] | None = None
+        self._file_system: tuple[object, S3FileSystem] | None = None
         self._lock = threading.Lock()
         self.buckets_probed: dict[str, bool] = {}
         """Bucket → whether a probe showed that it honours conditional puts."""
@@ -50,7 +56,7 @@ class S3Connection:
         host = urlsplit(self.client.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
-    def file_system(self) -> Any:
+    def file_system(self) -> S3FileSystem:
         """A `pyarrow.fs.S3FileSystem` with the current credentials."""
         credentials = None if self._settings.anonymous else self._session.get_credentials()
         frozen = None if credentials is None else credentials.get_frozen_credentials()
@@ -59,14 +65,14 @@ class S3Connection:
                 self._file_system = (frozen, self._create_file_system(frozen))
             return self._file_system[1]
 
-    def _create_file_system(self, credentials: Any) -> Any:
+    def _create_file_system(self, credentials: ReadOnlyCredentials | None) -> S3FileSystem:
         try:
             from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
         except ImportError as error:
             raise StorageFailure(
                 "This build of pyarrow has no S3 support; install the full package"
             ) from error
-        arguments: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "region": self.client.meta.region_name,
             # It waits longer after each attempt, with random jitter.
             "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
@@ -97,7 +103,7 @@ def connect(settings: S3Settings) -> S3Connection:
     return S3Connection(settings)
 
 
-def _session(settings: S3Settings) -> Any:
+def _session(settings: S3Settings) -> Session:
     try:
         import botocore.session
     except ImportError as error:
@@ -110,7 +116,7 @@ def _session(settings: S3Settings) -> Any:
     return session
 
 
-def _create_client(session: Any, settings: S3Settings) -> Any:
+def _create_client(session: Session, settings: S3Settings) -> BaseClient:
     from botocore import UNSIGNED
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

@@ -72,7 +72,7 @@ class S3Settings:
     """`etag`: the provider is known to honour `If-None-Match`; `disabled`: it does not."""
 
 
-def parse_s3_options(options: Mapping[str, Any]) -> S3Settings:
+def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
     """The settings for the options.
 
     Raises:
@@ -92,7 +92,7 @@ def parse_s3_options(options: Mapping[str, Any]) -> S3Settings:
     return settings
 
 
-def _flattened(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _flattened(options: Mapping[str, object]) -> list[tuple[str, object]]:
     # The nested names come first, so that the plain ones override them.
     config = _mapping(options, "config_kwargs")
     style = _mapping(config, "s3").get("addressing_style")
@@ -101,7 +101,7 @@ def _flattened(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return pairs + list(options.items())
 
 
-def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(options: Mapping[str, object], name: str) -> Mapping[str, Any]:
     value = options.get(name)
     if value is None:
         return {}

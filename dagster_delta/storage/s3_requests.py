@@ -12,10 +12,13 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 __all__ = ["S3Requests", "error_code", "error_status"]
 
@@ -129,11 +132,11 @@ class S3Requests:
         )
 
 
-def error_status(error: Any) -> int:
+def error_status(error: ClientError) -> int:
     """HTTP status of a botocore `ClientError`."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def error_code(error: Any) -> str:
+def error_code(error: ClientError) -> str:
     """Code of a botocore `ClientError`, as S3 spells it."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))

@@ -57,7 +57,7 @@ class S3Store:
         StorageFailure: the S3 client is not installed.
     """
 
-    def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
         self._scheme = scheme_of(location) or "s3"
         self._bucket, prefix = _split(location)
         self._prefix = f"{prefix}/" if prefix else ""
@@ -165,13 +165,13 @@ class S3Store:
                     file=str(refused.get("Key", "")).removeprefix(self._prefix),
                 )
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads."""
         bucket, key = self._find(path)
         with self._requests.naming_failures(path):
             return self._connection.file_system().open_input_file(f"{bucket}/{key}")
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> pa.NativeFile:
         """A binary stream to write. The object appears when it is closed, also after an error. Its
         `write` and `close` raise StorageFailure.
 
@@ -186,7 +186,7 @@ class S3Store:
         )
         return pa.PythonFile(upload, mode="w")
 
-    def _open_stream(self, path: str) -> Any:
+    def _open_stream(self, path: str) -> pa.NativeFile:
         file_system = self._connection.file_system()
         return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
 

@@ -8,10 +8,13 @@ larger objects the size is requested afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.storage.s3_requests import S3Requests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["S3Upload"]
 
@@ -36,7 +39,7 @@ class S3Upload:
         requests: S3Requests,
         *,
         put: Callable[[str, bytes], None],
-        open_stream: Callable[[str], Any],
+        open_stream: Callable[[str], pa.NativeFile],
         head: Callable[[str], ObjectMeta | None],
     ) -> None:
         self._path = path
@@ -44,10 +47,10 @@ class S3Upload:
         self._put, self._open_stream, self._head = put, open_stream, head
         self._held: list[bytes] = []
         self._size_bytes = 0
-        self._stream: Any = None
+        self._stream: pa.NativeFile | None = None
         self.closed = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | pa.Buffer) -> int:
         """Write some bytes and return their number. Raises StorageFailure."""
         piece = bytes(data)
         self._size_bytes += len(piece)

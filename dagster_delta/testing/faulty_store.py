@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -143,14 +143,14 @@ class FaultyStore:
         paths = list(paths)
         self.run("delete", paths[0] if paths else "", lambda: self.inner.delete(paths))
 
-    def open_input(self, path: str) -> Any:
+    def open_input(self, path: str) -> pa.NativeFile:
         """As the port, unless a fault occurs on opening or, with `inside_files`, later."""
         opened = self.run("open_input", path, lambda: self.inner.open_input(path))
         if not self._inside_files:
             return opened
         return pa.PythonFile(_WatchedFile(self, opened, path, "read_opened"), mode="r")
 
-    def open_output(self, path: str) -> Any:
+    def open_output(self, path: str) -> pa.NativeFile:
         """As the port, unless a fault occurs on opening or, with `inside_files`, later."""
         opened = self.run("open_output", path, lambda: self.inner.open_output(path))
         if not self._inside_files:
@@ -201,7 +201,9 @@ class FaultyStore:
 class _WatchedFile:
     """An opened file whose reads or writes are calls of the store."""
 
-    def __init__(self, store: FaultyStore, file: Any, path: str, operation: Operation) -> None:
+    def __init__(
+        self, store: FaultyStore, file: pa.NativeFile, path: str, operation: Operation
+    ) -> None:
         self._store = store
         self._file = file
         self._path = path
@@ -214,7 +216,7 @@ class _WatchedFile:
     def read(self, size: int = -1) -> Any:
         return self._run(lambda: self._file.read(size if size >= 0 else None))
 
-    def write(self, data: Any) -> Any:
+    def write(self, data: bytes | pa.Buffer) -> Any:
         return self._run(lambda: self._file.write(data))
 
     def seek(self, offset: int, whence: int = 0) -> int:
