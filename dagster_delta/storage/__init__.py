@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.locations import holds_password, scheme_of
