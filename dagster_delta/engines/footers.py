@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,7 +52,7 @@ def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
         return read_data_footer(store.open_input(path)).schema_arrow
 
 
-def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
+def may_lack(files: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.BooleanArray:
     """Which files may lack a field that has a default, by the log alone.
 
     If statistics have the null count of a column, the file has it. If they do not, it is unknown.
@@ -113,7 +113,7 @@ def lacked_fields(
     """
     fields = [path for path, _ in fields_with_existing_default(schema)]
 
-    def lacked(found: Any) -> frozenset[_Path]:
+    def lacked(found: pa.Schema) -> frozenset[_Path]:
         steps = {path: num_steps_found(found, schema, path, mode) for path in fields}
         return frozenset(path for path, count in steps.items() if count == len(path) - 1)
 
@@ -140,13 +140,15 @@ def has_any(
         DataFileMissing, InvalidTable, StorageFailure: of a file.
     """
 
-    def has(found: Any) -> bool:
+    def has(found: pa.Schema) -> bool:
         return any(num_steps_found(found, schema, path, mode) == len(path) for path in fields)
 
     return _each_footer(store, paths, has)
 
 
-def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any], _T]) -> list[_T]:
+def _each_footer(
+    store: ObjectStore, paths: Sequence[str], look: Callable[[pa.Schema], _T]
+) -> list[_T]:
     """The result of a function over the `pyarrow.Schema` of each file."""
 
     def open_and_look(path: str) -> _T:

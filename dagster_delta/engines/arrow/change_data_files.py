@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -67,7 +67,7 @@ class ChangeDataWriter:
         Raises:
             StorageFailure: the store refused or failed.
         """
-        changes: Any = pa.repeat(string_column([change])[0], rows.num_rows)
+        changes: pa.Array = pa.repeat(string_column([change])[0], rows.num_rows)
         arrays = [*rows.columns, changes]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,10 @@ from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.typed import Column, Typed, walk
+
+if TYPE_CHECKING:
+    import duckdb
+    from numpy.typing import NDArray
 
 __all__ = [
     "ClauseChoice",
@@ -67,11 +71,11 @@ def _column_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
 class Pairs:
     """Rows of the target with a row of the source that matches."""
 
-    ordinals: Any
+    ordinals: NDArray[np.int32]
     """numpy int32: file of the target's row."""
-    rows: Any
+    rows: NDArray[np.int64]
     """numpy int64: index of the row in its file."""
-    source_rows: Any
+    source_rows: NDArray[np.int64]
     """numpy int64: number of the source's row."""
     columns: Columns
     """The columns of the conditions."""
@@ -93,7 +97,7 @@ class ClauseChoice:
         for each in self._conditions:
             self.columns |= {} if each is None else each.columns
 
-    def choose(self, columns: Columns, num_rows: int) -> Any:
+    def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
         """Index of the clause per row, -1 if none applies: numpy int32.
 
         Raises:
@@ -121,7 +125,7 @@ class ClauseChoice:
 class SourceKeys:
     """The rows of a source that can match, and their keys."""
 
-    rows: tuple[Any, ...]
+    rows: tuple[NDArray[np.int64], ...]
     """numpy int64 arrays: numbers of the rows, batch by batch."""
     values: tuple[pa.ChunkedArray, ...]
     """Per key, `pyarrow.ChunkedArray`s with a chunk per batch."""
@@ -140,8 +144,8 @@ class SourceKeys:
         """
         source_only = [Computed(each) for each in condition.source_only]
         keys = [Computed(each.source) for each in condition.keys]
-        numbers: list[Any] = []
-        parts: list[list[Any]] = [[] for _ in keys]
+        numbers: list[NDArray[np.int64]] = []
+        parts: list[list[pa.Array]] = [[] for _ in keys]
         for start, batch in source.batches():
             places = np.arange(batch.num_rows, dtype=np.int64)
             rows = batch
@@ -203,7 +207,7 @@ class MergeJoin:
         )
         """Columns of the source from which the keys are computed."""
         self._directory = directory
-        self._connection: Any = None
+        self._connection: duckdb.DuckDBPyConnection | None = None
         self._semi_join = self._find_filter(condition)
 
     @property
@@ -280,7 +284,7 @@ class MergeJoin:
                 return key.target.path[1:], SemiJoinFilter(values)
         return None
 
-    def _open(self) -> Any:
+    def _open(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         connection = duckdb.connect(
@@ -380,12 +384,12 @@ def _paths(typed: Typed) -> Iterator[tuple[str, ...]]:
     return (each.path for each in walk(typed) if isinstance(each, Column))
 
 
-def _numpy(values: pa.Array) -> Any:
+def _numpy(values: pa.Array) -> NDArray[Any]:
     # `to_numpy` would import pandas, where that is installed.
     return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _places(is_true: pa.BooleanArray) -> Any:
+def _places(is_true: pa.BooleanArray) -> NDArray[np.int64]:
     return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
 
 

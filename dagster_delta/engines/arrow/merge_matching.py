@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from pyroaring import BitMap64
@@ -29,6 +29,9 @@ from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan
 from dagster_delta.errors import ConstraintViolation
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["RowActions", "find_row_actions"]
 
 _MAX_EXAMPLES = 5
@@ -39,15 +42,15 @@ _NO_SOURCE_ROW = -1
 class RowActions:
     """Which rows change, in order of file and row, and which rows of the source matched none."""
 
-    ordinals: Any
+    ordinals: NDArray[np.int32]
     """numpy int32 array: file of each row that changes, as its index in the files."""
-    rows: Any
+    rows: NDArray[np.int64]
     """numpy int64 array: index of the row in its file."""
-    source_rows: Any
+    source_rows: NDArray[np.int64]
     """numpy int64 array: the row of the source that changes it, -1 if none matches."""
-    clauses: Any
+    clauses: NDArray[np.int32]
     """numpy int32 array: index of the clause among all clauses of the MERGE."""
-    source_matched: Any
+    source_matched: NDArray[np.bool_]
     """numpy bool array: whether the row of the source matched a row of the target."""
     used_files: frozenset[int]
     """Files with a row that matched or changes."""
@@ -55,7 +58,7 @@ class RowActions:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def bitmaps(self, wanted: Any = None) -> dict[int, BitMap64]:
+    def bitmaps(self, wanted: NDArray[np.bool_] | None = None) -> dict[int, BitMap64]:
         """Indexes of the rows by file.
 
         Args:
@@ -125,7 +128,7 @@ def _reader(target: ReadPlan, paths: Iterable[tuple[str, ...]]) -> DataFileReade
     )
 
 
-_Columns = tuple[Any, Any, Any, Any]
+_Columns: TypeAlias = "tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int32]]"
 """numpy arrays: file, row, row of the source, clause."""
 
 
@@ -144,7 +147,7 @@ class _Search:
         # The last entry means no clause, as -1 does.
         self._indexes = np.array([*matched, -1], dtype=np.int32)
         self._keeps_rows = keeps_rows
-        self._matched: list[tuple[Any, Any]] = []
+        self._matched: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
         self.source_matched = np.zeros(num_source_rows, dtype=bool)
         self.used_files: frozenset[int] = frozenset()
         self.parts: list[_Columns] = []
@@ -192,7 +195,7 @@ def _sorted(parts: Sequence[_Columns]) -> _Columns:
     return ordinals[order], rows[order], source_rows[order], clauses[order]
 
 
-def _is_double(found: _Columns) -> Any:
+def _is_double(found: _Columns) -> NDArray[np.bool_]:
     """Whether each entry has the same target row as the entry before: numpy bool array."""
     ordinals, rows, _, _ = found
     is_double = np.zeros(len(rows), dtype=bool)
@@ -247,7 +250,9 @@ def _lacking(
             yield ordinals, rows, np.full(len(rows), _NO_SOURCE_ROW), chosen[wanted]
 
 
-def _by_file(ordinals: Any, rows: Any) -> Iterator[tuple[int, Any]]:
+def _by_file(
+    ordinals: NDArray[np.int32], rows: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """The rows of each file; the ordinals are in order."""
     bounds = np.flatnonzero(np.diff(ordinals)) + 1
     for part in np.split(np.arange(len(ordinals)), bounds):
@@ -255,7 +260,7 @@ def _by_file(ordinals: Any, rows: Any) -> Iterator[tuple[int, Any]]:
             yield int(ordinals[part[0]]), rows[part[0] : part[-1] + 1]
 
 
-def bitmap_of(rows: Any) -> BitMap64:
+def bitmap_of(rows: NDArray[np.int64]) -> BitMap64:
     """A bitmap of a numpy array of row indexes."""
     # An array of the standard library is read as a block; other sequences value by value.
     return BitMap64(array("Q", rows.astype("uint64").tobytes()))

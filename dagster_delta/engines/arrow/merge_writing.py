@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,9 @@ from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["MergedFiles", "write_merged"]
 
@@ -154,7 +157,7 @@ class _Changing:
         return [name for name in every if name in needed]
 
     def _read(
-        self, actions: RowActions, wanted: Any, columns: list[str]
+        self, actions: RowActions, wanted: NDArray[np.bool_] | None, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
         rows = actions.rows[wanted]
@@ -199,7 +202,9 @@ class _Changing:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _take(self, rows: pa.RecordBatch, clauses: Any, source_rows: Any) -> None:
+    def _take(
+        self, rows: pa.RecordBatch, clauses: NDArray[np.int32], source_rows: NDArray[np.int64]
+    ) -> None:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
             chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
@@ -208,7 +213,7 @@ class _Changing:
             else:
                 self._record(chosen, "delete")
 
-    def _update(self, index: int, rows: pa.RecordBatch, source_rows: Any) -> None:
+    def _update(self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64]) -> None:
         sides = {TARGET: self._ids.of_table(rows)}
         if self._plan.clauses[index].text.kind == "matched":
             sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.plans import MatchedRows, ReadPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["find_matches"]
 
@@ -50,7 +53,7 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
 
 def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
     current = -1
-    found: list[Any] = []
+    found: list[NDArray[Any]] = []
     for batch in batches:
         # `to_numpy` would import pandas, where that is installed.
         ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
@@ -67,6 +70,6 @@ def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitM
         yield current, _bitmap(found)
 
 
-def _bitmap(parts: list[Any]) -> BitMap64:
+def _bitmap(parts: list[NDArray[Any]]) -> BitMap64:
     # An array of the standard library is read as a block; other sequences value by value.
     return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))

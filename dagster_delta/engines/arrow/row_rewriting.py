@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +74,7 @@ def _is_mixed(rewrite: RowRewrite) -> bool:
 
 def _read(
     rewrite: RowRewrite, copier: RowGroupCopier | None, update: ColumnUpdate | None
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
     If all of them are matches, or none is, the mark is omitted. Rows that are only copied, or
@@ -168,7 +167,7 @@ class _Rewriting:
                 table=rewrite.data.location.uri,
             )
 
-    def take(self, batch: Any) -> None:
+    def take(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch as `_read` gives it."""
         if isinstance(batch, CopiedColumns):
             self._take_copied(batch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["SemiJoinFilter"]
 
@@ -55,7 +58,7 @@ class SemiJoinFilter:
         bits = pa.py_buffer(np.packbits(passes, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
-    def _places(self, values: pa.Array) -> Any:
+    def _places(self, values: pa.Array) -> NDArray[np.int64]:
         # DLPack does not support nulls.
         width = _WIDTHS[values.type]
         if not len(values):

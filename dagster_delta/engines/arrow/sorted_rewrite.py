@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.storage.unreferenced_files import CreatedFiles
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["sort_files", "sorted_along"]
 
@@ -100,7 +103,7 @@ def sorted_along(
         num_rows: approximate number of rows; None if unknown.
         sort_bytes: Arrow bytes to keep in memory before rows are spread over temporary files.
     """
-    waiting: list[Any] = []
+    waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in rows:
         waiting.append(batch)
@@ -125,7 +128,7 @@ def _stretch_count(
 
 def _spilled(
     curve: ZOrderCurve,
-    rows: Iterable[Any],
+    rows: Iterable[pa.RecordBatch],
     waiting: list[pa.RecordBatch],
     num_stretches: int,
     sort_bytes: int,
@@ -148,7 +151,12 @@ def _spilled(
             each.unlink()
 
 
-def _spread(curve: ZOrderCurve, batch: pa.RecordBatch, ends: Any, sinks: Sequence[Any]) -> None:
+def _spread(
+    curve: ZOrderCurve,
+    batch: pa.RecordBatch,
+    ends: NDArray[np.float64],
+    sinks: Sequence[pa.RecordBatchFileWriter],
+) -> None:
     stretch = np.searchsorted(ends, curve.positions(batch).astype(np.float64), side="right")
     order = np.argsort(stretch, kind="stable")
     rows = batch.take(index_of(order))
@@ -160,7 +168,7 @@ def _spread(curve: ZOrderCurve, batch: pa.RecordBatch, ends: Any, sinks: Sequenc
 
 def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa.RecordBatch]:
     with pa.OSFile(str(path), "rb") as source, pa.ipc.open_file(source) as reader:
-        together: list[Any] = []
+        together: list[pa.RecordBatch] = []
         size = 0
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)

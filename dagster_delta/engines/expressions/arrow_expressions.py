@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,8 @@ from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_pri
 
 __all__ = ["compile_filter", "compile_value"]
 
-Columns: TypeAlias = Mapping[tuple[str, ...], Any]
-Mask: TypeAlias = Callable[[Columns], Any]
+Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
+Mask: TypeAlias = Callable[[Columns], pa.Array | pa.ChunkedArray]
 """Makes a pyarrow boolean array, with nulls as in SQL."""
 
 _KERNELS = {
@@ -75,7 +75,7 @@ def compile_filter(expression: Typed) -> Mask | None:
     return None
 
 
-def compile_value(expression: Typed) -> Callable[[Columns], Any] | None:
+def compile_value(expression: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
     """A function that computes the value of each row; None if it needs a SQL engine.
 
     Raises nothing.
@@ -87,7 +87,7 @@ def compile_value(expression: Typed) -> Callable[[Columns], Any] | None:
     return _double(expression)
 
 
-def _double(node: Typed) -> Callable[[Columns], Any] | None:
+def _double(node: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
     """Sums and products of doubles, which overflow to infinity in both engines."""
     match node:
         case Literal(float() as value, data_type):
@@ -102,7 +102,7 @@ def _double(node: Typed) -> Callable[[Columns], Any] | None:
     return _operand(node) if node.data_type == DOUBLE else None
 
 
-def _operand(node: Typed) -> Callable[[Columns], Any] | None:
+def _operand(node: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
     """The values of a column, or of a widening cast of one."""
     match node:
         case Column(path, data_type) if is_primitive(data_type):
@@ -126,7 +126,7 @@ def _widens(source: DataType, target: DataType) -> bool:
     return source == PrimitiveType("float") and target == PrimitiveType("double")
 
 
-def _as_type(values: Any, target: Any) -> Any:
+def _as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
     return values if values.type == target else values.cast(target)
 
 
@@ -143,7 +143,7 @@ def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:
         return None
     scalar = scalar_of(literal.value, literal.data_type)
 
-    def mask(columns: Columns) -> Any:
+    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
         found = values(columns)
         if name == "<=>":
             return pc.fill_null(pc.equal(found, scalar), FALSE)
@@ -167,7 +167,7 @@ def _membership(operand: Typed, values: list[Typed]) -> Mask | None:
     value_set = array_of(known, operand.data_type)
     has_null = len(known) < len(constants)
 
-    def mask(columns: Columns) -> Any:
+    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
         column = found(columns)
         listed = pc.is_in(column, value_set=value_set)
         if has_null:

@@ -6,10 +6,13 @@ Spec: Column Invariants; CHECK Constraints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["refuse_violations"]
 
@@ -18,7 +21,11 @@ _MAX_EXAMPLE_LENGTH = 300
 
 
 def refuse_violations(
-    constraints: Sequence[Constraint], results: Sequence[Any], batch: Any, *, table: str
+    constraints: Sequence[Constraint],
+    results: Sequence[pa.Array],
+    batch: pa.RecordBatch,
+    *,
+    table: str,
 ) -> None:
     """Check that every row of a batch satisfies every constraint.
 
@@ -43,7 +50,7 @@ def refuse_violations(
 
 
 def _violation(
-    constraint: Constraint, batch: Any, positions: Any, table: str
+    constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
     rows = batch.take(positions.slice(0, _MAX_EXAMPLES)).to_pylist()
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,7 +61,7 @@ _MAX_SQL_LENGTH = 1_000_000
 _MAX_RESULT_BYTES = 1024 * 1024 * 1024
 
 
-SEALED_CONFIG: Mapping[str, Any] = {
+SEALED_CONFIG: Mapping[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -95,7 +95,9 @@ class DuckDbEvaluator:
             raise UnsupportedExpression("the expression has no type; use the Spark engine")
         self._result_type = to_arrow_type(expression.data_type)
 
-    def evaluate(self, columns: Mapping[tuple[str, ...], Any], num_rows: int) -> Any:
+    def evaluate(
+        self, columns: Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray], num_rows: int
+    ) -> pa.ChunkedArray:
         """The results as a pa.ChunkedArray of the expression's type.
 
         Args:
@@ -113,7 +115,7 @@ class DuckDbEvaluator:
         rows_at_once = self._rows_at_once(inputs, num_rows)
         if num_rows <= rows_at_once:
             return self._evaluate(batch)
-        chunks: list[Any] = []
+        chunks: list[pa.Array] = []
         size_bytes = 0
         for start in range(0, num_rows, rows_at_once):
             found = self._evaluate(batch.slice(start, rows_at_once))
@@ -127,7 +129,7 @@ class DuckDbEvaluator:
             chunks += found.chunks
         return pa.chunked_array(chunks, self._result_type)
 
-    def _rows_at_once(self, inputs: Mapping[str, Any], num_rows: int) -> int:
+    def _rows_at_once(self, inputs: Mapping[str, pa.Array | pa.ChunkedArray], num_rows: int) -> int:
         """Number of rows to compute together, so that their texts fit into memory."""
         if self._growing is None or not num_rows:
             return num_rows
@@ -140,7 +142,7 @@ class DuckDbEvaluator:
             )
         return max(1, MAX_ROW_BYTES // max(1, needed))
 
-    def _evaluate(self, batch: Any) -> Any:
+    def _evaluate(self, batch: pa.Table) -> pa.ChunkedArray:
         import duckdb
 
         try:
@@ -165,7 +167,7 @@ class DuckDbEvaluator:
             ) from error
         return _to_arrow(result, self._result_type)
 
-    def _result(self, connection: duckdb.DuckDBPyConnection, batch: Any) -> Any:
+    def _result(self, connection: duckdb.DuckDBPyConnection, batch: pa.Table) -> pa.ChunkedArray:
         connection.register("batch", batch)
         try:
             return connection.sql(self._sql).to_arrow_table().column(0)
@@ -257,7 +259,9 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def duckdb_input(values: Any, data_type: DataType) -> Any:
+def duckdb_input(
+    values: pa.Array | pa.ChunkedArray, data_type: DataType
+) -> pa.Array | pa.ChunkedArray:
     """A column in the form for the SQL; one with variants is only marked null or not null."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -279,13 +283,13 @@ def duckdb_input(values: Any, data_type: DataType) -> Any:
     return values
 
 
-def _without_zones(values: Any) -> Any:
+def _without_zones(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A nested array whose timestamps are microseconds of UTC."""
     target = _zoneless(values.type)
     return values if values.type == target else values.cast(target)
 
 
-def _zoneless(arrow_type: Any) -> Any:
+def _zoneless(arrow_type: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_list(arrow_type):
         return pa.list_(arrow_type.value_field.with_type(_zoneless(arrow_type.value_type)))
@@ -296,7 +300,7 @@ def _zoneless(arrow_type: Any) -> Any:
     return pa.timestamp("us") if types.is_timestamp(arrow_type) else arrow_type
 
 
-def _to_arrow(result: Any, target: Any) -> Any:
+def _to_arrow(result: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if result.type == target:
         return result
     if pa.types.is_null(target):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -14,10 +14,13 @@ from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.typed import Literal
 
+if TYPE_CHECKING:
+    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+
 __all__ = ["evaluate", "evaluate_filter"]
 
 
-def evaluate_filter(expression: SqlExpression, batch: Any) -> Any:
+def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
     """Where a condition is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
     pa.Table, with nulls as in SQL.
 
@@ -30,7 +33,9 @@ def evaluate_filter(expression: SqlExpression, batch: Any) -> Any:
     return found.cast(pa.bool_()) if pa.types.is_null(found.type) else found
 
 
-def evaluate(expression: SqlExpression, batch: Any) -> Any:
+def evaluate(
+    expression: SqlExpression, batch: pa.RecordBatch | pa.Table
+) -> pa.Array | pa.ChunkedArray:
     """The values of an expression: a pa.ChunkedArray of the Arrow type of its `data_type`.
 
     Args:
@@ -55,7 +60,7 @@ class _Evaluator:
         if self._compiled is None:
             expression.check_embeddable()
 
-    def values(self, batch: Any) -> Any:
+    def values(self, batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
         """As `evaluate`, or in one array."""
         if isinstance(self._typed, Literal) and self._typed.value is not None:
             constant = scalar_of(self._typed.value, self._typed.data_type)
@@ -66,7 +71,7 @@ class _Evaluator:
         return self._by_duckdb.evaluate(columns, batch.num_rows)
 
     @cached_property
-    def _by_duckdb(self) -> Any:
+    def _by_duckdb(self) -> DuckDbEvaluator:
         # The SQL engine costs a tenth of a second to import, and few filters need it.
         from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
 
@@ -83,12 +88,12 @@ def _evaluator(expression: SqlExpression) -> _Evaluator:
     return found
 
 
-def _column(batch: Any, path: tuple[str, ...]) -> Any:
+def _column(batch: pa.RecordBatch | pa.Table, path: tuple[str, ...]) -> pa.Array | pa.ChunkedArray:
     values = batch.column(path[0])
     for name in path[1:]:
         values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
     return values
 
 
-def _one_array(values: Any) -> Any:
+def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

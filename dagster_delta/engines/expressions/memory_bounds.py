@@ -8,7 +8,6 @@ small, and adds the maximum growth by each function.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,7 +118,7 @@ def _constant(argument: Typed) -> int:
     return argument.value
 
 
-def longest_value(values: Any) -> int:
+def longest_value(values: pa.Array) -> int:
     """Bytes of the longest value of a `pa.Array`, or slightly more."""
     types, kind = pa.types, values.type
     if types.is_string(kind) or types.is_binary(kind):

@@ -57,18 +57,18 @@ def register_text_casts(connection: duckdb.DuckDBPyConnection) -> None:
 _ARROW = {"type": "arrow", "null_handling": "special"}
 
 
-def _reader(target: DataType) -> Callable[[Any], Any]:
+def _reader(target: DataType) -> Callable[[pa.Array], pa.Array]:
     conversion = text_conversion(target)
     assert conversion is not None  # noqa: S101  of every type in the table above
 
-    def read(texts: Any) -> Any:
+    def read(texts: pa.Array) -> pa.Array:
         values = _converted(texts, target, conversion)
         return values.cast(_MICROSECONDS) if pa.types.is_timestamp(values.type) else values
 
     return read
 
 
-def _digits(texts: Any, precisions: Any, scales: Any) -> Any:
+def _digits(texts: pa.Array, precisions: pa.Array, scales: pa.Array) -> pa.Array:
     if not len(texts):
         return pa.nulls(0, pa.string())
     target = DecimalType(precisions[0].as_py(), scales[0].as_py())
@@ -78,7 +78,9 @@ def _digits(texts: Any, precisions: Any, scales: Any) -> Any:
     return pa.array([None if value is None else format(value, "f") for value in values])
 
 
-def _converted(texts: Any, target: DataType, conversion: TextConversion) -> Any:
+def _converted(
+    texts: pa.Array | pa.ChunkedArray, target: DataType, conversion: TextConversion
+) -> pa.Array:
     array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     try:
         return conversion.convert(array.cast(pa.string()))

@@ -6,7 +6,7 @@ Arrow converts texts in the usual form, column by column; any other text is conv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.text_values import TextReader, text_reader
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["TextConversion", "text_conversion"]
 
@@ -25,12 +28,12 @@ class _Form:
 
     pattern: str
     """Regular expression of the texts."""
-    via: Any
+    via: pa.DataType
     """`pyarrow.DataType` that Arrow converts them to first."""
     length: int | None = None
     """Number of characters to use, from the start; None for all."""
 
-    def convert(self, array: Any) -> Any:
+    def convert(self, array: pa.Array) -> pa.Array:
         """The values of texts in this form. Raises ArrowInvalid."""
         texts = array if self.length is None else pc.utf8_slice_codeunits(array, 0, self.length)
         return texts.cast(self.via)
@@ -42,14 +45,14 @@ class TextConversion:
 
     forms: tuple[_Form, ...]
     """The usual forms."""
-    storage_type: Any
+    storage_type: pa.DataType
     """`pyarrow.DataType` of what `read` gives."""
-    arrow_type: Any
+    arrow_type: pa.DataType
     """`pyarrow.DataType` of the values."""
     read: TextReader
     """The value of one text as `storage_type`."""
 
-    def convert(self, array: Any) -> Any:
+    def convert(self, array: pa.Array) -> pa.Array:
         """The values of a `pyarrow.Array` of text.
 
         Raises:
@@ -60,11 +63,11 @@ class TextConversion:
             raise pa.ArrowInvalid("a text has no value of the type")
         return values
 
-    def passes(self, array: Any) -> Any:
+    def passes(self, array: pa.Array) -> pa.BooleanArray:
         """Which texts have a value: a boolean `pyarrow.Array`. Raises nothing."""
         return pa.array(~self._split(array)[1])
 
-    def _split(self, array: Any) -> tuple[Any, Any]:
+    def _split(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
         """The values, and a mask of the texts that have none."""
         values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
         for form in self.forms:
@@ -116,21 +119,21 @@ def text_conversion(target: DataType) -> TextConversion | None:
     return TextConversion((_Form(r"^-?[0-9]+$", found),), found, found, read)
 
 
-def _usual_decimal(target: DecimalType, arrow_type: Any) -> _Form:
+def _usual_decimal(target: DecimalType, arrow_type: pa.DataType) -> _Form:
     whole, scale = target.precision - target.scale, target.scale
     fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
     usual = rf"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else rf"^-?0{fraction}$"
     return _Form(usual, arrow_type)
 
 
-def _usual_dates(arrow_type: Any) -> tuple[_Form, ...]:
+def _usual_dates(arrow_type: pa.DataType) -> tuple[_Form, ...]:
     return (
         _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", arrow_type),
         _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", arrow_type, 10),
     )
 
 
-def _usual_times(arrow_type: Any) -> tuple[_Form, ...]:
+def _usual_times(arrow_type: pa.DataType) -> tuple[_Form, ...]:
     day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
     time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
     # A text without a zone is in UTC.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -148,7 +147,7 @@ class RowCompletion:
         constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
         self._defaults = ComputedColumns(constants, schema, StructType(()), table=table)
         self._generated = ComputedColumns(values.generated, schema, before, table=table)
-        self._default_values: dict[str, Any] = {}
+        self._default_values: dict[str, pa.Scalar] = {}
         self._schema = schema
 
     def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

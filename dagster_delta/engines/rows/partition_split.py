@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ import pyarrow as pa
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.partition_values import serialize_partition_value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]
 
@@ -85,13 +88,15 @@ def split_by_partition(
         yield key, batch.take(_indexes(rows))
 
 
-def _indexes(rows: Any) -> pa.Array:
+def _indexes(rows: NDArray[np.int64]) -> pa.Array:
     """The positions as an Arrow array; `pyarrow.array` would import pandas."""
     positions = np.ascontiguousarray(rows, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
-def _encode(column: pa.Array, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
+def _encode(
+    column: pa.Array, partition_column: PartitionColumn
+) -> tuple[NDArray[np.int64], list[str | None]]:
     """A code per row, and the serialised value of each code.
 
     Values with the same serialised form (null and "") get one code, so they are one partition.

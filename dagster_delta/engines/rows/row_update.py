@@ -6,7 +6,6 @@ Spec: Generated Columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -147,8 +146,8 @@ def _with_columns(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.R
 def _with_fields(
     struct: pa.StructArray,
     data_type: StructType,
-    values: Mapping[tuple[str, ...], Any],
-    nulls: Mapping[tuple[str, ...], Any],
+    values: Mapping[tuple[str, ...], pa.Array],
+    nulls: Mapping[tuple[str, ...], pa.Array],
 ) -> pa.StructArray:
     """A struct array with new values of some fields.
 

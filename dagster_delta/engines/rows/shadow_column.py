@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from dagster_delta.protocol.features.column_change import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["Filled", "ShadowColumn"]
 
@@ -125,7 +128,7 @@ class Filled:
     """The first few of them, as text."""
 
     @property
-    def stopping_rows(self) -> Any:
+    def stopping_rows(self) -> NDArray[np.intp]:
         """Positions of the rows whose value must be converted but cannot be: a
         `numpy.ndarray`.
         """
@@ -145,7 +148,7 @@ class Filled:
 
 def _conversion(
     change: ColumnChange, schema: StructType, source: StructField
-) -> Callable[[Any], Converted]:
+) -> Callable[[pa.RecordBatch], Converted]:
     position = schema.fields.index(source)
     steps = change.path[1:]
     old, new = source.data_type, change.shadow.data_type
@@ -175,7 +178,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
         ) from error
     arrow_type = to_arrow_type(target)
 
-    def convert(rows: Any) -> Any:
+    def convert(rows: pa.StructArray) -> pa.Array:
         values = _one_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows)))
         return values if values.type == arrow_type else values.cast(arrow_type)
 
@@ -200,7 +203,7 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     )
 
 
-def _one_array(values: pa.Array) -> Any:
+def _one_array(values: pa.Array) -> pa.Array:
     if not isinstance(values, pa.ChunkedArray):
         return values
     return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

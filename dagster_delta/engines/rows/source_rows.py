@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["SourceRows"]
 
@@ -57,7 +60,7 @@ class SourceRows:
         for start, batch in zip(self._starts, self._batches, strict=False):
             yield int(start), batch
 
-    def take(self, rows: Any, columns: Sequence[str]) -> pa.RecordBatch:
+    def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
 
         Args:
@@ -90,7 +93,7 @@ class SourceRows:
 def _materialise(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str
 ) -> list[pa.RecordBatch]:
-    kept: list[Any] = []
+    kept: list[pa.RecordBatch] = []
     size = 0
     remaining = iter(batches)
     for batch in remaining:
@@ -102,7 +105,10 @@ def _materialise(
 
 
 def _put_down(
-    kept: list[pa.RecordBatch], remaining: Iterable[Any], schema: pa.Schema, directory: str
+    kept: list[pa.RecordBatch],
+    remaining: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    directory: str,
 ) -> list[pa.RecordBatch]:
     """The batches, mapped from a file: the system drops its pages if memory is short."""
     path = str(Path(directory) / f"source-{secrets.token_hex(8)}.arrow")

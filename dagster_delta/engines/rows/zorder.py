@@ -10,13 +10,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_values import integer_scalar
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at", "index_of"]
 
@@ -41,7 +44,7 @@ def column_at(rows: pa.Table | pa.RecordBatch, path: Sequence[str]) -> pa.Array 
     return values
 
 
-def index_of(numbers: Any) -> pa.Array:
+def index_of(numbers: NDArray[np.integer[Any]]) -> pa.Array:
     """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
     data = np.ascontiguousarray(numbers, dtype=np.int64)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
@@ -53,7 +56,7 @@ class ZOrderCurve:
 
     columns: tuple[tuple[str, ...], ...]
     """Logical paths of the columns."""
-    quantiles: tuple[Any, ...]
+    quantiles: tuple[NDArray[Any] | list[bytes], ...]
     """Per column the ascending values between its ranks: a numpy array, or a list of bytes."""
     has_nulls: tuple[bool, ...]
     """Per column whether nulls have a rank of their own, below all values."""
@@ -83,7 +86,7 @@ class ZOrderCurve:
             is_hilbert,
         )
 
-    def positions(self, rows: pa.Table | pa.RecordBatch) -> Any:
+    def positions(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64]:
         """The position of each row along the curve, a numpy array of uint64; nulls come first.
 
         Args:
@@ -110,7 +113,7 @@ class ZOrderCurve:
         return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
 
 
-def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
+def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[np.uint64]]:
     """Ranks whose interleaved bits give the position along the Hilbert curve.
 
     Algorithm of J. Skilling, Programming the Hilbert curve (2004): turn back the rotations of the
@@ -136,7 +139,7 @@ def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
     return [each ^ turned for each in x]
 
 
-def _quantiles(values: pa.ChunkedArray, most: int) -> Any:
+def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any] | list[bytes]:
     """At most `most` ascending distinct values that split the sample evenly: the least values of
     all ranks except the first.
     """
@@ -151,7 +154,7 @@ def _quantiles(values: pa.ChunkedArray, most: int) -> Any:
     return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
 
 
-def _rank(values: pa.Array | pa.ChunkedArray, quantiles: Any) -> Any:
+def _rank(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any] | list[bytes]) -> Any:
     """Number of quantiles not greater than each value; undefined for nulls."""
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
@@ -179,7 +182,7 @@ def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
     return found
 
 
-def _as_numbers(values: pa.Array | pa.ChunkedArray) -> Any:
+def _as_numbers(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """The values as numbers in the same order, nulls as zero; the loss of precision in a float does
     not matter here.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -202,7 +202,7 @@ class MergeNames:
             sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; columns that no value reads
                 may be missing.
         """
-        columns: dict[str, Any] = {}
+        columns: dict[str, pa.Array] = {}
         for side, batch in sides.items():
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
                 # Expressions of the MERGE cannot read a column that it adds to the table.

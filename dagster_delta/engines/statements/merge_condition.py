@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +37,7 @@ __all__ = [
     "target_predicate",
 ]
 
-Columns: TypeAlias = Mapping[tuple[str, ...], Any]
+Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
 """Arrow arrays by path."""
 
 _MAX_LISTED_VALUES = 2_000
@@ -100,7 +100,7 @@ class Computed:
         return pc.fill_null(values, FALSE)
 
 
-def _compiled(typed: Typed) -> Callable[[Columns, int], Any]:
+def _compiled(typed: Typed) -> Callable[[Columns, int], pa.Array | pa.ChunkedArray]:
     if isinstance(typed, Column):
         path = typed.path
         return lambda columns, _: columns[path]
@@ -186,7 +186,7 @@ def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
     return predicate
 
 
-def bounds_predicate(key: JoinKey, bounds: Any, *, has_nulls: bool) -> Predicate:
+def bounds_predicate(key: JoinKey, bounds: pa.Array, *, has_nulls: bool) -> Predicate:
     """The predicate for the target's side of a key to be equal to a value between two bounds.
 
     Args:
@@ -213,7 +213,7 @@ def _key_column(key: JoinKey) -> tuple[str, ...] | None:
     return None
 
 
-def _between(column: tuple[str, ...], least: Any, greatest: Any, key: JoinKey) -> Predicate:
+def _between(column: tuple[str, ...], least: object, greatest: object, key: JoinKey) -> Predicate:
     assert key.target.data_type is not None  # noqa: S101  it is a column
     return And(
         (

@@ -20,17 +20,17 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = ["Cast", "can_store", "failing_values", "floor_to_microseconds", "value_cast"]
 
-Cast = Callable[[Any], Any]
+Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
 
-_INTEGERS: dict[str, Any] = {
+_INTEGERS: dict[str, pa.DataType] = {
     "byte": pa.int8(),
     "short": pa.int16(),
     "integer": pa.int32(),
     "long": pa.int64(),
 }
-_FLOATS: dict[str, Any] = {"float": pa.float32(), "double": pa.float64()}
-_TIMES: dict[str, Any] = {
+_FLOATS: dict[str, pa.DataType] = {"float": pa.float32(), "double": pa.float64()}
+_TIMES: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),

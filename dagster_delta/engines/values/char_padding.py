@@ -5,7 +5,7 @@ Files have them as written, with or without blanks.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -19,10 +19,13 @@ from dagster_delta.engines.values.nested_arrays import (
 from dagster_delta.protocol.features.text_limits import char_length
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["with_padded_text"]
 
 
-def with_padded_text(array: Any, declared: DataType | None) -> Any:
+def with_padded_text(array: pa.Array, declared: DataType | None) -> pa.Array:
     """A `pyarrow.Array` of a column with its texts padded; longer texts do not change.
 
     Args:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
 
 __all__ = ["to_reader"]
 
@@ -63,7 +68,7 @@ def _conversion(data: object) -> str:
     return ""
 
 
-def _from_pyarrow(data: Any) -> Any:
+def _from_pyarrow(data: Any) -> pa.RecordBatchReader | None:
     """The rows of a Dataset or a Scanner, found by their methods: the module is slow to load."""
     if hasattr(data, "scanner"):
         data = data.scanner()
@@ -94,7 +99,7 @@ def _odd_columns(data: Any) -> str:
     return f" in column {', '.join(found)}" if found else ""
 
 
-def _from_pandas(data: Any) -> Any:
+def _from_pandas(data: Any) -> pa.RecordBatchReader | None:
     if not hasattr(data, "columns"):
         return None
     named = [name for name in data.index.names if name is not None]
@@ -118,7 +123,7 @@ def _from_pandas(data: Any) -> Any:
     return table.replace_schema_metadata(None).to_reader(max_chunksize=_CHUNK_ROWS)
 
 
-def _check_pandas_column(column: Any, field: pa.Field) -> None:
+def _check_pandas_column(column: pd.Series, field: pa.Field) -> None:
     """Refuse values that Arrow misreads: mixed with and without a zone, times mixed with dates."""
     if isinstance(field.type, pa.BaseExtensionType):
         if field.type.extension_name == "pandas.period":
@@ -143,7 +148,7 @@ def _check_pandas_column(column: Any, field: pa.Field) -> None:
         )
 
 
-def _check_polars_types(schema: Any) -> None:
+def _check_polars_types(schema: pl.Schema) -> None:
     """Refuse Python objects, of which polars only exports addresses."""
     for name, data_type in schema.items():
         if str(data_type) == "Object":
@@ -154,7 +159,7 @@ def _check_polars_types(schema: Any) -> None:
             )
 
 
-def _from_polars(data: Any) -> Any:
+def _from_polars(data: Any) -> pa.RecordBatchReader | None:
     if hasattr(data, "collect_schema"):
         _check_polars_types(data.collect_schema())
     # Only a LazyFrame is collected.
@@ -169,7 +174,7 @@ def _from_polars(data: Any) -> Any:
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _from_duckdb(data: Any) -> Any:
+def _from_duckdb(data: Any) -> pa.RecordBatchReader | None:
     """The rows of a relation, computed while they are read."""
     if not hasattr(data, "to_arrow_reader"):
         return None
@@ -177,14 +182,14 @@ def _from_duckdb(data: Any) -> Any:
         data = data.select(*map(_duckdb_column, data.columns, map(str, data.types)))
     schema = data.limit(0).to_arrow_table().schema
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[pa.RecordBatch]:
         # A connection computes one relation at a time, so a relation starts only when it is read.
         yield from data.to_arrow_reader(_CHUNK_ROWS)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _duckdb_column(name: str, data_type: str) -> Any:
+def _duckdb_column(name: str, data_type: str) -> duckdb.Expression:
     import duckdb
 
     column = duckdb.ColumnExpression(name)

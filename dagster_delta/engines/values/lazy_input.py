@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["collected_rows"]
 
 _MAX_WAITING_FRAMES = 1
 
 
-def collected_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
+def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
     """The rows in order, in bounded memory if the query itself needs no more.
 
     Args:
@@ -41,11 +44,11 @@ class _End:
         self.error = error
 
 
-def _sunk_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
-    waiting: Queue[Any] = Queue(_MAX_WAITING_FRAMES)
+def _sunk_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
+    waiting: Queue[pl.DataFrame | _End] = Queue(_MAX_WAITING_FRAMES)
     is_abandoned = Event()
 
-    def take(frame: Any) -> bool:
+    def take(frame: pl.DataFrame) -> bool:
         waiting.put(frame)
         return is_abandoned.is_set()
 
@@ -74,7 +77,7 @@ def _sunk_rows(lazy_frame: Any, chunk_rows: int) -> Iterator[pa.RecordBatchReade
         thread.join()
 
 
-def _spilled_rows(lazy_frame: Any) -> Iterator[pa.RecordBatchReader]:
+def _spilled_rows(lazy_frame: pl.LazyFrame) -> Iterator[pa.RecordBatchReader]:
     """The rows through a temporary file: polars before 1.34 streams only into files."""
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory) / "rows.arrow")

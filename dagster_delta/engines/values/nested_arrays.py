@@ -6,8 +6,6 @@ module handles them. All arrays are `pyarrow.Array`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +25,7 @@ __all__ = [
 ]
 
 
-def is_list_like(data_type: Any) -> bool:
+def is_list_like(data_type: pa.DataType) -> bool:
     """Whether an Arrow type is one of the five list types (a map is not)."""
     return bool(
         pa.types.is_list(data_type)
@@ -38,7 +36,7 @@ def is_list_like(data_type: Any) -> bool:
     )
 
 
-def plain_type(data_type: Any) -> Any:
+def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of the values without dictionaries, runs and extension types."""
     while True:
         if isinstance(data_type, pa.Bool8Type):
@@ -51,7 +49,7 @@ def plain_type(data_type: Any) -> Any:
             return data_type
 
 
-def plain_array(array: Any) -> Any:
+def plain_array(array: pa.Array) -> pa.Array:
     """The array of `plain_type`: dictionaries decoded, runs expanded, extensions unwrapped."""
     while True:
         if isinstance(array.type, pa.Bool8Type):
@@ -66,7 +64,7 @@ def plain_array(array: Any) -> Any:
             return array
 
 
-def _repeated(values: Any, places: Any) -> Any:
+def _repeated(values: pa.Array, places: pa.Array) -> pa.Array:
     # No kernel takes values from views.
     without_views = _WITHOUT_VIEWS.get(values.type)
     return (values if without_views is None else values.cast(without_views)).take(places)
@@ -75,43 +73,45 @@ def _repeated(values: Any, places: Any) -> Any:
 _WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
-def _run_numbers(array: Any) -> Any:
+def _run_numbers(array: pa.RunEndEncodedArray) -> pa.Array:
     """The run of each value of a run-end encoded array."""
     places = np.arange(array.offset, array.offset + len(array))
     return pa.array(np.searchsorted(np.from_dlpack(array.run_ends), places, side="right"))
 
 
-def null_mask(array: Any) -> Any:
+def null_mask(array: pa.Array) -> pa.BooleanArray | None:
     """A mask for the constructors of nested arrays; None if nothing is null."""
     return array.is_null() if array.null_count else None
 
 
-def list_elements(array: Any) -> Any:
+def list_elements(array: pa.Array) -> pa.Array:
     """The elements of all non-null lists, one after the other."""
     return pc.list_flatten(array)
 
 
-def map_entries(array: Any) -> tuple[Any, Any]:
+def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
     """Keys and values of all non-null maps, one after the other."""
     entries = pc.list_flatten(_as_list_of_entries(array))
     keys, values = entries.flatten()
     return keys, values
 
 
-def list_numbers(array: Any) -> Any:
+def list_numbers(array: pa.Array) -> pa.Array:
     """Position of the list, or map, of each element or entry: a `numpy.ndarray`."""
     shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
     return np.repeat(np.arange(len(array)), np.diff(_offsets(shape).to_numpy()))
 
 
-def rebuild_list(array: Any, elements: Any, data_type: Any) -> Any:
+def rebuild_list(array: pa.Array, elements: pa.Array, data_type: pa.ListType) -> pa.ListArray:
     """A list array shaped like `array` over new `elements` (as `list_elements` ordered them)."""
     return pa.ListArray.from_arrays(
         _offsets(array), elements, type=data_type, mask=null_mask(array)
     )
 
 
-def rebuild_map(array: Any, keys: Any, values: Any, data_type: Any) -> Any:
+def rebuild_map(
+    array: pa.MapArray, keys: pa.Array, values: pa.Array, data_type: pa.MapType
+) -> pa.MapArray:
     """A map array shaped like `array` (a map, or a list of entries) over new keys and values."""
     shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
     return pa.MapArray.from_arrays(
@@ -119,14 +119,16 @@ def rebuild_map(array: Any, keys: Any, values: Any, data_type: Any) -> Any:
     )
 
 
-def rebuild_struct(array: Any, children: list[Any], data_type: Any) -> Any:
+def rebuild_struct(
+    array: pa.StructArray, children: list[pa.Array], data_type: pa.StructType
+) -> pa.StructArray:
     """A struct array as long and as null as `array` over new children."""
     if not children:
         return pa.StructArray.from_buffers(data_type, len(array), [_validity(array)])
     return pa.StructArray.from_arrays(children, fields=list(data_type), mask=null_mask(array))
 
 
-def rename_nested(array: Any, data_type: Any) -> Any:
+def rename_nested(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The same values as `data_type`, which may differ only in the names of struct fields and in
     whether the parts of variants are required.
     """
@@ -152,12 +154,12 @@ def rename_nested(array: Any, data_type: Any) -> Any:
     return array.cast(data_type)
 
 
-def _without_hidden_nulls(child: Any, field: Any) -> Any:
+def _without_hidden_nulls(child: pa.Array, field: pa.Field) -> pa.Array:
     # Only values below a null struct are null there, and the Parquet writer checks them too.
     return child if field.nullable or not child.null_count else pc.fill_null(child, b"")
 
 
-def _as_list_of_entries(array: Any) -> Any:
+def _as_list_of_entries(array: pa.MapArray) -> pa.ListArray:
     # A cast would check the values, and refuse required fields below null structs.
     entries = pa.StructArray.from_arrays(
         [array.keys, array.items], fields=[array.type.key_field, array.type.item_field]
@@ -168,14 +170,14 @@ def _as_list_of_entries(array: Any) -> Any:
     )
 
 
-def _offsets(array: Any) -> Any:
+def _offsets(array: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     offsets = np.zeros(len(array) + 1, dtype=np.int32)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
     return pa.array(offsets)
 
 
-def _validity(array: Any) -> Any:
+def _validity(array: pa.Array) -> pa.Buffer | None:
     if not array.null_count:
         return None
     return pc.is_valid(array).buffers()[1]

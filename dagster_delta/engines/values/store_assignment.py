@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +62,7 @@ _VARIANT = StructType(
     )
 )
 
-_Assign = Callable[[Any], Any]
+_Assign = Callable[[pa.Array], pa.Array]
 
 
 def assign_batches(
@@ -86,7 +85,9 @@ def assign_batches(
     return _assign_all(source, fields, to_arrow_schema(schema))
 
 
-def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Iterator[Any]:
+def _assign_all(
+    source: pa.RecordBatchReader, fields: list[_FieldPlan], arrow_schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     types = enumerate(field.type for field in source.schema)
     encoded = [index for index, kind in types if pa.types.is_dictionary(kind)]
     for whole in source:
@@ -102,13 +103,13 @@ def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Ite
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
-def _rows_at_once(dictionaries: list[Any]) -> int:
+def _rows_at_once(dictionaries: list[pa.Array]) -> int:
     """Rows that are cast together, so that repeated values of dictionaries fit into memory."""
     row_bytes = sum(map(_longest_entry, dictionaries))
     return max(1, min(MAX_BATCH_ROWS, _CAST_BYTES // max(1, row_bytes)))
 
 
-def _longest_entry(dictionary: Any) -> int:
+def _longest_entry(dictionary: pa.Array) -> int:
     kind = dictionary.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
         return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
@@ -140,13 +141,13 @@ class _FieldPlan:
     """Position in the source; None if it lacks the field."""
     convert: _Assign
 
-    def assign(self, columns: list[Any], length: int) -> Any:
+    def assign(self, columns: list[pa.Array], length: int) -> pa.Array:
         if self.source_index is None:
             return pa.nulls(length, to_arrow_type(self.field.data_type))
         return self.convert(columns[self.source_index])
 
 
-def _plan_fields(source: list[Any], target: StructType, place: _Place) -> list[_FieldPlan]:
+def _plan_fields(source: list[pa.Field], target: StructType, place: _Place) -> list[_FieldPlan]:
     positions = _match_names([each.name for each in source], target, place)
     plans = []
     for each in target:
@@ -190,11 +191,11 @@ def _match_names(names: list[str], target: StructType, place: _Place) -> dict[st
     return positions
 
 
-def _keep(array: Any) -> Any:
+def _keep(array: pa.Array) -> pa.Array:
     return array
 
 
-def _plan(source: Any, target: DataType, place: _Place) -> _Assign:
+def _plan(source: pa.DataType, target: DataType, place: _Place) -> _Assign:
     """The conversion of a source column to a target type, checked before any row is seen."""
     plain = plain_type(source)
     convert = _plan_plain(plain, target, place)
@@ -203,7 +204,7 @@ def _plan(source: Any, target: DataType, place: _Place) -> _Assign:
     return lambda array: convert(plain_array(array))
 
 
-def _plan_plain(source: Any, target: DataType, place: _Place) -> _Assign:
+def _plan_plain(source: pa.DataType, target: DataType, place: _Place) -> _Assign:
     if pa.types.is_null(source):
         arrow_type = to_arrow_type(target)
         return lambda array: pa.nulls(len(array), arrow_type)
@@ -223,7 +224,7 @@ def _plan_plain(source: Any, target: DataType, place: _Place) -> _Assign:
     return _plan_value(source, target, place)
 
 
-def _unstorable(source: Any, target: DataType, place: _Place) -> SchemaMismatch:
+def _unstorable(source: pa.DataType, target: DataType, place: _Place) -> SchemaMismatch:
     remedy = "cast it first"
     if target == PrimitiveType("void"):
         remedy = 'pass schema_mode="merge", which gives the column the type of the data'
@@ -234,14 +235,14 @@ def _unstorable(source: Any, target: DataType, place: _Place) -> SchemaMismatch:
     )
 
 
-def _plan_value(source: Any, target: DataType, place: _Place) -> _Assign:
+def _plan_value(source: pa.DataType, target: DataType, place: _Place) -> _Assign:
     is_variant = target == PrimitiveType("variant")
     try:
         cast = variant_cast(source) if is_variant else value_cast(source, target)
     except TypeError as error:
         raise _unstorable(source, target, place) from error
 
-    def convert(array: Any) -> Any:
+    def convert(array: pa.Array) -> pa.Array:
         try:
             return cast(array)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
@@ -257,11 +258,11 @@ def _plan_value(source: Any, target: DataType, place: _Place) -> _Assign:
     return convert
 
 
-def _plan_struct(source: Any, target: StructType, place: _Place) -> _Assign:
+def _plan_struct(source: pa.StructType, target: StructType, place: _Place) -> _Assign:
     plans = _plan_fields(list(source), target, place)
     arrow_type = to_arrow_type(target)
 
-    def convert(array: Any) -> Any:
+    def convert(array: pa.StructArray) -> pa.StructArray:
         children = array.flatten()
         assigned = [each.assign(children, len(array)) for each in plans]
         for each, child in zip(plans, assigned, strict=True):
@@ -272,19 +273,19 @@ def _plan_struct(source: Any, target: StructType, place: _Place) -> _Assign:
     return convert
 
 
-def _plan_variant(source: Any, place: _Place) -> _Assign:
+def _plan_variant(source: pa.DataType, place: _Place) -> _Assign:
     store = _plan_struct(source, _VARIANT, place)
     check = encoded_variants(table=place.table, column=place.column)
     # The children of the plan are plain, without the mark of a variant.
     return lambda array: check(store(array)).cast(VARIANT_STORAGE)
 
 
-def _plan_list(source: Any, target: ArrayType, place: _Place) -> _Assign:
+def _plan_list(source: pa.DataType, target: ArrayType, place: _Place) -> _Assign:
     here = place / "element"
     convert_element = _plan(source.value_type, target.element_type, here)
     arrow_type = to_arrow_type(target)
 
-    def convert(array: Any) -> Any:
+    def convert(array: pa.Array) -> pa.ListArray:
         elements = convert_element(list_elements(array))
         if not target.contains_null and elements.null_count:
             _refuse_nulls(here, pc.is_null(elements), elements)
@@ -293,7 +294,7 @@ def _plan_list(source: Any, target: ArrayType, place: _Place) -> _Assign:
     return convert
 
 
-def _entry_types(source: Any) -> tuple[Any, Any] | None:
+def _entry_types(source: pa.DataType) -> tuple[pa.DataType, pa.DataType] | None:
     """Key and value type of a list of `{key, value}`, the form of maps in frames without a map
     type.
     """
@@ -305,12 +306,12 @@ def _entry_types(source: Any) -> tuple[Any, Any] | None:
     return entry[0].type, entry[1].type
 
 
-def _plan_map(entry: tuple[Any, Any], target: MapType, place: _Place) -> _Assign:
+def _plan_map(entry: tuple[pa.DataType, pa.DataType], target: MapType, place: _Place) -> _Assign:
     convert_key = _plan(entry[0], target.key_type, place / "key")
     convert_value = _plan(entry[1], target.value_type, place / "value")
     arrow_type = to_arrow_type(target)
 
-    def convert(array: Any) -> Any:
+    def convert(array: pa.Array) -> pa.MapArray:
         if pa.types.is_map(array.type):
             keys, values = map_entries(array)
         else:
@@ -343,7 +344,7 @@ def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: 
     )
 
 
-def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
+def _refuse_nulls(place: _Place, is_violation: pa.BooleanArray, context: pa.Array) -> None:
     """Raise for the positions of `context` (a batch or an array) where `is_violation` is true."""
     positions = pc.indices_nonzero(is_violation)
     shown = _render_rows(context.take(positions.slice(0, _MAX_EXAMPLES)))
@@ -356,7 +357,7 @@ def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
     )
 
 
-def _render_rows(rows: Any) -> list[str]:
+def _render_rows(rows: pa.Array) -> list[str]:
     try:
         return [repr(each) for each in rows.to_pylist()]
     except (ValueError, OverflowError):

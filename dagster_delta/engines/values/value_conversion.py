@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,15 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["Converted", "ValueConversion", "convert_at", "value_conversion"]
 
 MAX_EXAMPLES = 5
 _EXAMPLE_LENGTH = 200
 
-_Kernel = Callable[[Any], Any]
+_Kernel = Callable[[pa.Array], pa.Array]
 """Converts an array of the old type to the new type. Raises ArrowInvalid or InvalidArgument if a
 value fails."""
 
@@ -54,12 +57,12 @@ _FAILURES = (pa.ArrowInvalid, InvalidArgument, UnicodeDecodeError)
 class Converted:
     """Values of the new type, and the values that could not be converted."""
 
-    values: Any
+    values: pa.Array
     """`pyarrow.Array` of the new type; null if a value failed."""
     num_failed: int = 0
     examples: list[str] = field(default_factory=list)
     """The first few values that failed, as text."""
-    failed_rows: Any = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    failed_rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     """Positions of the rows with a value that failed: a `numpy.ndarray`, each row once."""
 
 
@@ -68,19 +71,19 @@ class ValueConversion:
     """Makes new values from old ones, or from whole rows as structs."""
 
     kernel: _Kernel
-    arrow_type: Any
+    arrow_type: pa.DataType
     """`pyarrow.DataType` of the new values."""
-    passes: Callable[[Any], Any] | None = None
+    passes: Callable[[pa.Array], pa.BooleanArray] | None = None
     """A quick mask of the values that are likely to succeed; None if there is no such test."""
 
-    def convert(self, array: Any) -> Converted:
+    def convert(self, array: pa.Array) -> Converted:
         """The values of a `pyarrow.Array`, converted. Raises nothing over a value."""
         try:
             return Converted(self.kernel(array))
         except _FAILURES:
             return self._convert_with_failures(array)
 
-    def _convert_with_failures(self, array: Any) -> Converted:
+    def _convert_with_failures(self, array: pa.Array) -> Converted:
         failed = np.zeros(len(array), dtype=bool)
         candidates = array
         if self.passes is not None:
@@ -93,7 +96,7 @@ class ValueConversion:
         examples = [_as_text(array[int(each)]) for each in positions[:MAX_EXAMPLES]]
         return Converted(values, len(positions), examples, positions)
 
-    def _pieces(self, array: Any, start: int, failed: Any) -> list[Any]:
+    def _pieces(self, array: pa.Array, start: int, failed: NDArray[np.bool_]) -> list[pa.Array]:
         """The converted array in pieces, found by bisection around the values that fail."""
         try:
             return [self.kernel(array)]
@@ -126,7 +129,7 @@ def value_conversion(source: DataType, target: DataType) -> ValueConversion:
 
 
 def convert_at(
-    array: Any,
+    array: pa.Array,
     old: DataType,
     new: DataType,
     steps: tuple[str, ...],
@@ -162,7 +165,7 @@ def convert_at(
 
 
 def _convert_field(
-    array: Any,
+    array: pa.Array,
     old: StructType,
     new: StructType,
     steps: tuple[str, ...],
@@ -206,7 +209,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
         ) from error
     arrow_type = to_arrow_type(target)
 
-    def convert(array: Any) -> Any:
+    def convert(array: pa.Array) -> pa.Array:
         values = evaluate(expression, pa.record_batch([array], names=["value"]))
         combined = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
         return combined.cast(arrow_type) if combined.type != arrow_type else combined
@@ -214,7 +217,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     return convert
 
 
-def _likely(source: DataType, target: DataType) -> Callable[[Any], Any] | None:
+def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:
     """A test that rejects most failing values, so that few bisections are needed for the rest."""
     bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
     if bits is None or isinstance(source, DecimalType):
@@ -229,7 +232,7 @@ def _likely(source: DataType, target: DataType) -> Callable[[Any], Any] | None:
     return None
 
 
-def _within(array: Any, low: float, high: float) -> Any:
+def _within(array: pa.Array, low: float, high: float) -> pa.BooleanArray:
     return pc.and_(
         pc.greater_equal(array.cast(pa.float64(), safe=False), float(low)),
         pc.less_equal(array.cast(pa.float64(), safe=False), float(high)),
@@ -280,26 +283,26 @@ def _chain(first: _Kernel, second: _Kernel) -> _Kernel:
     return lambda array: second(first(array))
 
 
-def _whole_seconds(array: Any) -> Any:
+def _whole_seconds(array: pa.Array) -> pa.Array:
     return pc.floor_temporal(array, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
 
 
-def _seconds(array: Any) -> Any:
+def _seconds(array: pa.Array) -> pa.Array:
     return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
 
 
-def _moments_of_decimals(array: Any) -> Any:
+def _moments_of_decimals(array: pa.Array) -> pa.Array:
     cut = [None if each is None else int(each.scaleb(6)) for each in array.to_pylist()]
     if any(each is not None and not -(2**63) <= each < 2**63 for each in cut):
         raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
     return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
 
 
-def _without(array: Any, failed: Any) -> Any:
+def _without(array: pa.Array, failed: NDArray[np.bool_]) -> pa.Array:
     return pc.if_else(pa.array(~failed), array, pa.scalar(None, array.type))
 
 
-def _as_text(scalar: Any) -> str:
+def _as_text(scalar: pa.Scalar) -> str:
     try:
         return repr(scalar.as_py())[:_EXAMPLE_LENGTH]
     except (ValueError, OverflowError, UnicodeDecodeError):

@@ -6,7 +6,6 @@ Spec: Variant Data Type; Parquet, Variant Binary Encoding. Spark SQL: ANSI store
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from dagster_delta.protocol.variant.variant import SingleFloat
 
 __all__ = ["encoded_variants", "variant_cast"]
 
-_Convert = Callable[[Any], Any]
+_Convert = Callable[[pa.Array], pa.Array]
 
 
 def encoded_variants(*, table: str, column: str) -> _Convert:
@@ -85,7 +84,7 @@ def variant_cast(source: pa.DataType) -> _Convert:
     return _encoded
 
 
-def _encoded(array: pa.Array, wrap: Callable[[Any], object] | None = None) -> pa.StructArray:
+def _encoded(array: pa.Array, wrap: Callable[[str], object] | None = None) -> pa.StructArray:
     try:
         values = array.to_pylist()
         if wrap is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from dagster_delta.protocol.variant.binary import (
     says_sorted,
 )
 from dagster_delta.protocol.variant.variant import decode_variant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "MAX_VARIANT_BYTES",
@@ -58,7 +61,7 @@ def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def malformed(metadata: pa.Array, values: pa.Array) -> Any:
+def malformed(metadata: pa.Array, values: pa.Array) -> NDArray[np.bool_]:
     """Whether each variant is malformed: a numpy array of booleans.
 
     Args:
@@ -87,14 +90,14 @@ def describe_malformed(metadata: bytes, value: bytes) -> str:
 class _Names:
     """The dictionaries of a column."""
 
-    ranks: Any
+    ranks: NDArray[np.int64]
     """Rank of each name within its dictionary, for all distinct dictionaries in sequence: once by
     bytes of UTF-8 and once by units of UTF-16."""
-    first: Any
+    first: NDArray[np.int64]
     """By row: start of the ranks of its dictionary."""
-    count: Any
+    count: NDArray[np.int64]
     """By row: number of names."""
-    is_bad: Any
+    is_bad: NDArray[np.bool_]
     """By row."""
 
     @classmethod
@@ -135,7 +138,7 @@ def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
     return [(rank[each], java_rank[each]) for each in names]
 
 
-def packed_bytes(values: pa.Array) -> tuple[Any, Any]:
+def packed_bytes(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """All bytes of a binary array as a numpy array, and the start of each value, plus the end.
 
     Args:
@@ -148,7 +151,9 @@ def packed_bytes(values: pa.Array) -> tuple[Any, Any]:
     return data, offsets.astype(np.int64)
 
 
-def number_at(data: Any, position: Any, size: Any) -> Any:
+def number_at(
+    data: NDArray[np.uint8], position: NDArray[Any], size: NDArray[np.int64] | int
+) -> NDArray[np.int64]:
     """Little-endian numbers of 1 to 4 bytes each, as a numpy array of int64.
 
     Args:
@@ -167,7 +172,7 @@ def number_at(data: Any, position: Any, size: Any) -> Any:
 class _Check:
     """Checks the values of a column; `is_bad` has the result by row."""
 
-    def __init__(self, data: Any, offsets: Any, names: _Names) -> None:
+    def __init__(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], names: _Names) -> None:
         self._data = data
         self._names = names
         self._start, self._end = offsets[:-1], offsets[1:]
@@ -176,7 +181,7 @@ class _Check:
         self.is_bad = names.is_bad | (sizes > MAX_VARIANT_BYTES)
         # Every value has its own byte, so if there are more values than bytes, they overlap.
         self._bytes_left = sizes.copy()
-        self._texts: list[tuple[Any, Any, Any]] = []
+        self._texts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._is_top = True
 
     def run(self) -> None:
@@ -188,7 +193,7 @@ class _Check:
             self._is_top = False
         self._check_texts()
 
-    def _drop(self, is_bad: Any) -> None:
+    def _drop(self, is_bad: NDArray[np.bool_]) -> None:
         """Mark rows as bad, and stop checking them."""
         self.is_bad[self._rows[is_bad]] = True
         kept = ~self.is_bad[self._rows]
@@ -196,7 +201,7 @@ class _Check:
             self._start, self._end = self._start[kept], self._end[kept]
             self._rows = self._rows[kept]
 
-    def _mark(self, rows: Any, is_bad: Any) -> None:
+    def _mark(self, rows: NDArray[np.int64], is_bad: NDArray[np.bool_]) -> None:
         self.is_bad[rows[is_bad]] = True
 
     def _step(self) -> None:
@@ -209,16 +214,18 @@ class _Check:
         selected = is_object | (kind == BasicType.ARRAY)
         self._enter_containers(selected, is_object[selected], header[selected])
 
-    def _ends(self, rows: Any, stop: Any, end: Any) -> None:
+    def _ends(
+        self, rows: NDArray[np.int64], stop: NDArray[np.int64], end: NDArray[np.int64]
+    ) -> None:
         """A value must end within its container; a top-level value at the end of its bytes."""
         self._mark(rows, (stop != end) if self._is_top else (stop > end))
 
-    def _check_short_texts(self, selected: Any, header: Any) -> None:
+    def _check_short_texts(self, selected: NDArray[np.bool_], header: NDArray[np.int64]) -> None:
         start, length, rows = self._start[selected] + 1, header[selected], self._rows[selected]
         self._ends(rows, start + length, self._end[selected])
         self._texts.append((start, length, rows))
 
-    def _check_primitives(self, selected: Any, header: Any) -> None:
+    def _check_primitives(self, selected: NDArray[np.bool_], header: NDArray[np.int64]) -> None:
         start, end, rows = self._start[selected], self._end[selected], self._rows[selected]
         primitive = header[selected]
         size = _SIZES[primitive].copy()
@@ -232,7 +239,9 @@ class _Check:
         is_text = is_sized & (primitive == PrimitiveId.STRING)
         self._texts.append((start[is_text] + 5, size[is_text] - 4, rows[is_text]))
 
-    def _enter_containers(self, selected: Any, is_object: Any, header: Any) -> None:
+    def _enter_containers(
+        self, selected: NDArray[np.bool_], is_object: NDArray[np.bool_], header: NDArray[np.int64]
+    ) -> None:
         self._start, self._end = self._start[selected], self._end[selected]
         self._rows = self._rows[selected]
         is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
@@ -261,15 +270,15 @@ class _Check:
 
     def _enter(
         self,
-        rows: Any,
-        ids_at: Any,
-        id_size: Any,
-        offsets_at: Any,
-        offset_size: Any,
-        count: Any,
-        content_at: Any,
-        stop: Any,
-        is_object: Any,
+        rows: NDArray[Any],
+        ids_at: NDArray[Any],
+        id_size: NDArray[Any],
+        offsets_at: NDArray[Any],
+        offset_size: NDArray[Any],
+        count: NDArray[Any],
+        content_at: NDArray[Any],
+        stop: NDArray[Any],
+        is_object: NDArray[Any],
     ) -> None:
         """Make the fields and elements of containers the next values to check."""
         container = np.repeat(np.arange(len(rows)), count)
@@ -293,7 +302,14 @@ class _Check:
         self._rows = rows[container]
         self._drop(self._start >= self._end)
 
-    def _check_names(self, rows: Any, ids_at: Any, id_size: Any, *, is_first: Any) -> None:
+    def _check_names(
+        self,
+        rows: NDArray[np.int64],
+        ids_at: NDArray[np.int64],
+        id_size: NDArray[np.int64],
+        *,
+        is_first: NDArray[np.bool_],
+    ) -> None:
         """Check that every field id is in the dictionary, and the names are in order."""
         ids = number_at(self._data, ids_at, id_size)
         is_known = ids < self._names.count[rows]

@@ -60,7 +60,9 @@ VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the functions called by the SQL of variants with a connection."""
 
-    def register(name: str, compute: Callable[..., Any], inputs: list[str], result: str) -> None:
+    def register(
+        name: str, compute: Callable[..., pa.Array], inputs: list[str], result: str
+    ) -> None:
         # Its signatures require enumerations, and lists of one invariant type.
         create: Callable[..., Any] = connection.create_function
         create(name, compute, inputs, result, type="arrow", null_handling="special")
@@ -80,11 +82,11 @@ def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
         register(f"try_variant_get_{kind}", _getter(arrow_type, tries=True), inputs, result)
 
 
-def _parse_json(texts: Any) -> Any:
+def _parse_json(texts: pa.Array) -> pa.Array:
     return variants_from_json(texts)
 
 
-def _try_parse_json(texts: Any) -> Any:
+def _try_parse_json(texts: pa.Array) -> pa.Array:
     return pa.array([_tried(each) for each in texts.to_pylist()], VARIANT_STORAGE)
 
 
@@ -98,8 +100,10 @@ def _tried(text: str | None) -> Any:
         return None
 
 
-def _getter(arrow_type: Any, *, tries: bool) -> Callable[[Any, Any, Any], Any]:
-    def get(variants: Any, paths: Any, kinds: Any) -> Any:
+def _getter(
+    arrow_type: pa.DataType, *, tries: bool
+) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
+    def get(variants: pa.Array, paths: pa.Array, kinds: pa.Array) -> pa.Array:
         if not len(variants):
             return pa.nulls(0, arrow_type)
         path, kind = parse_path(paths[0].as_py()), kinds[0].as_py()
@@ -109,7 +113,9 @@ def _getter(arrow_type: Any, *, tries: bool) -> Callable[[Any, Any, Any], Any]:
     return get
 
 
-def _get(variant: Any, path: VariantPath, kind: str, *, tries: bool) -> object:
+def _get(
+    variant: Mapping[str, bytes] | None, path: VariantPath, kind: str, *, tries: bool
+) -> object:
     if variant is None:
         return None
     value = decode_variant(variant["metadata"], variant["value"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -274,8 +274,8 @@ class DataFileReader:
         assert self._where is not None  # noqa: S101 a filter selects this way of reading
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
-        masks: list[Any] = []
-        batches: list[Any] = []
+        masks: list[pa.BooleanArray] = []
+        batches: list[pa.RecordBatch] = []
         size_bytes = 0
         for raw in opened.decode(group, projection.parquet_columns):
             wanted = opened.wanted_rows(position, raw.num_rows)
@@ -360,7 +360,7 @@ class _RawRows:
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._current: Any = None
+        self._current: pa.RecordBatch | None = None
         self._skipped = 0
 
     def skip(self, count: int) -> None:
@@ -401,7 +401,7 @@ class _ColumnSet:
             else None
             for field in fields
         ]
-        self._projections: list[tuple[Any, FileProjection]] = []
+        self._projections: list[tuple[pa.Schema, FileProjection]] = []
 
     def projection(self, file_schema: pa.Schema) -> FileProjection:
         """How to get the columns other than partition columns from a file of that
@@ -433,7 +433,7 @@ class _PartitionColumn:
     def __init__(self, field: StructField, physical_name: str) -> None:
         self._field = field
         self._physical_name = physical_name
-        self._scalars: dict[str | None, Any] = {}
+        self._scalars: dict[str | None, pa.Scalar] = {}
 
     def repeat(self, values: Mapping[str, str | None], count: int) -> pa.Array:
         """The value of a file as a `pyarrow.Array` of `count` rows."""

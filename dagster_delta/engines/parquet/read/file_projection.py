@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,7 +57,7 @@ from dagster_delta.protocol.values.arrow_values import null_scalar
 
 __all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
 
-_Convert = Callable[[Any], Any]
+_Convert = Callable[[pa.Array], pa.Array]
 _Key = TypeVar("_Key")
 
 
@@ -352,7 +352,7 @@ def _plan_struct(
     siblings = list(source)
     positions = _Siblings(siblings, rules.mode)
     arrow_type = to_arrow_type(target)
-    plans: list[tuple[int | None, Any, _Convert | None]] = []
+    plans: list[tuple[int | None, pa.Scalar, _Convert | None]] = []
     for field in target:
         index = positions.find(field)
         convert = (

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, PrimitiveType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["LegacyCalendar"]
 
@@ -75,7 +78,7 @@ class LegacyCalendar:
         # Spark 2 did not record its zone. The embedded engine is in UTC.
         return cls(has_dates, has_int96, metadata.get(_ZONE_KEY, b"UTC").decode())
 
-    def day_conversion(self, source: Any) -> Callable[[Any], Any] | None:
+    def day_conversion(self, source: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
         """The conversion of a column of days, None if there is none to do.
 
         Args:
@@ -83,7 +86,9 @@ class LegacyCalendar:
         """
         return _moved_days if self.has_dates and pa.types.is_date32(source) else None
 
-    def time_conversion(self, source: Any, target: DataType) -> Callable[[Any], Any] | None:
+    def time_conversion(
+        self, source: pa.DataType, target: DataType
+    ) -> Callable[[pa.Array], pa.Array] | None:
         """The conversion of timestamps in microseconds with a zone, None if there is none.
 
         Args:
@@ -96,7 +101,7 @@ class LegacyCalendar:
         return partial(_moved_times, zone=self.zone) if is_legacy else None
 
 
-def _moved_days(days: Any) -> Any:
+def _moved_days(days: pa.Array) -> pa.Array:
     first = pc.min(days).cast(pa.int32()).as_py()
     if first is None or first >= _FIRST_GREGORIAN_DAY:
         return days
@@ -105,7 +110,7 @@ def _moved_days(days: Any) -> Any:
     return pc.add(numbers, pa.array(shift)).cast(days.type)
 
 
-def _moved_times(times: Any, *, zone: str) -> Any:
+def _moved_times(times: pa.Array, *, zone: str) -> pa.Array:
     first = pc.min(times).cast(pa.int64()).as_py()
     if first is None or first >= _LAST_OFFSET_CHANGE_US:
         return times
@@ -120,11 +125,11 @@ def _moved_times(times: Any, *, zone: str) -> Any:
     return pc.add(numbers, pa.array(shift)).cast(times.type)
 
 
-def _filled(numbers: Any) -> Any:
+def _filled(numbers: pa.Array) -> Any:
     return pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
 
 
-def _day_shift(days: Any) -> Any:
+def _day_shift(days: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number of days by which the same date is later in the Gregorian calendar."""
     # Years start in March, so the leap day, which may have no counterpart, is last.
     years = (4 * (days.astype(np.int64) - _JULIAN_MARCH_OF_YEAR_0) + 3) // 1461
@@ -132,7 +137,7 @@ def _day_shift(days: Any) -> Any:
     return np.where(days < _FIRST_GREGORIAN_DAY, shift, 0)
 
 
-def _instants(local_us: Any, zone: str) -> Any:
+def _instants(local_us: NDArray[np.int64], zone: str) -> Any:
     """Local times of a zone, by the offsets that it had, as microseconds since the epoch."""
     fixed = _fixed_offset_us(zone)
     if fixed is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,7 +54,7 @@ class OpenedFile:
     """Whether to verify Parquet page checksums."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
-    _wanted: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
+    _wanted: dict[tuple[int, int], pa.BooleanArray | None] = field(default_factory=dict, init=False)
 
     @cached_property
     def first_rows(self) -> list[int]:
@@ -148,7 +148,7 @@ class OpenedFile:
         rest = [index for index in parquet_columns if index not in repetitive]
         return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
 
-    def _open(self, dictionaries: list[int]) -> Any:
+    def _open(self, dictionaries: list[int]) -> pq.core.ParquetReader:
         return open_parquet(
             self.handle,
             footer=self.footer,

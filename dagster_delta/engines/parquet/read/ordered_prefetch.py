@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from dagster_delta.protocol.checkpoint.parquet_reader import release_scratch_memory
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["BatchSource", "prefetch_in_order"]
 
-BatchSource = Callable[[], Iterable[Any]]
+BatchSource: TypeAlias = "Callable[[], Iterable[pa.RecordBatch]]"
 """Opens one source; its `pyarrow.RecordBatch`es are produced on a worker thread."""
 
 
 def prefetch_in_order(
     sources: Iterable[BatchSource], *, threads: int, max_buffered_bytes: int
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """The record batches of all sources, one source after the other.
 
     Args:
@@ -50,7 +53,7 @@ class _Channel:
     __slots__ = ("batches", "error", "is_done")
 
     def __init__(self) -> None:
-        self.batches: deque[Any] = deque()
+        self.batches: deque[tuple[pa.RecordBatch, int]] = deque()
         self.error: BaseException | None = None
         self.is_done = False
 
@@ -68,7 +71,7 @@ class _Prefetch:
         self._exhausted = False
         self._stopped = False
 
-    def consume(self) -> Iterator[Any]:
+    def consume(self) -> Iterator[pa.RecordBatch]:
         while True:
             batch = self._next_batch()
             if batch is None:
@@ -118,7 +121,7 @@ class _Prefetch:
     def _has_room(self) -> bool:
         return self._buffered_bytes < self._max_bytes
 
-    def _put(self, channel: _Channel, batch: Any) -> bool:
+    def _put(self, channel: _Channel, batch: pa.RecordBatch) -> bool:
         """Add a batch and wait for room. Returns False if the consumer has stopped."""
         size_bytes = batch.nbytes
         with self._changed:
@@ -136,7 +139,7 @@ class _Prefetch:
             )
             return not self._stopped
 
-    def _next_batch(self) -> Any:
+    def _next_batch(self) -> pa.RecordBatch | None:
         with self._changed:
             while True:
                 self._changed.wait_for(self._is_ready)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -109,8 +109,8 @@ def _thread_count(store: ObjectStore) -> int:
     return max(2, min(os.cpu_count() or 2, _MAX_LOCAL_THREADS))
 
 
-def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    waiting: list[Any] = []
+def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
         is_small = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
@@ -134,5 +134,7 @@ def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
 def _merge(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) == 1 or not batches[0].num_columns:
         return batches
-    merged: list[Any] = pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()
+    merged: list[pa.RecordBatch] = (
+        pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()
+    )
     return merged

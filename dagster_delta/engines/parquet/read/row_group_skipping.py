@@ -129,7 +129,7 @@ def _bounds(
         return None
 
 
-def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], Any] | None:
+def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
     """The function from raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
     if types.is_signed_integer(file_type):
@@ -150,7 +150,7 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], Any] | None:
     return None
 
 
-def _decimal(raw: Any, scale: int) -> Decimal | None:
+def _decimal(raw: int | bytes | None, scale: int) -> Decimal | None:
     if raw is None:
         return None
     unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)

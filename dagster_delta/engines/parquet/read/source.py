@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -45,7 +45,7 @@ def open_parquet(
     dictionaries: Sequence[int] = (),
     is_remote: bool = True,
     verifies_pages: bool = False,
-) -> Any:
+) -> pq.core.ParquetReader:
     """A `ParquetReader` over an open data file.
 
     Args:
@@ -67,7 +67,7 @@ def open_parquet(
     )
 
 
-def read_data_footer(handle: Any) -> ParquetFooter:
+def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:
     """The footer of an open data file.
 
     Raises:

@@ -13,7 +13,7 @@ from array import array as buffer_of
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,7 +51,7 @@ _Names: TypeAlias = Sequence[VariantNames | None]
 class _Scalar:
     """A typed value without fields or elements."""
 
-    encode: Callable[[Any], Encoded]
+    encode: Callable[[pa.Array], Encoded]
 
 
 @dataclass(frozen=True, slots=True)

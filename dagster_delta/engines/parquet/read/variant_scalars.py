@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ _TIMESTAMPS = {
 }
 
 
-def scalar_encoder(data_type: pa.DataType) -> Callable[[Any], Encoded] | None:
+def scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], Encoded] | None:
     """The encoder for arrays of a type; None if the type is never used for shredding."""
     types = pa.types
     if types.is_boolean(data_type):
@@ -115,7 +115,7 @@ def _encode_fixed_width(header: bytes, array: pa.Array, size: int | None = None)
     return encoded
 
 
-def _decimal_encoder(data_type: pa.DataType) -> Callable[[Any], Encoded] | None:
+def _decimal_encoder(data_type: pa.DataType) -> Callable[[pa.Array], Encoded] | None:
     precision, scale = data_type.precision, data_type.scale
     if not (precision <= 38 and 0 <= scale <= precision):
         return None

@@ -6,7 +6,7 @@ Spec: Parquet's Thrift definition; Thrift's compact protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from dagster_delta.protocol.checkpoint.thrift_compact import (
     BINARY,
@@ -18,6 +18,9 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
     TRUE,
     Cursor,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["is_movable"]
 
@@ -51,7 +54,7 @@ _VALUE_BYTES = {"BYTE_ARRAY": 0, "BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 
                 "INT96": 12}  # fmt: skip
 
 
-def is_movable(chunk: bytes, column: Any) -> bool:
+def is_movable(chunk: bytes, column: pq.ColumnSchema) -> bool:
     """Whether a `ColumnChunk` refers only to its pages, and Arrow can read it as metadata.
 
     Indexes and filters are elsewhere in the file. In a new file Arrow reads everything that

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from dagster_delta.protocol.variant.binary import (
     decode_names,
     encode_object,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["EncodedVariants", "Kind", "Parts", "Places"]
 
@@ -71,7 +74,7 @@ _KIND_OF_PRIMITIVE = {
 }
 
 
-def _kinds_by_first_byte() -> Any:
+def _kinds_by_first_byte() -> NDArray[np.int8]:
     kinds = np.full(256, Kind.OTHER, dtype=np.int8)
     for primitive_id, kind in _KIND_OF_PRIMITIVE.items():
         kinds[primitive_id << 2 | BasicType.PRIMITIVE] = kind
@@ -101,9 +104,9 @@ _SIZED = (PrimitiveId.BINARY, PrimitiveId.STRING)
 class Places:
     """Positions of the values at one place of a column, one per slot: numpy arrays of int64."""
 
-    start: Any
+    start: NDArray[np.int64]
     """Start of the value; -1 if there is none."""
-    row: Any
+    row: NDArray[np.int64]
     """Row of the column; it gives the dictionary of names."""
 
     def __len__(self) -> int:
@@ -114,14 +117,14 @@ class Places:
 class Parts:
     """The fields of objects or the elements of arrays, in order: numpy arrays of int64."""
 
-    slot: Any
+    slot: NDArray[np.int64]
     """Of the container."""
-    start: Any
+    start: NDArray[np.int64]
     """Of the value."""
-    row: Any
-    name: Any
+    row: NDArray[np.int64]
+    name: NDArray[np.int64]
     """Index among the names of the column; unused if the containers are arrays."""
-    name_id: Any
+    name_id: NDArray[np.int64]
     """Index in the dictionary of the row."""
 
     def of_name(self, name: int, num_slots: int) -> Places:
@@ -165,7 +168,7 @@ class EncodedVariants:
         self._stops[valid] = offsets[1:]
         self._read_names(metadata, is_whole[valid])
 
-    def _read_names(self, metadata: pa.Array, is_whole: Any) -> None:
+    def _read_names(self, metadata: pa.Array, is_whole: NDArray[np.bool_]) -> None:
         encoded = metadata.dictionary_encode()
         rows = np.from_dlpack(encoded.indices).astype(np.int64)
         known = set(rows[is_whole].tolist())
@@ -181,13 +184,13 @@ class EncodedVariants:
         self._first_name = np.array(first, dtype=np.int64)[rows]
         self._name_indexes = np.array(indexes, dtype=np.int64)
 
-    def kinds(self, places: Places) -> Any:
+    def kinds(self, places: Places) -> NDArray[np.signedinteger[Any]]:
         """The `Kind` of each value, as a numpy array."""
         if not len(self.data):
             return np.zeros(len(places), dtype=np.int8)
         return np.where(places.start < 0, Kind.MISSING, _KINDS[self.data[places.start]])
 
-    def sizes(self, start: Any) -> Any:
+    def sizes(self, start: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of the values at some positions."""
         first = self.data[start]
         kind, header = first & 3, (first >> 2).astype(np.int64)
@@ -203,11 +206,11 @@ class EncodedVariants:
             size[nested] = frame.content + last - start[nested]
         return size
 
-    def root_sizes(self) -> Any:
+    def root_sizes(self) -> NDArray[np.int64]:
         """Bytes of the value of each row, complete or not; 0 if there is none."""
         return np.where(self.root.start < 0, 0, self._stops - self.root.start)
 
-    def parts(self, places: Places, slots: Any) -> Parts:
+    def parts(self, places: Places, slots: NDArray[np.int64]) -> Parts:
         """The fields of the objects, or elements of the arrays, in some slots.
 
         Args:
@@ -232,7 +235,7 @@ class EncodedVariants:
         name[named] = self._name_indexes[self._first_name[rows[named]] + name_id[named]]
         return Parts(slots[container], frame.content[container] + offsets, rows, name, name_id)
 
-    def numbers(self, start: Any, size: int, data_type: Any) -> Any:
+    def numbers(self, start: NDArray[np.int64], size: int, data_type: str) -> NDArray[Any]:
         """Numbers of a width, read from some positions.
 
         Args:
@@ -243,7 +246,9 @@ class EncodedVariants:
         words = self.data[start[:, None] + np.arange(size)]
         return np.ascontiguousarray(words).view(data_type).reshape(-1)
 
-    def exact_numbers(self, start: Any) -> tuple[Any, Any, Any]:
+    def exact_numbers(
+        self, start: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """The integers and decimals at some positions: the unscaled number, its scale, and whether
         it has 16 bytes, which the caller must read.
         """
@@ -259,14 +264,16 @@ class EncodedVariants:
         scale[is_decimal] = self.data[start[is_decimal] + 1]
         return unscaled, scale, is_wide
 
-    def texts(self, start: Any) -> tuple[Any, Any]:
+    def texts(self, start: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The start and length of the contents of the strings and binaries at some positions."""
         first = self.data[start]
         is_short = (first & 3) == BasicType.SHORT_STRING
         length = np.where(is_short, first >> 2, number_at(self.data, start + 1, 4))
         return start + np.where(is_short, 1, 5), length
 
-    def object_of(self, name_ids: Any, start: Any, size: Any) -> bytes:
+    def object_of(
+        self, name_ids: NDArray[np.int64], start: NDArray[np.int64], size: NDArray[np.int64]
+    ) -> bytes:
         """The object of some fields, encoded.
 
         Args:
@@ -280,7 +287,7 @@ class EncodedVariants:
         ]
         return encode_object(name_ids.tolist(), values)
 
-    def _frame(self, start: Any) -> _Frame:
+    def _frame(self, start: NDArray[np.int64]) -> _Frame:
         first = self.data[start]
         header = (first >> 2).astype(np.int64)
         is_object = (first & 3) == BasicType.OBJECT
@@ -300,12 +307,12 @@ class EncodedVariants:
 class _Frame:
     """The layout of containers: numpy arrays of int64."""
 
-    count: Any
-    ids: Any
+    count: NDArray[np.int64]
+    ids: NDArray[np.int64]
     """Start of the ids of the fields."""
-    id_size: Any
+    id_size: NDArray[np.int64]
     """Bytes of an id; 0 if the container is an array."""
-    offsets: Any
-    offset_size: Any
-    content: Any
+    offsets: NDArray[Any]
+    offset_size: NDArray[np.int64]
+    content: NDArray[np.int64]
     """Start of the values."""

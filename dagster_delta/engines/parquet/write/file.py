@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -233,7 +233,7 @@ class FileInWriting:
         self.path = path
         self._table = store.location.uri
         self._statistics = FileStatistics(format_.statistics)
-        self._metadata: Any = None
+        self._metadata: pq.FileMetaData = None
         self._footers: list[tuple[bytes, int]] = []
         with self._naming():
             self._sink = store.open_output(path)

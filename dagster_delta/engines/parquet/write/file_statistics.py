@@ -33,6 +33,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -202,9 +203,9 @@ class FileStatistics:
         Args:
             footer: its `pyarrow.parquet.FileMetaData`.
         """
-        minimums: dict[str, Any] = {}
-        maximums: dict[str, Any] = {}
-        null_counts: dict[str, Any] = {}
+        minimums: dict[str, object] = {}
+        maximums: dict[str, object] = {}
+        null_counts: dict[str, object] = {}
         groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
         for leaf in self._layout.leaves:
             found = [each.column(leaf.parquet_index).statistics for each in groups]
@@ -223,14 +224,14 @@ class FileStatistics:
             stats["tightBounds"] = True
         return _ENCODER.encode(stats).decode()
 
-    def _null_count(self, leaf: _Leaf, found: list[Any]) -> int | None:
+    def _null_count(self, leaf: _Leaf, found: list[pq.Statistics]) -> int | None:
         if leaf.is_nested:
             return self._null_counts[leaf.positions]
         if any(each is None or not each.has_null_count for each in found):
             return None
         return sum(int(each.null_count) for each in found)
 
-    def _bounds(self, leaf: _Leaf, found: list[Any]) -> tuple[object, object]:
+    def _bounds(self, leaf: _Leaf, found: list[pq.Statistics]) -> tuple[object, object]:
         render = _renderer(leaf.data_type, self._layout.string_prefix_length)
         if render is None or any(each is None for each in found):
             return None, None
@@ -246,7 +247,7 @@ class FileStatistics:
 
 
 def _walk_leaves(
-    fields: tuple[StructField, ...], mode: Any
+    fields: tuple[StructField, ...], mode: ColumnMappingMode
 ) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
     """Every leaf with its logical path, in file order."""
     parquet_index = 0
@@ -338,7 +339,7 @@ def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render
     return None
 
 
-def _render_number(raw: Any) -> object:
+def _render_number(raw: float) -> object:
     return raw
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,7 @@ class RowGroupChange(Protocol):
     def num_matches(self, opened: OpenedFile, group: int) -> int:
         """Rows of a row group that change."""
 
-    def marks(self, opened: OpenedFile, group: int) -> Any:
+    def marks(self, opened: OpenedFile, group: int) -> pa.BooleanArray:
         """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
 
     def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ Spec: Parquet, Variant Shredding (Shredded Value Types).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from dagster_delta.engines.parquet.write.encoded_variants import (
     Parts,
     Places,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["SAMPLE_ROWS", "ShreddedGroup", "infer_group"]
 
@@ -114,7 +117,9 @@ class _Inference:
             return ShreddedGroup(None)
         return ShreddedGroup(self._typed(kind, kinds, places, depth))
 
-    def _typed(self, kind: Kind, kinds: Any, places: Places, depth: int) -> Typed:
+    def _typed(
+        self, kind: Kind, kinds: NDArray[np.signedinteger[Any]], places: Places, depth: int
+    ) -> Typed:
         if kind == Kind.OBJECT:
             slots = np.flatnonzero(kinds == kind)
             num_rows = int((kinds != Kind.MISSING).sum())
@@ -149,7 +154,7 @@ class _Inference:
             found.append((self.variants.names[name], group))
         return tuple(sorted(found, key=lambda each: each[0])) or None
 
-    def _decimal(self, start: Any) -> pa.DataType:
+    def _decimal(self, start: NDArray[np.int64]) -> pa.DataType:
         """The decimal that holds all numbers at some positions, or as many of their digits as
         possible.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from dagster_delta.engines.parquet.write.shredding_schema import (
 )
 from dagster_delta.engines.values.nested_arrays import null_mask, rebuild_struct
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["VariantShredding"]
 
@@ -194,7 +197,9 @@ class _Shredder:
 
     # -- what stays encoded ---------------------------------------------------------------------
 
-    def _values(self, places: Places, kept: Any, rest: _Rest | None = None) -> pa.Array:
+    def _values(
+        self, places: Places, kept: NDArray[np.bool_], rest: _Rest | None = None
+    ) -> pa.Array:
         """A `pyarrow.BinaryArray` of the encoded values where `kept`, and of the remaining fields
         of objects.
         """
@@ -214,7 +219,7 @@ class _Shredder:
 
     # -- scalars --------------------------------------------------------------------------------
 
-    def _scalars(self, data_type: pa.DataType, places: Places, fits: Any) -> pa.Array:
+    def _scalars(self, data_type: pa.DataType, places: Places, fits: NDArray[np.bool_]) -> pa.Array:
         start = places.start[fits]
         if pa.types.is_boolean(data_type):
             bits = np.zeros(len(places), dtype=bool)
@@ -234,7 +239,9 @@ class _Shredder:
         words[fits] = self.variants.numbers(start + 1, size, f"<u{size}")
         return _fixed_array(data_type, words, fits)
 
-    def _decimals(self, data_type: pa.DataType, places: Places, kinds: Any) -> tuple[Any, pa.Array]:
+    def _decimals(
+        self, data_type: pa.DataType, places: Places, kinds: NDArray[np.signedinteger[Any]]
+    ) -> tuple[NDArray[np.bool_], pa.Array]:
         """Which values the type holds exactly, and those."""
         precision, target = data_type.precision, data_type.scale
         fits = (kinds == Kind.DECIMAL) | (kinds == Kind.INTEGER)
@@ -260,7 +267,10 @@ class _Shredder:
     # -- objects and arrays ---------------------------------------------------------------------
 
     def _objects(
-        self, fields: tuple[tuple[str, ShreddedGroup], ...], places: Places, kinds: Any
+        self,
+        fields: tuple[tuple[str, ShreddedGroup], ...],
+        places: Places,
+        kinds: NDArray[np.signedinteger[Any]],
     ) -> list[pa.Array]:
         is_object = kinds == Kind.OBJECT
         parts = self.variants.parts(places, np.flatnonzero(is_object))
@@ -281,7 +291,9 @@ class _Shredder:
         rest = self._rest(parts.slot[is_left], parts.name_id[is_left], parts.start[is_left])
         return [self._values(places, (kinds != Kind.MISSING) & ~is_object, rest), typed]
 
-    def _rest(self, slot: Any, name_id: Any, start: Any) -> _Rest:
+    def _rest(
+        self, slot: NDArray[np.int64], name_id: NDArray[np.int64], start: NDArray[np.int64]
+    ) -> _Rest:
         """The objects of the fields that have no column, by slot."""
         slots, first = np.unique(slot, return_index=True)
         size = self.variants.sizes(start)
@@ -292,7 +304,9 @@ class _Shredder:
         ]
         return _Rest(slots, objects)
 
-    def _arrays(self, element: ShreddedGroup, places: Places, is_array: Any) -> pa.ListArray:
+    def _arrays(
+        self, element: ShreddedGroup, places: Places, is_array: NDArray[np.bool_]
+    ) -> pa.ListArray:
         parts = self.variants.parts(places, np.flatnonzero(is_array))
         children = self.group(element, Places(parts.start, parts.row))
         elements = pa.StructArray.from_arrays(children, fields=element.fields())
@@ -307,11 +321,11 @@ class _Shredder:
 class _Rest:
     """The remaining fields of objects whose other fields have columns."""
 
-    slots: Any
+    slots: NDArray[np.int64]
     objects: list[bytes]
 
 
-def _rescaled(unscaled: Any, scale: int, target: int) -> Any:
+def _rescaled(unscaled: NDArray[np.int64], scale: int, target: int) -> NDArray[np.int64]:
     """Numbers of int64 as words of a decimal with a larger scale."""
     words = np.stack((unscaled, unscaled >> 63), axis=1)
     buffers = [None, pa.py_buffer(np.ascontiguousarray(words))]
@@ -323,24 +337,30 @@ def _rescaled(unscaled: Any, scale: int, target: int) -> Any:
 # Arrays are built by their buffers, as `pyarrow.array` would import pandas.
 
 
-def _validity(is_valid: Any) -> pa.Buffer | None:
+def _validity(is_valid: NDArray[np.bool_]) -> pa.Buffer | None:
     if is_valid.all():
         return None
     return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
-def _boolean_array(values: Any) -> pa.BooleanArray:
+def _boolean_array(values: NDArray[np.bool_]) -> pa.BooleanArray:
     buffers = [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
     return pa.Array.from_buffers(pa.bool_(), len(values), buffers)
 
 
-def _fixed_array(data_type: pa.DataType, words: Any, is_valid: Any) -> pa.Array:
+def _fixed_array(
+    data_type: pa.DataType, words: NDArray[Any], is_valid: NDArray[np.bool_]
+) -> pa.Array:
     buffers = [_validity(is_valid), pa.py_buffer(words)]
     return pa.Array.from_buffers(data_type, len(is_valid), buffers)
 
 
 def _bytes_array(
-    data_type: pa.DataType, data: Any, start: Any, size: Any, is_valid: Any
+    data_type: pa.DataType,
+    data: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    is_valid: NDArray[np.bool_],
 ) -> pa.Array:
     """Strings or binaries, each a piece of some bytes."""
     stops = np.cumsum(size)
