@@ -27,6 +27,8 @@ from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
 
 __all__ = ["Engine", "LogPlanner"]
@@ -69,7 +71,7 @@ class Engine(Protocol):
     def log_planner(self) -> LogPlanner | None:
         """The planner that finds the files of large tables; None if this process always does."""
 
-    def read(self, plan: ReadPlan) -> Any:
+    def read(self, plan: ReadPlan) -> pa.RecordBatchReader | DataFrame:
         """The rows of the plan, lazily: a `pyarrow.RecordBatchReader` or a Spark DataFrame.
 
         Raises:
@@ -93,7 +95,7 @@ class Engine(Protocol):
 
     def read_changes(
         self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
-    ) -> Any:
+    ) -> pa.RecordBatchReader | DataFrame:
         """The changed rows of all sets, lazily: a `pyarrow.RecordBatchReader`, by ascending
         version, or a Spark DataFrame.
 
@@ -107,7 +109,7 @@ class Engine(Protocol):
             StorageFailure, InvalidArgument.
         """
 
-    def rows_of(self, data: object) -> Any:
+    def rows_of(self, data: object) -> pa.RecordBatchReader | DataFrame:
         """The rows of a caller's value in the form that this engine reads: a
         `pyarrow.RecordBatchReader` or a Spark DataFrame.
 

@@ -78,7 +78,7 @@ def _curve_of(
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     names = tuple(dict.fromkeys(path[0] for path in columns))
     stride = _UNCOUNTED_STRIDE if num_rows is None else max(1, num_rows // SAMPLE_ROWS)
-    rows = engine.read(replace(group, columns=names))
+    rows: pa.RecordBatchReader = engine.read(replace(group, columns=names))
     sampled, skip = [], 0
     for batch in rows:
         chosen = np.arange(skip, batch.num_rows, stride)

@@ -95,7 +95,7 @@ def report(
     files: Iterable[AddFile] = (),
     change_files: Iterable[AddCDCFile] = (),
     details: Iterable[msgspec.Struct] = (),
-) -> Any:
+) -> pa.RecordBatch:
     """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about what a task did."""
     encode = msgspec.msgpack.encode
     return _batch(
@@ -107,7 +107,7 @@ def report(
     )
 
 
-def reported(work: Callable[[], Any]) -> Any:
+def reported(work: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
     """The report of the work, or a report of its error if a retry cannot succeed.
 
     Raises:
@@ -121,12 +121,12 @@ def reported(work: Callable[[], Any]) -> Any:
         return report_encoded_errors([encode_error(error)])
 
 
-def report_encoded_errors(errors: Sequence[bytes]) -> Any:
+def report_encoded_errors(errors: Sequence[bytes]) -> pa.RecordBatch:
     """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about errors that `encode_error` has encoded."""
     return _batch([("error", each) for each in errors])
 
 
-def _batch(rows: Sequence[tuple[str, bytes]]) -> Any:
+def _batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "kind": pa.array([kind for kind, _ in rows], pa.string()),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -41,6 +41,9 @@ from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["ChangeDetail", "ChangeTask", "RowAction", "WrittenChanges", "changes_of"]
 
@@ -118,7 +121,7 @@ class _Changing:
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Last value and step of each identity column that was numbered."""
 
-    def run(self, batches: Iterator[Any]) -> Any:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         task = self.task
         schema = task.data.configuration.schema
         store = open_store(task.data.location.uri, task.data.location.options)
@@ -152,7 +155,7 @@ class _Changing:
             self.counts[index] += len(places)
             self._write(index, part, data, changes)
 
-    def _note_positions(self, batch: _Batch, acting: Any) -> None:
+    def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
         places = pa.array(np.flatnonzero(acting))
         files, rows = (_known(each.take(places)) for each in (batch.files, batch.rows))
         order = np.argsort(files, kind="stable")
@@ -188,7 +191,7 @@ class _Changing:
         if new is not None:
             changes.add(of_table(new), "update_postimage")
 
-    def _note_numbers(self, identity: IdentityColumn, values: Any) -> None:
+    def _note_numbers(self, identity: IdentityColumn, values: pa.Int64Array) -> None:
         if values.null_count:
             # Spec: overflow MUST be detected, and such writes refused.
             raise identity.overflow()
@@ -203,23 +206,23 @@ class _Batch:
     """The columns of a batch by role."""
 
     task: ChangeTask
-    actions: Any
+    actions: NDArray[Any]
     """numpy int32."""
-    files: Any
+    files: pa.Int64Array
     """pyarrow Array of int64, or None; so the next two."""
-    rows: Any
-    sources: Any
-    new: Sequence[Any]
-    old: Sequence[Any]
-    casts: Sequence[Any]
-    checks: Sequence[Any]
+    rows: pa.Int64Array
+    sources: pa.Int64Array
+    new: Sequence[pa.Array]
+    old: Sequence[pa.Array]
+    casts: Sequence[pa.StringArray]
+    checks: Sequence[pa.BooleanArray]
 
     @classmethod
-    def split(cls, task: ChangeTask, batch: Any) -> _Batch:
+    def split(cls, task: ChangeTask, batch: pa.RecordBatch) -> _Batch:
         columns = iter(batch.columns)
         width = len(task.data.configuration.schema)
 
-        def some(count: int) -> list[Any]:
+        def some(count: int) -> list[pa.Array]:
             return [next(columns) for _ in range(count)]
 
         (actions,) = some(1)
@@ -231,13 +234,13 @@ class _Batch:
             some(len(task.casts)), some(len(task.data.constraints)),
         )  # fmt: skip
 
-    def take(self, places: Any) -> _Batch:
+    def take(self, places: NDArray[np.int64]) -> _Batch:
         index = pa.array(places)
         taken = ([each.take(index) for each in group] for group in
                  (self.new, self.old, self.casts, self.checks))  # fmt: skip
         return _Batch(self.task, self.actions[places], None, None, None, *taken)
 
-    def new_rows(self) -> Any:
+    def new_rows(self) -> pa.RecordBatch:
         """The rows to write: a `pyarrow.RecordBatch` of the table's schema.
 
         Raises:
@@ -251,11 +254,11 @@ class _Batch:
         refuse_violations(self.task.data.constraints, self.checks, rows, table=self.task.table)
         return rows
 
-    def old_rows(self) -> Any:
+    def old_rows(self) -> pa.RecordBatch:
         """The rows before the change."""
         return self._assigned(self.old if self.task.with_old else self.new)
 
-    def _assigned(self, columns: Sequence[Any]) -> Any:
+    def _assigned(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         schema = self.task.data.configuration.schema
         fields = [
             pa.field(each.name, column.type) for each, column in zip(schema, columns, strict=True)
@@ -269,7 +272,7 @@ class _Batch:
         return joined.to_batches()[0]
 
 
-def _known(values: Any) -> Any:
+def _known(values: pa.Int64Array) -> NDArray[Any]:
     """The values that are not null, as a numpy array."""
     known = values.drop_null()
     # `to_numpy` would import pandas, where that is installed.

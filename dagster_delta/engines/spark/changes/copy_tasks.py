@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -43,7 +42,7 @@ class _CopiedFile(msgspec.Struct, frozen=True):
 _COLUMNS = list(_CopiedFile.__struct_fields__)
 
 
-def encode_copied_files(files: Any, matches: Mapping[str, BitMap64]) -> Any:
+def encode_copied_files(files: pa.Table, matches: Mapping[str, BitMap64]) -> pa.Table:
     """Files and their rows to remove, as a pyarrow.Table of `COPIED_FILE_SCHEMA`.
 
     Args:
@@ -86,12 +85,12 @@ class CopyTask:
             if batch.num_rows:
                 yield reported(partial(self._report, batch))
 
-    def _report(self, batch: Any) -> Any:
+    def _report(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         done = self._copy(batch)
         counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
         return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
-    def _copy(self, batch: Any) -> RewriteResult:
+    def _copy(self, batch: pa.RecordBatch) -> RewriteResult:
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
         rows = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ from dagster_delta.engines.statements.merge_condition import (
     key_predicate,
 )
 from dagster_delta.engines.statements.merge_plan import SourceSummary
-from dagster_delta.protocol.schema import PrimitiveType, StructType
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.sql.typed import Cast, Typed
@@ -136,12 +136,12 @@ class SparkMergeSource:
         return None
 
 
-def _has_bounds(data_type: Any) -> bool:
+def _has_bounds(data_type: DataType) -> bool:
     return not hasattr(data_type, "fields") and data_type not in _UNBOUNDED
 
 
 def _predicates(
-    keys: Sequence[JoinKey], columns: dict[int, Any], found: Any, listed: Any
+    keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, listed: pa.Table | None
 ) -> Iterator[Predicate]:
     for index, key in enumerate(keys):
         if index not in columns or key.source.data_type is None:

@@ -6,7 +6,7 @@ Spec: Action Reconciliation; Per-file Statistics.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -67,7 +67,7 @@ class SparkLogPlanner:
             self.session, paths[0], location=location
         )
 
-    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> Any | None:
+    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
         """The live files that may match as a `pa.Table`, None if they are too many.
 
         Raises:
@@ -129,7 +129,7 @@ class SparkLogPlanner:
         return int(text)
 
 
-def _as_live_files(rows: Any) -> Any:
+def _as_live_files(rows: pa.Table) -> pa.Table:
     """Rows from Spark as a `pa.Table` of LIVE_FILE_SCHEMA."""
     columns = []
     for field in LIVE_FILE_SCHEMA:
@@ -141,7 +141,7 @@ def _as_live_files(rows: Any) -> Any:
     return pa.Table.from_arrays(columns, schema=LIVE_FILE_SCHEMA)
 
 
-def _as_vectors(structs: Any) -> Any:
+def _as_vectors(structs: pa.StructArray) -> pa.StructArray:
     children = [
         conform(structs.field(index), field.type)
         for index, field in enumerate(DELETION_VECTOR_TYPE)

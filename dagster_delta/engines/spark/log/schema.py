@@ -7,7 +7,7 @@ Spec: Checkpoint Schema.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -68,16 +68,18 @@ def has_unreadable_add(part: CheckpointPart) -> bool:
     return any(part.has("add", name) and name not in found for name in _REQUIRED)
 
 
-def _struct(stored: Any, names: Iterable[str]) -> spark_types.StructType:
+def _struct(stored: pa.StructType, names: Iterable[str]) -> spark_types.StructType:
     from pyspark.sql import types
 
-    typed: Mapping[str, Any] = {name: _spark_type(stored.field(name).type) for name in names}
+    typed: Mapping[str, spark_types.DataType | None] = {
+        name: _spark_type(stored.field(name).type) for name in names
+    }
     return types.StructType(
         [types.StructField(name, each) for name, each in typed.items() if each is not None]
     )
 
 
-def _spark_type(stored: Any) -> spark_types.DataType | None:
+def _spark_type(stored: pa.DataType) -> spark_types.DataType | None:
     """The type of a stored column; None if Spark's reader and ours may read it differently."""
     from pyspark.sql import types
 

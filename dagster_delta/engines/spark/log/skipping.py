@@ -237,7 +237,12 @@ class _SparkBounds:
         return inside, True
 
     def _touches(
-        self, low: Column | None, high: Column | None, first: Any, last: Any, data_type: DataType
+        self,
+        low: Column | None,
+        high: Column | None,
+        first: object,
+        last: object,
+        data_type: DataType,
     ) -> Truth:
         """The files whose values may be between the first and the last."""
         smallest = _literal(first, data_type, self.functions)

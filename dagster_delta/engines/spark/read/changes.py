@@ -68,7 +68,7 @@ def _read_plans(
         )
 
 
-def _are_deletes(files: Any) -> Any:
+def _are_deletes(files: pa.Table) -> pa.ChunkedArray:
     """Which files are of deleted rows: a `pa.BooleanArray`."""
     key = string_column([CHANGE_TYPE_COLUMN])[0]
     deleted = string_column(["delete"])
@@ -77,7 +77,7 @@ def _are_deletes(files: Any) -> Any:
     return pc.is_in(types, value_set=deleted)
 
 
-def _with_plain_vectors(files: Any, store: ObjectStore) -> Any:
+def _with_plain_vectors(files: pa.Table, store: ObjectStore) -> pa.Table:
     """The same files without selections: deletion vectors hide what is not selected instead.
 
     Args:
@@ -98,7 +98,7 @@ def _with_plain_vectors(files: Any, store: ObjectStore) -> Any:
     return pa.concat_tables([whole, partial.filter(shown)])
 
 
-def _hide_unselected(files: Any, store: ObjectStore) -> tuple[Any, Any]:
+def _hide_unselected(files: pa.Table, store: ObjectStore) -> tuple[pa.StructArray, pa.StringArray]:
     """Per file a vector of the unselected rows (no vector if there are none), and statistics with
     the number of rows, which readers of vectors need.
     """
@@ -124,6 +124,6 @@ def _hide_unselected(files: Any, store: ObjectStore) -> tuple[Any, Any]:
     return deletion_vector_column([vector for vector, _ in found]), string_column(stats)
 
 
-def _rows(files: Any) -> Iterator[dict[str, Any]]:
+def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:
     for chunk in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from chunk.to_pylist()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ engine on the executors, which reads each footer anyway."""
 class FileGroup:
     """Files that are read in one way."""
 
-    files: Any
+    files: pa.Table
     """pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`."""
     absent: frozenset[str] = frozenset()
     """Logical names of the columns that all of them lack."""
@@ -40,7 +39,7 @@ class FileGroup:
 
 
 def groups_by_columns(
-    files: Any, store: ObjectStore, columns: StructType, mode: ColumnMappingMode
+    files: pa.Table, store: ObjectStore, columns: StructType, mode: ColumnMappingMode
 ) -> Iterator[FileGroup]:
     """The files of a scan by the columns with a default that they lack.
 

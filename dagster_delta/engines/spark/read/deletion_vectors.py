@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -42,14 +42,14 @@ class ChunkTable:
 
     keys: NDArray[np.int64]
     """`xxhash64(path, row_index >> 16)` of each chunk."""
-    words: Any
+    words: pa.ListArray
     """pyarrow.ListArray of int64: bit `i % 64` of word `i / 64` is set where row `i` of the chunk
     is deleted; trailing zero words are omitted."""
     files: NDArray[np.int64]
     """Position in the scan of the file that each chunk belongs to."""
 
 
-def load_bitmaps(files: Any, store: ObjectStore, num_rows: Sequence[int]) -> list[BitMap64]:
+def load_bitmaps(files: pa.Table, store: ObjectStore, num_rows: Sequence[int]) -> list[BitMap64]:
     """The deletion vector of each file.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructFiel
 from dagster_delta.protocol.values.partition_values import HIVE_NULL
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql import types as spark_types
 
@@ -63,7 +64,7 @@ _PARSED_BY_SPARK = {
 
 
 def are_in_directories(
-    files: Any, paths: Sequence[str], root: str, configuration: TableConfiguration
+    files: pa.Table, paths: Sequence[str], root: str, configuration: TableConfiguration
 ) -> bool:
     """Whether the directories of all files have the partition values of the log.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 __all__ = [
@@ -75,7 +76,7 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
     return keys.view(np.int64)
 
 
-def keys_of_files(files: Any, store: ObjectStore) -> NDArray[np.int64]:
+def keys_of_files(files: pa.Table, store: ObjectStore) -> NDArray[np.int64]:
     """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads.
 
     Args:

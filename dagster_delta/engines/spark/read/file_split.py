@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -34,17 +34,17 @@ class FileSplit:
     Tables of files have the columns of `LIVE_FILE_SCHEMA`; the paths beside them are aligned.
     """
 
-    plain: Any
+    plain: pa.Table
     plain_paths: Sequence[str]
     """See `spark_path`."""
-    with_vectors: Any
+    with_vectors: pa.Table
     vector_paths: Sequence[str]
     vector_rows: Sequence[int]
     """Physical number of rows of each file with a deletion vector."""
-    by_arrow: Any
+    by_arrow: pa.Table
 
 
-def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
+def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSplit:
     """Assign every file to the way it is read.
 
     Args:
@@ -75,14 +75,14 @@ def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
     )
 
 
-def _has_vector(files: Any) -> NDArray[np.bool_]:
+def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
     vectors = files["deletion_vector"].combine_chunks()
     present = pc.and_(pc.is_valid(vectors), pc.is_valid(pc.struct_field(vectors, "storage_type")))
     flags: NDArray[np.bool_] = present.to_numpy(zero_copy_only=False).astype(bool)
     return flags
 
 
-def _num_rows(files: Any) -> NDArray[np.int64]:
+def _num_rows(files: pa.Table) -> NDArray[np.int64]:
     """Physical number of rows of each file, -1 if the log does not have it."""
     counts = parse_statistics_json(files["stats"], ())["num_records"].combine_chunks()
     rows: NDArray[np.int64] = counts.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -6,7 +6,7 @@ Spec: Partition Value Serialization.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,8 @@ __all__ = ["are_equal", "partition_literal", "partition_table"]
 
 
 def partition_table(
-    files: Any, fields: tuple[StructField, ...], configuration: TableConfiguration
-) -> Any:
+    files: pa.Table, fields: tuple[StructField, ...], configuration: TableConfiguration
+) -> pa.Table:
     """The typed partition values of each file, a pyarrow.Table under logical names.
 
     Args:
@@ -50,12 +50,12 @@ def partition_table(
     return pa.table(columns, [each.name for each in fields])
 
 
-def are_equal(values: Any) -> bool:
+def are_equal(values: pa.Table) -> bool:
     """Whether all files have the same partition values: one literal per column is enough."""
     return all(len(pc.unique(each)) == 1 for each in values.columns)
 
 
-def partition_literal(value: Any, field: StructField, functions: ModuleType) -> Column:
+def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleType) -> Column:
     """A partition value as a Spark literal that no setting of the session changes.
 
     Args:

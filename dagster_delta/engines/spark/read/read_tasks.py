@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -73,7 +73,7 @@ class ReadTask:
                 yield from ArrowEngine().read(plan)
 
 
-def _read_with_positions(plan: ReadPlan, keys: Any) -> Iterator[Any]:
+def _read_with_positions(plan: ReadPlan, keys: pa.Array) -> Iterator[pa.RecordBatch]:
     reader = DataFileReader(
         plan.store,
         plan.configuration,
@@ -103,7 +103,7 @@ class _FileRow(msgspec.Struct, frozen=True):
 _LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
 
 
-def encode_files(files: Any, keys: Sequence[int] | None = None) -> Any:
+def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table:
     """Live files as a pyarrow.Table of `FILE_SCHEMA`.
 
     Args:
@@ -117,10 +117,10 @@ def encode_files(files: Any, keys: Sequence[int] | None = None) -> Any:
     return pa.table({"file": pa.array(texts, pa.string())})
 
 
-def _decode_files(texts: Any) -> list[_FileRow]:
+def _decode_files(texts: pa.StringArray) -> list[_FileRow]:
     return [msgspec.json.decode(each, type=_FileRow) for each in texts.to_pylist()]
 
 
-def _file_table(rows: Sequence[_FileRow]) -> Any:
+def _file_table(rows: Sequence[_FileRow]) -> pa.Table:
     schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _LOG_COLUMNS])
     return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], schema)

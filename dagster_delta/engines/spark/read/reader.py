@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -75,8 +75,9 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession, types
     from pyspark.sql import types as spark_types
 
     from dagster_delta.sql.expressions import SqlExpression
@@ -137,7 +138,7 @@ class _PartitionSource:
     """Expression of each, by logical name."""
     by_directory: bool = False
     """Whether Spark reads them from the directories."""
-    joined: Any = None
+    joined: pa.Table | None = None
     """pyarrow.Table of their values, one row per file, if they are joined."""
 
 
@@ -276,7 +277,7 @@ class _FrameReader:
         path = spark_path(self.plan.store.resolve_uri(sample))
         return can_open(self.session, path, location=self.plan.store.location)
 
-    def _open(self, files: Any, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+    def _open(self, files: pa.Table, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
         """The data columns of files, and the partition columns as read from their directories."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
@@ -301,7 +302,7 @@ class _FrameReader:
     def _root(self) -> str:
         return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
 
-    def _partition_source(self, files: Any, paths: Sequence[str]) -> _PartitionSource:
+    def _partition_source(self, files: pa.Table, paths: Sequence[str]) -> _PartitionSource:
         """The source of the partition values of these files: the cheapest exact one."""
         configuration, functions = self.plan.configuration, self._functions
         values = partition_table(files, self._partition_fields, configuration)
@@ -365,7 +366,7 @@ class _FrameReader:
         joined = self._join(keyed, chunks.keys, constants)
         return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
 
-    def _join(self, rows: DataFrame, keys: NDArray[Any], constants: Any) -> DataFrame:
+    def _join(self, rows: DataFrame, keys: NDArray[np.int64], constants: pa.Table) -> DataFrame:
         """Rows with the constants of the file, or chunk of a file, that they came from."""
         if len(set(keys.tolist())) != len(keys):
             raise InvalidTable(
@@ -383,7 +384,7 @@ class _FrameReader:
         broadcast = self._functions.broadcast(entries)
         return rows.join(broadcast, rows[key] == entries[found_key], "left")
 
-    def _constants_schema(self, names: Sequence[str]) -> Any:
+    def _constants_schema(self, names: Sequence[str]) -> types.StructType:
         from pyspark.sql import types
 
         known = {
@@ -444,7 +445,7 @@ class _FrameReader:
             *self._position_names,
         )
 
-    def _read_by_arrow(self, files: Any) -> DataFrame:
+    def _read_by_arrow(self, files: pa.Table) -> DataFrame:
         """Files that the Arrow engine reads on the executors."""
         keys = keys_of_files(files, self.plan.store).tolist() if self.with_positions else None
         named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)

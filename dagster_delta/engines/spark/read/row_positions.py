@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ class FileIndex:
     """Path as in the log."""
 
     @classmethod
-    def of(cls, files: Any, store: ObjectStore, *, version: int) -> FileIndex:
+    def of(cls, files: pa.Table, store: ObjectStore, *, version: int) -> FileIndex:
         """The index of the files of a plan.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
@@ -116,7 +116,7 @@ def to_spark_schema(schema: StructType) -> spark_types.StructType:
     )
 
 
-def column_metadata(field: StructField) -> dict[str, Any]:
+def column_metadata(field: StructField) -> dict[str, object]:
     """The metadata that a column keeps in a DataFrame: its comment, and the declared lengths of
     texts, by which Spark pads values compared with CHAR(n).
     """
@@ -204,7 +204,7 @@ def _from_spark_type(
             return PrimitiveType(name)
 
 
-def _kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _kept_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
     return {
         key: value
         for key, value in metadata.items()

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.class_archive import find_class_archive
 from dagster_delta.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession, types
 
 __all__ = [
     "FIELD_ID_READ",
@@ -187,7 +188,7 @@ def is_connect(value: object) -> bool:
     return type(value).__module__.startswith("pyspark.sql.connect")
 
 
-def frame_of(session: SparkSession, rows: Any, schema: Any) -> DataFrame:
+def frame_of(session: SparkSession, rows: pa.Table, schema: types.StructType | str) -> DataFrame:
     """A DataFrame of the rows of a `pyarrow.Table`, all of them.
 
     By default Spark silently stops at the first empty chunk.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -106,7 +106,7 @@ class BackfillTask:
                 )
                 yield reported(partial(self._fill, plan))
 
-    def _fill(self, plan: ReadPlan) -> Any:
+    def _fill(self, plan: ReadPlan) -> pa.RecordBatch:
         done = backfill_files(plan, self.spec)
         problems = done.problems
         detail = _BackfillDetail(
@@ -115,7 +115,7 @@ class BackfillTask:
         return report(done.files, details=[detail])
 
 
-def _shares(files: Any) -> Iterator[Any]:
+def _shares(files: pa.Table) -> Iterator[pa.Table]:
     """The files in groups of about TASK_BYTES."""
     start = size = 0
     for index, size_bytes in enumerate(files["size_bytes"].to_pylist()):
@@ -126,13 +126,13 @@ def _shares(files: Any) -> Iterator[Any]:
     yield files.slice(start)
 
 
-def _encode(files: Any) -> bytes:
+def _encode(files: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, files.schema) as writer:
         writer.write_table(files)
     return bytes(sink.getvalue())
 
 
-def _decode(data: bytes) -> Any:
+def _decode(data: bytes) -> pa.Table:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +37,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession, types
 
 __all__ = ["compact_on_spark", "sort_on_spark"]
 
@@ -122,7 +122,7 @@ class _CompactionTask:
         return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
 
 
-def _encode(files: Any) -> bytes:
+def _encode(files: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, files.schema) as writer:
         writer.write_table(files)
@@ -130,7 +130,7 @@ def _encode(files: Any) -> bytes:
     return encoded
 
 
-def _decode(data: bytes) -> Any:
+def _decode(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
@@ -188,13 +188,13 @@ class _PlaceTask:
             )
 
 
-def _with_place(frame: DataFrame) -> Any:
+def _with_place(frame: DataFrame) -> types.StructType:
     from pyspark.sql import types
 
     return types.StructType([*frame.schema.fields, types.StructField(_PLACE, types.LongType())])
 
 
-def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> Any:
+def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> pa.Table:
     from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 
     counts = parse_statistics_json(plan.files["stats"], ())["num_records"]

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -111,7 +110,7 @@ class _WaitingRows:
 
     encoder: RowGroupEncoder
     slice_bytes: int
-    rows: dict[PartitionKey, list[Any]] = field(default_factory=dict)
+    rows: dict[PartitionKey, list[pa.RecordBatch]] = field(default_factory=dict)
     num_rows: Counter[PartitionKey] = field(default_factory=Counter)
     size_bytes: Counter[PartitionKey] = field(default_factory=Counter)
     total_bytes: int = 0
@@ -119,7 +118,7 @@ class _WaitingRows:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     num_packed: int = 0
 
-    def add(self, key: PartitionKey, rows: Any) -> Iterator[Any]:
+    def add(self, key: PartitionKey, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add rows of a partition, and pack them if they are enough."""
         self.rows.setdefault(key, []).append(rows)
         self.num_rows[key] += rows.num_rows
@@ -132,12 +131,12 @@ class _WaitingRows:
         while self.total_bytes > BUFFER_BYTES:
             yield self._pack(max(self.size_bytes, key=self.size_bytes.__getitem__))
 
-    def pack_all(self) -> Iterator[Any]:
+    def pack_all(self) -> Iterator[pa.RecordBatch]:
         """Pack all waiting rows."""
         while self.rows:
             yield self._pack(next(iter(self.rows)))
 
-    def _pack(self, key: PartitionKey) -> Any:
+    def _pack(self, key: PartitionKey) -> pa.RecordBatch:
         self.total_bytes -= self.size_bytes.pop(key)
         del self.num_rows[key]
         rows = concatenated(self.rows.pop(key))
@@ -151,7 +150,7 @@ class _WaitingRows:
         return _packed(key, kind, f"{self.name}-{self.num_packed}", _sliced(data, self.slice_bytes))
 
 
-def _sliced(buffer: Any, slice_bytes: int) -> Any:
+def _sliced(buffer: pa.Buffer, slice_bytes: int) -> pa.BinaryArray:
     """The buffer as a binary array of slices, nothing copied."""
     offsets = np.arange(0, buffer.size, slice_bytes, dtype=np.int32)
     offsets = np.append(offsets, np.int32(buffer.size))
@@ -159,7 +158,7 @@ def _sliced(buffer: Any, slice_bytes: int) -> Any:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer])
 
 
-def _packed(key: PartitionKey, kind: str, name: str, slices: Any) -> Any:
+def _packed(key: PartitionKey, kind: str, name: str, slices: pa.BinaryArray) -> pa.RecordBatch:
     """One pack as a batch of `PACKED_SCHEMA`."""
     count = len(slices)
     texts = {"partition": msgspec.json.encode(key).decode(), "kind": kind, "name": name}
@@ -195,7 +194,7 @@ class UnpackTask:
         if errors:
             yield report_encoded_errors(errors)
 
-    def _write(self, batches: Iterator[Any], errors: list[bytes]) -> WriteResult:
+    def _write(self, batches: Iterator[pa.RecordBatch], errors: list[bytes]) -> WriteResult:
         """Write all packs except errors, which are added to `errors`."""
         location = self.spec.location
         store = open_store(location.uri, location.options)
@@ -212,14 +211,16 @@ class UnpackTask:
             return writer.finish()
 
 
-def _whole_packs(batches: Iterator[Any]) -> Iterator[tuple[PartitionKey, str, Any]]:
+def _whole_packs(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[PartitionKey, str, pa.Buffer]]:
     """Partition, kind and data of each pack, once its last slice has arrived; slices may arrive in
     any order.
 
     Raises:
         StorageFailure: a slice is missing.
     """
-    incomplete: dict[str, dict[int, Any]] = {}
+    incomplete: dict[str, dict[int, pa.Buffer]] = {}
     for batch in batches:
         *columns, data = batch.columns
         rows = zip(*(each.to_pylist() for each in columns), data, strict=True)

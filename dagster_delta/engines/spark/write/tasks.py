@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -65,7 +64,7 @@ class WriteTask:
         rows = chain([first], batches)
         yield reported(lambda: self._write(rows))
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Any:
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         location = self.spec.location
         store = open_store(location.uri, location.options)
         checked = _CheckedRows(self, batches)
@@ -91,13 +90,13 @@ class _CheckedRows:
     """Rows from Spark, cast and checked for writing."""
 
     task: WriteTask
-    batches: Iterator[Any]
-    checks: list[Any] = field(default_factory=list)
+    batches: Iterator[pa.RecordBatch]
+    checks: list[pa.BooleanArray] = field(default_factory=list)
     """Results of the constraints for the rows of the batch that is being cast."""
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Last value so far and step of each identity column that was numbered."""
 
-    def conforming(self) -> Iterator[Any]:
+    def conforming(self) -> Iterator[pa.RecordBatch]:
         """Record batches of the table's schema in which every row satisfies every constraint."""
         spec = self.task.spec
         sources = joined_batches(self.batches)
@@ -114,14 +113,14 @@ class _CheckedRows:
             refuse_violations(spec.constraints, results, batch, table=spec.location.uri)
             yield batch
 
-    def _take(self, batch: Any) -> Any:
+    def _take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.checks = batch.columns[len(self.task.columns) :]
         rows = self._rows(batch)
         for each in self.task.spec.values.identities:
             self._mark(each, rows.column(each.column))
         return rows
 
-    def _mark(self, identity: IdentityColumn, values: Any) -> None:
+    def _mark(self, identity: IdentityColumn, values: pa.Int64Array) -> None:
         if values.null_count:
             # The query makes a value that does not fit null.
             raise identity.overflow()
@@ -131,7 +130,7 @@ class _CheckedRows:
                 known, _ = self.marks.get(identity.column, (bound, identity.step))
                 self.marks[identity.column] = (identity.farther(known, bound), identity.step)
 
-    def _rows(self, batch: Any) -> Any:
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = self.task.columns
         fields = [
             pa.field(name, each.type, each.nullable, each.metadata)
@@ -140,9 +139,9 @@ class _CheckedRows:
         return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
 
 
-def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
+def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches large enough for the overhead of a kernel call."""
-    waiting: list[Any] = []
+    waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
         waiting.append(batch)
@@ -155,7 +154,7 @@ def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
         yield concatenated(waiting)
 
 
-def concatenated(batches: list[Any]) -> Any:
+def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of record batches of one schema, at least one, as one batch."""
     if len(batches) == 1:
         return batches[0]
@@ -175,7 +174,7 @@ class WriteDetail(msgspec.Struct, frozen=True):
     marks: IdentityMarks
 
 
-def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> Any:
+def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> pa.RecordBatch:
     """The report of a task, a `pyarrow.RecordBatch`.
 
     Args:
