@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.rows import partition_split
 from dagster_delta.engines.rows.partition_split import PartitionColumn, split_by_partition
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import DataType, PrimitiveType
@@ -20,13 +19,13 @@ STRING = PrimitiveType("string")
 LONG = PrimitiveType("long")
 
 
-def split(batch: pa.RecordBatch, *types: DataType) -> dict[Any, list[Any]]:
+def split(batch: pa.RecordBatch, *types: DataType, **options: int) -> dict[Any, list[Any]]:
     columns = [
         PartitionColumn(batch.schema.names[index], index, kind) for index, kind in enumerate(types)
     ]
     return {
         key: rows.column(batch.num_columns - 1).to_pylist()
-        for key, rows in split_by_partition(batch, columns)
+        for key, rows in split_by_partition(batch, columns, **options)
     }
 
 
@@ -53,9 +52,8 @@ def test_each_row_is_in_the_part_of_its_values(
         ],
         names=["p", "q", "flag", "n"],
     )
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(partition_split, "_MAX_CODE", largest_code)
-        assert split(batch, STRING, LONG, PrimitiveType("boolean")) == expected
+    found = split(batch, STRING, LONG, PrimitiveType("boolean"), max_code=largest_code)
+    assert found == expected
 
 
 def test_many_partitions_are_told_apart() -> None:

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, MemoryExhausted
-from dagster_delta.protocol.checkpoint import parquet_reader
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -240,19 +239,19 @@ class _CountedFile(io.BytesIO):
         return data
 
 
-def test_a_large_remote_file_is_fetched_some_row_groups_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_large_remote_file_is_fetched_some_row_groups_at_a_time() -> None:
     table = pq.read_table(io.BytesIO(checkpoint_bytes([add_file(f"f{n}") for n in range(5000)])))
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=500, compression="none")
     source = _CountedFile(sink.getvalue())
+    size = len(sink.getvalue())
     part = CheckpointPart(
-        lambda: pa.PythonFile(source, mode="r"), "_delta_log/checkpoint", is_remote=True
+        lambda: pa.PythonFile(source, mode="r"),
+        "_delta_log/checkpoint",
+        is_remote=True,
+        fetched_bytes=size // 5,
     )
     assert part.num_rows == 5000
-    size = len(sink.getvalue())
-    monkeypatch.setattr(parquet_reader, "_FETCHED_BYTES", size // 5)
     source = _CountedFile(sink.getvalue())
     batches = part.batches(["add"])
     first = next(batches)

@@ -16,7 +16,6 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import CorruptLog, InvalidTable
-from dagster_delta.protocol.checkpoint import chunk_metadata
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds, ChunkStatistics
 from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
@@ -151,12 +150,15 @@ def test_statistics_are_those_that_arrow_reads(golden_tables: Path) -> None:
                     )
 
 
-def test_footers_of_very_many_chunks_have_no_known_statistics(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(chunk_metadata, "_MOST_CHUNKS", 3)
+def test_footers_of_very_many_chunks_have_no_known_statistics() -> None:
     file = parquet_file(pa.table({"n": ["x", "y"], "v": [1, 2]}), row_group_size=1)
-    assert read_footer(pa.BufferReader(file)).statistics.of(1) == [ChunkBounds()] * 2
+    metadata = read_footer(pa.BufferReader(file)).metadata
+    footer = file[-8 - metadata.serialized_size : -8]
+    assert ChunkStatistics(metadata, footer, 3).of(1) == [ChunkBounds()] * 2
+    assert ChunkStatistics(metadata, footer, 4).of(1) == [
+        ChunkBounds(1, 1, 0),
+        ChunkBounds(2, 2, 0),
+    ]
 
 
 def test_bytes_that_are_no_footer_have_no_known_statistics() -> None:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SemiJoinFilter"]
 
-MAX_KEYS = 1_000_000
-"""Maximum number of keys; with more, too many rows would pass."""
+# With more keys, too many rows would pass.
+_MAX_KEYS = 1_000_000
 
 _MAX_BITS = 24
 _ENTRIES_PER_KEY = 16
@@ -44,9 +44,9 @@ class SemiJoinFilter:
             self._is_there[self._places(chunk.drop_null())] = True
 
     @staticmethod
-    def takes(keys: pa.ChunkedArray) -> bool:
+    def takes(keys: pa.ChunkedArray, max_keys: int = _MAX_KEYS) -> bool:
         """Whether there are few enough keys of the right kind."""
-        return keys.type in _WIDTHS and len(keys) <= MAX_KEYS
+        return keys.type in _WIDTHS and len(keys) <= max_keys
 
     def may_be_there(self, values: pa.Array) -> pa.BooleanArray:
         """Which values may be among the keys: a `pyarrow.BooleanArray`.

@@ -50,13 +50,17 @@ _MAX_CODE = 2**62
 
 
 def split_by_partition(
-    batch: pa.RecordBatch, partition_columns: Sequence[PartitionColumn]
+    batch: pa.RecordBatch,
+    partition_columns: Sequence[PartitionColumn],
+    *,
+    max_code: int = _MAX_CODE,
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition in the batch, in their own order, with all columns.
 
     Args:
         batch: a `pyarrow.RecordBatch`.
         partition_columns: in directory order; if empty, all rows are one partition.
+        max_code: largest number that stands for the values of a row while they are told apart.
 
     Raises:
         SchemaMismatch: a value has no text that readers would read as the value.
@@ -70,7 +74,7 @@ def split_by_partition(
     codes, size = encoded[0][0], len(encoded[0][1])
     for more_codes, values in encoded[1:]:
         size *= len(values)
-        if size > _MAX_CODE:
+        if size > max_code:
             distinct, codes = np.unique(codes, return_inverse=True)
             size = len(distinct) * len(values)
         codes = codes * len(values) + more_codes

@@ -98,11 +98,15 @@ class ChunkStatistics:
         metadata: `pyarrow.parquet.FileMetaData` that `check_chunks` has passed.
         footer: the bytes that it was read from. If they are not Thrift in the usual form, all
             statistics are unknown.
+        max_chunks: number of column chunks above which all statistics are unknown.
     """
 
-    def __init__(self, metadata: pq.FileMetaData, footer: bytes) -> None:
+    def __init__(
+        self, metadata: pq.FileMetaData, footer: bytes, max_chunks: int = _MOST_CHUNKS
+    ) -> None:
         self.metadata = metadata
         self._footer = footer
+        self._max_chunks = max_chunks
 
     def of(self, leaf: int) -> list[ChunkBounds]:
         """The statistics of one column by row group.
@@ -116,7 +120,7 @@ class ChunkStatistics:
         count, width = self.metadata.num_row_groups, self.metadata.num_columns
         kind = self._physical_type(leaf)
         unknown = [ChunkBounds()] * count
-        if count * width > _MOST_CHUNKS:
+        if count * width > self._max_chunks:
             return unknown
         try:
             positions, is_ordered = self._positions

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
+    "FETCHED_BYTES",
     "decoding_pool",
     "open_parquet_reader",
     "release_scratch_memory",
@@ -21,7 +22,7 @@ __all__ = [
     "storage_failure",
 ]
 
-_FETCHED_BYTES = 64 * 1024 * 1024
+FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
 
 
@@ -81,7 +82,11 @@ def storage_failure(
 
 
 def row_group_runs(
-    metadata: pq.FileMetaData, leaves: Sequence[int], *, is_fetched: bool
+    metadata: pq.FileMetaData,
+    leaves: Sequence[int],
+    *,
+    is_fetched: bool,
+    max_bytes: int = FETCHED_BYTES,
 ) -> list[list[int]]:
     """The row groups of a file in runs that are read one at a time.
 
@@ -89,7 +94,8 @@ def row_group_runs(
         metadata: `pyarrow.parquet.FileMetaData`.
         leaves: indexes of the columns that are read.
         is_fetched: whether all bytes of a run are fetched before decoding. A run then has at most
-            64 MiB, or one row group, so that a large file is never in memory as a whole.
+            `max_bytes`, or one row group, so that a large file is never in memory as a whole.
+        max_bytes: of a run that is fetched.
     """
     groups = range(metadata.num_row_groups)
     if not is_fetched:
@@ -101,7 +107,7 @@ def row_group_runs(
         size_bytes = sum(columns.column(leaf).total_compressed_size for leaf in leaves)
         if not runs or size_bytes > room:
             runs.append([])
-            room = _FETCHED_BYTES
+            room = max_bytes
         runs[-1].append(group)
         room -= size_bytes
     return runs

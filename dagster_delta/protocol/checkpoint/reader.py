@@ -33,7 +33,11 @@ from dagster_delta.protocol.checkpoint.kept_bytes import (
     rows_at_once,
 )
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
-from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
+from dagster_delta.protocol.checkpoint.parquet_reader import (
+    FETCHED_BYTES,
+    open_parquet_reader,
+    row_group_runs,
+)
 from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
@@ -131,6 +135,7 @@ class CheckpointPart:
             they are streamed, because a checkpoint often has one row group as large as the table.
         max_bytes: memory limit for the columns of one read, by the size of the file in bytes; None
             for no limit.
+        fetched_bytes: of a remote file, those that one read fetches before they are decoded.
     """
 
     def __init__(
@@ -140,11 +145,13 @@ class CheckpointPart:
         *,
         is_remote: bool = False,
         max_bytes: Callable[[int], int] | None = None,
+        fetched_bytes: int = FETCHED_BYTES,
     ) -> None:
         self._open_input = open_input
         self.path = path
         self._is_remote = is_remote
         self._max_bytes = max_bytes
+        self._fetched_bytes = fetched_bytes
 
     @cached_property
     def _footer(self) -> tuple[int, ParquetFooter]:
@@ -409,7 +416,9 @@ class CheckpointPart:
             return
         leaves = self._leaves_of(columns)
         rows = rows_at_once(rows, self._footer[0])
-        runs = row_group_runs(self._metadata, leaves, is_fetched=self._is_remote)
+        runs = row_group_runs(
+            self._metadata, leaves, is_fetched=self._is_remote, max_bytes=self._fetched_bytes
+        )
         with corruption_named(self.path), self._open_input() as source:
             reader = open_parquet_reader(
                 source,
