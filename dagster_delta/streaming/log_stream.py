@@ -24,7 +24,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.commit_rules import CommitRules
 from dagster_delta.streaming.offset import Admission, StreamOffset
 from dagster_delta.streaming.options import SourceOptions
-from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, SnapshotFiles
+from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, commit_constants
@@ -49,9 +49,18 @@ class LogStream:
         store: rooted at the table.
         options: options of the query.
         latest: the table when the query starts; rows are read with its schema.
+        stretch_files: as for `SnapshotFiles`.
     """
 
-    def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        options: SourceOptions,
+        latest: Snapshot,
+        *,
+        stretch_files: int = STRETCH_FILES,
+    ) -> None:
+        self._stretch_files = stretch_files
         self._store = store
         self._options = options
         self._latest = latest
@@ -197,7 +206,7 @@ class LogStream:
     def _read_snapshot_files(self, version: int) -> SnapshotFiles:
         snapshot = self._snapshot_at(version)
         self._rules.check_snapshot(snapshot)
-        return SnapshotFiles(snapshot)
+        return SnapshotFiles(snapshot, stretch_files=self._stretch_files)
 
     def _snapshot_at(self, version: int) -> Snapshot:
         if version == self._latest.version:

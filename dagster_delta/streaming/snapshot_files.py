@@ -20,34 +20,43 @@ from dagster_delta.table.read.file_planner import FilePlanner
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["SNAPSHOT_COLUMNS", "SnapshotFiles"]
+__all__ = ["SNAPSHOT_COLUMNS", "STRETCH_FILES", "SnapshotFiles"]
 
 SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 """Columns of LIVE_FILE_SCHEMA that a stream needs to read files."""
 
 _KEY = ("modification_time_ms", "path")
-_STRETCH_FILES = 250_000
+STRETCH_FILES = 250_000
+"""Files of a large table that are in memory at a time, about."""
 _MAX_SAMPLES = 100_000
 
 
 class SnapshotFiles:
     """The live files of a version by modification time and path, an order that is the same in every
-    run of a query. Of a large table at most about 250,000 files are in memory at a time; for each
-    such range the log is read once.
+    run of a query. Of a large table a range of files is in memory at a time, for which the log is
+    read once.
 
     Args:
         snapshot: the version.
+        stretch_files: of a large table that are in memory at a time, about.
+        max_samples: files by which a large table is divided into such ranges.
 
     Raises:
         InvalidTable, StorageFailure: for the log.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        stretch_files: int = STRETCH_FILES,
+        max_samples: int = _MAX_SAMPLES,
+    ) -> None:
         self._snapshot = snapshot
         self._bounds: list[_Bound] = []
         self._starts = [0]
         if snapshot.is_large_and_unread:
-            self._bounds = _sampled_bounds(snapshot)
+            self._bounds = _sampled_bounds(snapshot, stretch_files, max_samples)
             self._starts += _positions(snapshot, self._bounds)
         self._held: tuple[int, pa.Table] | None = None
 
@@ -106,9 +115,9 @@ class _Bound:
         return pc.fill_null(pc.or_(pc.less(times, self._time), same), False)
 
 
-def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
+def _sampled_bounds(snapshot: Snapshot, stretch_files: int, max_samples: int) -> list[_Bound]:
     """Boundaries that divide the files into ranges of about equal length."""
-    stride = max(1, -(-snapshot.max_file_actions // _MAX_SAMPLES))
+    stride = max(1, -(-snapshot.max_file_actions // max_samples))
     samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
     first = 0
     for batch in FilePlanner(snapshot).batches(_KEY):
@@ -117,7 +126,7 @@ def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
         first = (first - num_files) % stride
     ordered = pa.concat_tables(samples).drop_null()
     ordered = ordered.sort_by([(name, "ascending") for name in _KEY])
-    step = max(1, _STRETCH_FILES // stride)
+    step = max(1, stretch_files // stride)
     chosen = ordered.take(index_column(range(step, ordered.num_rows, step)))
     return [_Bound(*row.values()) for row in chosen.to_pylist()]
 

@@ -28,7 +28,6 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_upkeep import cleanup as log_cleanup
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult, clean_log
 from dagster_delta.table.read.snapshot import Snapshot
@@ -266,16 +265,13 @@ def test_in_commit_timestamps_decide_where_the_table_keeps_them() -> None:
     check_readable(store, 4, 5)
 
 
-def test_a_crash_on_the_way_leaves_every_newer_version_readable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_cleanup, "_FILES_PER_DELETE", 1)
+def test_a_crash_on_the_way_leaves_every_newer_version_readable() -> None:
     for number in range(1, 14):
         _, store = make(8, checkpointInterval="3")
         age(store, [each - 6 for each in range(8)])
         broken = FaultyStore(store, [Fault("crash_before", "delete", occurrence=number)])
         with pytest.raises(SimulatedCrash):
-            clean(broken)
+            clean(broken, files_per_delete=1)
         for version in (6, 7):
             assert Snapshot.load(store, version=version).num_records == 2 * (version + 1)
         for version in range(6):

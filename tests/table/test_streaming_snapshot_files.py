@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.streaming import snapshot_files
 from dagster_delta.streaming.log_stream import LogStream
 from dagster_delta.streaming.offset import Admission
 from dagster_delta.streaming.options import parse_source_options
@@ -50,7 +49,6 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("all files of a large table are held")
 
     monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
-    monkeypatch.setattr(snapshot_files, "_STRETCH_FILES", 5)
     monkeypatch.setattr(LogState, "live_files", refuse)
 
 
@@ -69,9 +67,7 @@ def test_stretches_of_a_large_table_are_those_of_the_whole_order(
 ) -> None:
     files = [(f"{number * 7 % 40}-é", time) for number, time in enumerate(times)]
     snapshot = Snapshot.load(_table(files))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(snapshot_files, "_MAX_SAMPLES", samples)
-        found = SnapshotFiles(snapshot)
+    found = SnapshotFiles(snapshot, stretch_files=5, max_samples=samples)
     stop = None if length is None else start + length
     expected = _expected(files)[start:stop]
     paths = [path for each in found.between(start, stop) for path in each["path"].to_pylist()]
@@ -83,7 +79,7 @@ def test_stretches_of_a_large_table_are_those_of_the_whole_order(
 
 def _batches(store: MemoryStore, max_files: int) -> list[list[str]]:
     options = parse_source_options({"path": store.location.uri})
-    stream = LogStream(store, options, Snapshot.load(store))
+    stream = LogStream(store, options, Snapshot.load(store), stretch_files=5)
     offset = stream.initial_offset()
     found: list[list[str]] = []
     while True:

@@ -82,6 +82,7 @@ def clean_log(
     dry_run: bool = True,
     enforce_retention: bool = True,
     may_write_checkpoint: bool = True,
+    files_per_delete: int = _FILES_PER_DELETE,
 ) -> LogCleanupResult:
     """Delete the log of the expired versions, up to a checkpoint.
 
@@ -94,6 +95,7 @@ def clean_log(
         enforce_retention: refuse what the properties of the table do not allow.
         may_write_checkpoint: whether a checkpoint may be written at the version that the log will
             begin with.
+        files_per_delete: that the store is asked to delete at once, oldest first.
 
     Raises:
         InvalidArgument: the retention is shorter than the table's, or the table keeps its log.
@@ -121,7 +123,7 @@ def clean_log(
     if configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
     if not dry_run:
-        _delete(store, [each.path for each in expired])
+        _delete(store, [each.path for each in expired], files_per_delete)
     return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
 
 
@@ -308,9 +310,9 @@ def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -
             yield from (sidecar_path(each) for each in names)
 
 
-def _delete(store: ObjectStore, paths: Sequence[str]) -> None:
-    for first in range(0, len(paths), _FILES_PER_DELETE):
-        chunk = paths[first : first + _FILES_PER_DELETE]
+def _delete(store: ObjectStore, paths: Sequence[str], at_once: int) -> None:
+    for first in range(0, len(paths), at_once):
+        chunk = paths[first : first + at_once]
         store.delete(chunk)
         if store.local_path("") is not None:
             # Hadoop writes a hidden checksum beside every local file.
