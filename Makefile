@@ -12,7 +12,7 @@ ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
-.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs site screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
@@ -26,7 +26,8 @@ help:
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
 	@echo "make ui           open the demo in the Dagster UI"
-	@echo "make docs         regenerate docs/features.md and docs/reference.md"
+	@echo "make docs         regenerate docs/features.md"
+	@echo "make site         build the documentation site into build/site; broken links are errors"
 	@echo "make screenshots  take the pictures in docs/images anew, with chromium"
 
 check-python:
@@ -93,14 +94,17 @@ ui: $(STAMP) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
-	$(BIN)/python -m docs.reference
+
+# The check for links to nothing is that of mkdocs.yml, which is strict.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 screenshots: $(STAMP)
 	DAGSTER_DELTA_SCREENSHOTS=$(CURDIR)/docs/images $(PYTEST) -m browser
 
 lock:
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --extra s3 --extra polars \
+	$(BIN)/uv pip compile pyproject.toml --group dev --group docs --extra s3 --extra polars \
 		--extra connect --extra demo --universal --python-version 3.11 --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
 

@@ -12,7 +12,7 @@ __all__ = ["COLUMN_CHANGE_DESCRIPTION", "NEW_TABLE_PROPERTIES"]
 
 COLUMN_CHANGE_DESCRIPTION = (
     "Whether column types may be changed online. If true, new tables get the property "
-    f"{COLUMN_CHANGE_SWITCH} and the features it needs, column mapping and metadata "
+    "dagsterDelta.enableColumnChange and the features it needs, column mapping and metadata "
     "domains; clients without these can no longer read or write them. Existing tables are "
     "unaffected until that property is set, or a change is started with enable_features."
 )

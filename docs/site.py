@@ -1,0 +1,174 @@
+"""What MkDocs does not do by itself for the site: pages outside of `docs/`, and their links.
+
+README.md is the first page, and the other pages of `OUTSIDE` are pages too. Links are written as
+they work in the repository. On the site, a link to a page leads to that page; a link to a file that
+is no page, such as a test, becomes its name. A link to nothing is left as it is, and ends the
+strict build.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from griffe import (
+    Docstring,
+    Expr,
+    ExprCall,
+    ExprKeyword,
+    ExprName,
+    ExprSubscript,
+    ExprTuple,
+    Extension,
+)
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from griffe import Attribute, Object
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+__all__ = ["OUTSIDE", "PlainDocstrings", "on_files", "on_page_markdown"]
+
+ROOT = Path(__file__).parents[1]
+
+OUTSIDE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+"""Pages outside of `docs/`, by their paths in the repository: their names on the site."""
+
+_INSIDE = {name: path for path, name in OUTSIDE.items()}
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_EXAMPLES = re.compile(r"(?m)^Examples:\n((?:    .*\n?|\n)+)")
+_RAISES = re.compile(r"(?m)^Raises:\n((?:    .*\n?|\n)+)")
+_DOCUMENTING = (".documented", ".documented_texts", ".Resolver")
+_NAME = re.compile(r"\w+")
+_NAMES = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The files of the site, with the pages from outside of `docs/`."""
+    for path, name in OUTSIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """The text of a page, with links that work on the site."""
+    here = page.file.src_uri
+    source = _INSIDE.get(here) or f"docs/{here}"
+
+    def on_site(found: re.Match[str]) -> str:
+        image, text, target, anchor = found.groups()
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        name = OUTSIDE.get(path) or path.removeprefix("docs/")
+        if files.get_file_from_path(name) is not None:
+            target = posixpath.relpath(name, posixpath.dirname(here) or ".")
+            return f"{image}[{text}]({target}{anchor or ''})"
+        return text if (ROOT / path).exists() else found[0]
+
+    return _LINK.sub(on_site, markdown)
+
+
+class PlainDocstrings(Extension):
+    """Docstrings as they are written here: examples are code, and `Raises` names several errors at
+    once, or says it in a sentence. The fields of a model are its attributes.
+    """
+
+    def on_object(self, *, obj: Object, **_: object) -> None:
+        """Rewrite the docstring of one object."""
+        if obj.docstring is not None:
+            text = _EXAMPLES.sub(_fenced, obj.docstring.value)
+            obj.docstring.value = _RAISES.sub(_listed, text)
+        if obj.is_attribute:
+            _describe(cast("Attribute", obj))
+
+
+def _describe(attribute: Attribute) -> None:
+    """The text and default of a field, from `Field(…)` or `Annotated[…, documented("text")]`."""
+    text = _noted(attribute)
+    if (
+        isinstance(attribute.value, ExprCall)
+        and _path(attribute.value.function) == "pydantic.Field"
+    ):
+        given = _keywords(attribute.value)
+        if "description" in given:
+            text = _text(given["description"], attribute)
+        if "alias" in given:
+            text = f"{text} Its name is `{_text(given['alias'], attribute)}`."
+        first = attribute.value.arguments[0] if attribute.value.arguments else None
+        positional = None if isinstance(first, ExprKeyword) or str(first) == "..." else first
+        attribute.value = given.get("default", positional)
+    if text is not None:
+        attribute.docstring = Docstring(text, parent=attribute)
+
+
+def _noted(attribute: Attribute) -> str | None:
+    annotated: Expr | str | None = attribute.annotation
+    if isinstance(annotated, ExprName) and annotated.name.endswith("Field"):
+        alias = attribute.modules_collection[_path(annotated)]
+        annotated = cast("Attribute", alias).value if alias.is_attribute else annotated
+    if not isinstance(annotated, ExprSubscript) or not isinstance(annotated.slice, ExprTuple):
+        return None
+    kind, *notes = annotated.slice.elements
+    for note in notes:
+        if isinstance(note, ExprCall) and _path(note.function).endswith(_DOCUMENTING):
+            attribute.annotation = kind
+            return _text(_keywords(note).get("description", note.arguments[0]), attribute)
+    return None
+
+
+def _keywords(call: ExprCall) -> dict[str, Expr | str]:
+    return {part.name: part.value for part in call.arguments if isinstance(part, ExprKeyword)}
+
+
+def _path(expression: Expr | str | None) -> str:
+    return expression.canonical_path if isinstance(expression, Expr) else str(expression)
+
+
+def _text(literal: Expr | str | None, attribute: Attribute) -> str:
+    if isinstance(literal, ExprName):
+        literal = cast("Attribute", attribute.modules_collection[_path(literal)]).value
+    return str(ast.literal_eval(str(literal)))
+
+
+def _fenced(found: re.Match[str]) -> str:
+    code = found[1].rstrip("\n")
+    if "```" in code or ">>>" in code:
+        return found[0]
+    language = "yaml" if code.lstrip().startswith("type:") else "python"
+    return f"Examples:\n    ```{language}\n{code}\n    ```\n"
+
+
+def _listed(found: re.Match[str]) -> str:
+    items: list[str] = []
+    for line in found[1].strip().splitlines():
+        # An entry is a sentence; its further lines are not always indented.
+        if items and (line.startswith("     ") or not items[-1].endswith(".")):
+            items[-1] += f" {line.strip()}"
+        elif line.strip():
+            items.append(line.strip())
+    return "**Raises:**\n\n" + "\n".join(f"- {_linked(each)}" for each in items) + "\n\n"
+
+
+def _linked(entry: str) -> str:
+    names, colon, text = entry.partition(":")
+    if not colon and _NAMES.fullmatch(entry.removesuffix(".")):
+        names, text = entry.removesuffix("."), "."
+    if not _NAMES.fullmatch(names):
+        return entry
+    return _NAME.sub(lambda name: _cross_reference(name[0]), names) + colon + text
+
+
+def _cross_reference(name: str) -> str:
+    if (ROOT / "dagster_delta/errors.py").read_text().count(f"class {name}("):
+        return f"[{name}][dagster_delta.errors.{name}]"
+    return f"`{name}`"
