@@ -447,6 +447,7 @@ def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     changes = consumption.changes
     facts: dict[str, Any] = {
         "table": changes.snapshot.store.location.uri,
+        "table_id": changes.snapshot.metadata.id,
         "version": changes.to_version,
         "full_refresh": changes.is_full_refresh,
     }

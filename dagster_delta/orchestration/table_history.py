@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["history_markdown", "history_metadata"]
+__all__ = ["DEFAULT_HISTORY", "history_markdown", "history_metadata"]
+
+DEFAULT_HISTORY = 5
+"""Number of commits that events show by default."""
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -37,7 +40,7 @@ _ROWS = {
 def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMetadataValue]:
     """The latest commits of a table as metadata `delta/history`; empty if `commits` is 0.
 
-    It reads one file per commit.
+    It reads one file per commit. The times are those that the writers recorded.
 
     Args:
         snapshot: the latest version to show.
@@ -47,12 +50,11 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
         CorruptLog: a commit is damaged.
         StorageFailure: of the log.
     """
-    from dagster_delta.table.read.history import history
+    from dagster_delta.table.read.history import latest_commits
 
     if commits < 1:
         return {}
-    entries = history(snapshot.store, snapshot, commits)
-    return {"delta/history": MetadataValue.md(history_markdown(entries))}
+    return {"delta/history": MetadataValue.md(history_markdown(latest_commits(snapshot, commits)))}
 
 
 def history_markdown(entries: Sequence[HistoryEntry]) -> str:

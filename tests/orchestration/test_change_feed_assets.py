@@ -95,8 +95,11 @@ def test_changes_are_applied_by_key(lake, source):
     second = lake.metadata(lake.materialize(*assets))
     assert state(lake) == {2: 30, 3: 40}
     assert second["delta/full_refresh"] is False
-    assert (second["delta/upstream_from_version"], second["delta/upstream_version"]) == (1, 2)
-    assert second["delta/num_target_rows_deleted"] == 1
+    assert (
+        second["delta/input/changes"]["from_version"],
+        second["delta/input/changes"]["version"],
+    ) == (1, 2)
+    assert second["delta/rows_deleted"] == 1
     assert sorted(seen[1]["_change_type"].to_pylist()) == [
         "delete",
         "insert",

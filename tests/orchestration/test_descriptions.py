@@ -27,7 +27,7 @@ def test_a_new_table_is_described_as_its_asset_and_its_columns_as_the_data(
     )
     shown = lake.metadata(lake.materialize(asset))
     assert lake.table().metadata().description == "Everything that happened"
-    assert shown["delta/description"] == "Everything that happened"
+    assert shown["delta/details"]["description"] == "Everything that happened"
     assert comments_of(shown) == {"id": "the key"}
 
 
@@ -35,7 +35,7 @@ def test_a_table_that_is_there_keeps_what_it_says_about_itself(lake, events) -> 
     DeltaTable.create(str(lake.root / "public" / "events"), SCHEMA, description="From elsewhere")
     asset = events(pa.table({"id": [1]}), description="Of the asset")
     shown = lake.metadata(lake.materialize(asset))
-    assert shown["delta/description"] == "From elsewhere"
+    assert shown["delta/details"]["description"] == "From elsewhere"
     assert comments_of(shown) == {"id": "the key"}
 
 

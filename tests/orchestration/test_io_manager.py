@@ -321,7 +321,10 @@ def test_rows_of_another_type_are_refused_before_anything_is_committed(lake, eve
 def test_cluster_by_is_of_a_new_table_and_shows(lake, events):
     asset = events(ARROW, metadata={"cluster_by": ["name"]})
     metadata = lake.metadata(lake.materialize(asset))
-    assert (metadata["delta/clustering_columns"], metadata["delta/version"]) == ("name", 0)
+    assert (metadata["delta/details"]["clustering_columns"], metadata["delta/version"]) == (
+        "name",
+        0,
+    )
     lake.materialize(asset)
     assert lake.rows() == ROWS
     error = lake.fail(events(ARROW, metadata={"cluster_by": "id"}))
@@ -341,7 +344,7 @@ def test_a_partitioned_asset_is_clustered_instead_of_laid_out_by_partitions(lake
     options = {"merge_config": config} if mode == "merge" else {}
     for each in ("red", "blue"):
         metadata = lake.metadata(lake.materialize(asset, partition=each, mode=mode, **options))
-        assert metadata["delta/clustering_columns"] == "color, id"
+        assert metadata["delta/details"]["clustering_columns"] == "color, id"
     assert lake.column("color") == ["blue", "red"]
     assert lake.table().snapshot().configuration.partition_columns == ()
 

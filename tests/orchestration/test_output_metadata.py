@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from tests.orchestration.conftest import table_of
+from tests.orchestration.conftest import plain, table_of
 
 SCHEMA = pa.schema(
     [
@@ -46,8 +46,8 @@ def test_a_write_reports_table_rows_bytes_and_version(lake, events):
     assert metadata["dagster/last_updated_timestamp"] == snapshot.timestamp_ms / 1000
     assert metadata["delta/version"] == 1
     assert metadata["delta/mode"] == "append"
-    assert metadata["delta/num_output_rows"] == 2
-    assert metadata["delta/num_files"] == 1
+    assert metadata["delta/rows_written"] == 2
+    assert metadata["delta/files_added"] == 1
     assert metadata["delta/live_files"] == 2
 
 
@@ -134,7 +134,10 @@ def test_a_replaced_month_reports_the_rows_written(lake, events):
     )
     metadata = lake.metadata(lake.materialize(asset, partition="2013-01-01"))
     assert metadata["dagster/partition_row_count"] == 2
-    assert metadata["delta/predicate"] == "`d` >= DATE '2013-01-01' AND `d` < DATE '2013-02-01'"
+    assert (
+        metadata["delta/details"]["predicate"]
+        == "`d` >= DATE '2013-01-01' AND `d` < DATE '2013-02-01'"
+    )
 
 
 def test_each_cell_of_a_multi_partition_reports_its_own_rows(lake, events):
@@ -185,3 +188,97 @@ def test_metadata_holds_nothing_that_only_a_scan_could_tell(lake, events, monkey
     lake.materialize(events(table_of([{"id": 1}])), mode=mode)
     monkeypatch.setattr(arrow_engine.ArrowEngine, "read", refuse)
     assert lake.materialize(events(table_of([{"id": 2}])), mode=mode).success
+
+
+def test_the_keys_of_this_library_lead_and_zero_counters_are_left_out(stored_lake, events):
+    merging = {"mode": "merge", "merge_config": {"predicate": "s.id = t.id"}}
+    asset = events(table_of([{"id": 1}, {"id": 2}]), metadata=merging)
+    for _ in range(2):
+        stored_lake.materialize(asset)
+    event = stored_lake.instance.get_latest_materialization_event(dg.AssetKey("events"))
+    shown = event.asset_materialization.metadata
+    assert list(shown) == [
+        "delta/version",
+        "delta/mode",
+        "delta/rows_updated",
+        "delta/files_added",
+        "delta/files_removed",
+        "delta/bytes_added",
+        "delta/live_files",
+        "delta/history",
+        "delta/details",
+        "dagster/row_count",
+        "dagster/size_bytes",
+        "dagster/last_updated_timestamp",
+        "dagster/table_name",
+        "dagster/uri",
+        "dagster/column_schema",
+    ]
+    details = shown["delta/details"].value
+    assert details["merge_type"] == "upsert"
+    assert details["metrics"]["numSourceRows"] == 2
+    assert 0 not in details["metrics"].values()
+
+
+def test_each_month_of_one_run_has_its_own_figures_without_the_totals_of_the_run(lake, events):
+    days = {"2013-01-01": 31, "2013-02-01": 28, "2013-03-01": 0}
+
+    def produce(context):
+        rows = [
+            {"d": date.fromisoformat(key).replace(day=day + 1), "m": key[:7]}
+            for key in context.partition_keys
+            for day in range(days[key])
+        ]
+        return table_of(rows, pa.schema({"d": pa.date32(), "m": pa.string()}))
+
+    asset = events(
+        produce,
+        partitions_def=dg.MonthlyPartitionsDefinition("2013-01-01", end_date="2013-04-01"),
+        # The bounds of the files say which month they belong to.
+        metadata={"partition_expr": "d", "partition_by": "m"},
+    )
+    result = lake.materialize(asset, range_of=("2013-01-01", "2013-03-01"))
+    sizes = {
+        values[0][1] + "-01": size
+        for values, size in zip(
+            *(
+                lake.table().snapshot().files()[each].to_pylist()
+                for each in ("partition_values", "size_bytes")
+            ),
+            strict=True,
+        )
+    }
+    for event in result.asset_materializations_for_node("events"):
+        key, metadata = event.partition, plain(event.metadata)
+        assert metadata["dagster/partition_row_count"] == days[key]
+        assert metadata["delta/partition_size_bytes"] == sizes.get(key, 0)
+        assert metadata["delta/partition_files"] == (1 if days[key] else 0)
+        assert metadata.get("delta/rows_written", 0) == days[key]
+        assert metadata.get("delta/bytes_added", 0) == sizes.get(key, 0)
+        run = metadata["delta/details"]["run"]
+        assert (run["partitions"], run["rows_written"], run["files_added"]) == (3, 59, 2)
+
+
+def test_partitions_that_share_a_file_have_no_figures_of_their_own(lake, events):
+    asset = events(
+        table_of([{"d": date(2013, month, 1)} for month in (1, 2)]),
+        partitions_def=dg.MonthlyPartitionsDefinition("2013-01-01", end_date="2013-03-01"),
+        metadata={"partition_expr": "d"},
+    )
+    result = lake.materialize(asset, range_of=("2013-01-01", "2013-02-01"))
+    for event in result.asset_materializations_for_node("events"):
+        metadata = plain(event.metadata)
+        assert not {"delta/rows_written", "dagster/partition_row_count"} & set(metadata)
+        assert metadata["delta/details"]["run"]["rows_written"] == 2
+
+
+def test_hours_of_a_date_column_written_together_have_no_figures(lake, events):
+    asset = events(
+        table_of([{"d": date(2013, 1, 1)}]),
+        partitions_def=dg.HourlyPartitionsDefinition(
+            "2013-01-01-00:00", end_date="2013-01-02-00:00"
+        ),
+        metadata={"partition_expr": "d"},
+    )
+    result = lake.materialize(asset, range_of=("2013-01-01-00:00", "2013-01-01-23:00"))
+    assert len(result.asset_materializations_for_node("events")) == 24

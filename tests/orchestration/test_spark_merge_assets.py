@@ -38,7 +38,7 @@ def test_a_spark_frame_is_merged_into_partitions_of_a_run(lake, events, delta_sp
     second = spark.createDataFrame([(2, "tue", 2), (3, "tue", 2)], "id long, day string, v long")
     result = lake.materialize(events(second, **options), partition="tue")
     assert theirs(spark, lake) == [(1, "mon", 1), (2, "tue", 2), (3, "tue", 2)]
-    assert lake.metadata(result)["delta/num_target_rows_updated"] == 1
+    assert lake.metadata(result)["delta/rows_updated"] == 1
 
 
 def test_changes_are_taken_and_applied_by_spark(lake, delta_spark):

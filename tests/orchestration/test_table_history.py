@@ -6,6 +6,7 @@ import dagster as dg
 import deltalake
 import pyarrow as pa
 
+from dagster_delta.errors import StorageFailure
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.orchestration.table_history import history_markdown
 from dagster_delta.table.read.history import HistoryEntry
@@ -46,9 +47,35 @@ def test_an_observation_shows_the_runs_that_wrote_the_table(lake, events) -> Non
     assert f"/runs/{written.run_id}" in row[4]
 
 
-def test_no_history_is_read_unless_it_is_asked_for(lake, events) -> None:
+def test_history_is_shown_by_default_and_may_be_left_out(lake, events) -> None:
+    rows = pa.table({"id": [1]})
+    for _ in range(7):
+        result = lake.materialize(events(rows))
+    shown = rows_of(lake.metadata(result)["delta/history"])
+    assert [each[0] for each in shown] == ["6", "5", "4", "3", "2"]
+    assert "delta/history" not in lake.metadata(lake.materialize(events(rows), show_history=0))
+    silent = events(rows, metadata={"show_history": 0})
+    assert "delta/history" not in lake.metadata(lake.materialize(silent))
+
+
+def test_a_history_that_cannot_be_read_does_not_fail_the_run(lake, events, monkeypatch) -> None:
+    def fail(*_):
+        raise StorageFailure("the storage is away")
+
+    monkeypatch.setattr("dagster_delta.table.read.history.latest_commits", fail)
     result = lake.materialize(events(pa.table({"id": [1]})))
+    assert result.success
     assert "delta/history" not in lake.metadata(result)
+
+
+def test_the_history_ends_where_the_log_was_cleaned_up(lake, events) -> None:
+    asset = events(pa.table({"id": [1]}), metadata={"mode": "append"})
+    for _ in range(4):
+        lake.materialize(asset)
+    lake.table().checkpoint()
+    (lake.root / "public/events/_delta_log/00000000000000000001.json").unlink()
+    shown = rows_of(lake.metadata(lake.materialize(asset, show_history=9))["delta/history"])
+    assert [each[0] for each in shown] == ["4", "3", "2"]
 
 
 def test_the_history_shows_no_more_commits_than_asked_for(lake, events) -> None:

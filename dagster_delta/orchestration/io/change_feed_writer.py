@@ -169,22 +169,13 @@ def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
         ) from error
 
 
-def consumption_metadata(consumption: Consumption) -> dict[str, Any]:
-    """Metadata for the UI about the changes that a run read."""
-    changes = consumption.changes
-    metadata: dict[str, Any] = {
-        "delta/upstream_table": changes.snapshot.store.location.uri,
-        "delta/upstream_table_id": changes.snapshot.metadata.id,
-        "delta/upstream_version": changes.to_version,
-        "delta/full_refresh": changes.is_full_refresh,
+def consumption_metadata(consumption: Consumption) -> dict[str, object]:
+    """Metadata for the UI about the changes that a run read, besides those of its input."""
+    return {
+        "delta/full_refresh": consumption.changes.is_full_refresh,
+        "delta/full_refresh_because": consumption.changes.refresh_reason,
+        "delta/columns_not_followed": consumption.columns_not_followed,
     }
-    if changes.from_version is not None:
-        metadata["delta/upstream_from_version"] = changes.from_version
-    if changes.refresh_reason is not None:
-        metadata["delta/full_refresh_because"] = changes.refresh_reason
-    if consumption.columns_not_followed is not None:
-        metadata["delta/columns_not_followed"] = consumption.columns_not_followed
-    return metadata
 
 
 def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:

@@ -41,19 +41,13 @@ from dagster_delta.orchestration.io.change_feed_writer import (
 )
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
-from dagster_delta.orchestration.io.output_metadata import (
-    commit_metadata,
-    rows_by_partition,
-    table_metadata,
-)
+from dagster_delta.orchestration.io.output_metadata import report_write
 from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
-    add_partition_metadata,
     asset_description,
     commit_info,
     idempotency,
     run_facts,
-    set_data_version,
 )
 from dagster_delta.orchestration.io.type_handlers import (
     TableInput,
@@ -70,6 +64,7 @@ from dagster_delta.orchestration.partitions.run_partitions import RunPartitions
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
+from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,6 +165,12 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         description="compression: codec for the data files of new tables. Other file properties "
         "are table properties.",
     )
+    show_history: int = Field(
+        default=DEFAULT_HISTORY,
+        ge=0,
+        description="Number of latest commits that every materialization shows, each with a link "
+        "to its run. It reads one file per commit.",
+    )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
     default_load_type: str | None = Field(
         default=None,
@@ -239,11 +240,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         with watch_spark(rows, context.log) as spark_work:
             if isinstance(obj, AppliedChanges):
                 written = write_changes(write, replace(obj, rows=rows))
-                context.add_output_metadata(consumption_metadata(obj.consumption))
             else:
                 written = write_asset(write, rows)
-        if spark_work.metadata:
-            context.add_output_metadata(spark_work.metadata)
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
         if written.null_columns:
@@ -254,7 +252,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             )
         if written.other_properties:
             context.log.warning(_unset_properties(name, written))
-        self._report(context, write, written)
+        further = spark_work.metadata
+        if isinstance(obj, AppliedChanges):
+            further = {**consumption_metadata(obj.consumption), **further}
+        name = ".".join(filter(None, options.table_path(*_identity(context))))
+        report_write(context, write, written, table_name=name, further=further)
 
     def load_input(self, context: InputContext) -> Any:
         """The input as its annotation says; None if the annotation allows it and the table does not
@@ -395,6 +397,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
             schema=self.schema_,
             merge=self.merge_config,
+            history=self.show_history,
         )
 
     def _open(self, uri: str, name: str) -> DeltaTable:
@@ -422,26 +425,6 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
                 "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
             )
         return typing.cast("SparkSession", session)
-
-    def _report(self, context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
-        """Report the commit to Dagster, and make its version the data version."""
-        schema, table = write.options.table_path(*_identity(context))
-        metadata = table_metadata(
-            written.snapshot,
-            uri=written.snapshot.store.location.uri,
-            table_name=".".join(filter(None, [schema, table])),
-        )
-        metadata |= commit_metadata(written)
-        if context.has_asset_key:
-            set_data_version(context.asset_key, written.snapshot.version)
-        if write.selection is not None:
-            counts = rows_by_partition(written, write.selection)
-            by_key = {key: {"dagster/partition_row_count": rows} for key, rows in counts.items()}
-            if len(write.selection.keys) == 1:
-                metadata |= by_key.get(write.selection.keys[0], {})
-            else:
-                add_partition_metadata(context.asset_key, by_key)
-        context.add_output_metadata(metadata)
 
 
 def _name(context: OutputContext | InputContext) -> str:

@@ -1,126 +1,147 @@
-"""Metadata of a write for the Dagster UI; all figures are from the log, without a scan."""
+"""What the UI shows of a write, from its commit; only sample rows are read from data."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from dagster import (
-    MetadataValue,
-    TableColumn,
-    TableColumnConstraints,
-    TableConstraints,
-    TableSchema,
+from dagster import MetadataValue, OutputContext
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
+from dagster_delta.orchestration.io.run_facts import add_partition_metadata, set_data_version
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
+from dagster_delta.orchestration.partitions.partition_figures import (
+    PartitionFigures,
+    partition_figures,
 )
-
-from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.orchestration.io.asset_writer import WrittenAsset
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection
-from dagster_delta.orchestration.partitions.row_counts import partition_row_counts
 from dagster_delta.orchestration.table_history import history_metadata
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.table.write.clustering import table_clustering
+from dagster_delta.orchestration.table_metadata import table_metadata
 
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+__all__ = ["report_write"]
 
-__all__ = ["commit_metadata", "rows_by_partition", "table_metadata", "table_schema"]
+T = TypeVar("T")
 
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def table_schema(configuration: TableConfiguration) -> TableSchema:
-    """The columns of a table with their Delta types, nullability, comments and constraints."""
-    invariants = dict(configuration.invariants)
-    partition_columns = set(configuration.partition_columns)
-    columns = [
-        TableColumn(
-            name=field.name,
-            type=str(field.data_type),
-            description=field.comment,
-            constraints=TableColumnConstraints(
-                nullable=field.nullable,
-                other=[invariants[field.name]] if field.name in invariants else [],
-            ),
-            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
-        )
-        for field in configuration.schema
-    ]
-    checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
-    return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
+_COUNTERS = {
+    "numOutputRows": "delta/rows_written",
+    "numTargetRowsInserted": "delta/rows_inserted",
+    "numTargetRowsUpdated": "delta/rows_updated",
+    "numTargetRowsDeleted": "delta/rows_deleted",
+    "numFiles": "delta/files_added",
+    "numTargetFilesAdded": "delta/files_added",
+    "numRemovedFiles": "delta/files_removed",
+    "numTargetFilesRemoved": "delta/files_removed",
+    "numOutputBytes": "delta/bytes_added",
+    "numTargetBytesAdded": "delta/bytes_added",
+}
+"""Metrics of a write to their keys; the others are details."""
 
 
-def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> dict[str, Any]:
-    """Metadata about one version of a table.
+def report_write(
+    context: OutputContext,
+    write: AssetWrite,
+    written: WrittenAsset,
+    *,
+    table_name: str,
+    further: Mapping[str, object],
+) -> None:
+    """Report a commit to Dagster, and make its version the data version of the asset.
 
     Args:
-        snapshot: the version.
-        uri: location of the table, without credentials.
-        table_name: `schema.table`; None if there is no such name.
+        context: of the output.
+        write: the write.
+        written: its result.
+        table_name: `schema.table`.
+        further: more metadata of the write.
     """
-    metadata: dict[str, Any] = {
-        "dagster/column_schema": MetadataValue.table_schema(table_schema(snapshot.configuration)),
-        "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
-        "dagster/storage_kind": "deltalake",
-        "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
-        "delta/version": snapshot.version,
-        **_totals(snapshot),
+    snapshot = written.snapshot
+    if context.has_asset_key:
+        set_data_version(context.asset_key, snapshot.version)
+    table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
+    effect = _effect(written)
+    keys = () if write.selection is None else write.selection.keys
+    by_key = _optional(context, "figures per partition", lambda: _by_partition(write, written))
+    if len(keys) == 1:
+        effect = {**effect, **by_key.get(keys[0], {})}
+    elif keys:
+        # This metadata is on the materialization of every partition.
+        totals = {key.partition("/")[2]: value for key, value in effect.items() if value}
+        effect = {DETAILS: {"run": {"partitions": len(keys), **totals}}}
+        add_partition_metadata(context.asset_key, by_key)
+    history = _optional(
+        context, "history", lambda: history_metadata(snapshot, write.options.history)
+    )
+    context.add_output_metadata(shown(table, _facts(written), effect, history, further))
+
+
+def _facts(written: WrittenAsset) -> dict[str, object]:
+    """What was done, without figures."""
+    lineage = written.column_lineage
+    others = {
+        name: value
+        for name, value in written.metrics.items()
+        if name not in _COUNTERS and value not in (0, "0")
     }
-    if table_name is not None:
-        metadata["dagster/table_name"] = table_name
-    if snapshot.metadata.description:
-        metadata["delta/description"] = snapshot.metadata.description
-    if clustering := table_clustering(snapshot):
-        metadata["delta/clustering_columns"] = ", ".join(map(dotted, clustering))
-    if snapshot.configuration.partition_columns:
-        metadata["delta/partition_columns"] = ", ".join(snapshot.configuration.partition_columns)
-    return metadata
+    return {
+        "delta/mode": written.mode,
+        "delta/skipped": written.skipped_because,
+        "delta/compacted_version": written.compacted_version,
+        "delta/attempts": written.attempts if written.attempts > 1 else None,
+        "dagster/column_lineage": None
+        if lineage is None
+        else MetadataValue.column_lineage(lineage),
+        DETAILS: {
+            "merge_type": written.merge_type,
+            "predicate": written.predicate,
+            "metrics": others or None,
+        },
+    }
 
 
-def _totals(snapshot: Snapshot) -> dict[str, int]:
-    """Files, bytes and rows, if the log has them; for a large table, figures that are not in its
-    checksum are omitted.
-    """
-    if not snapshot.is_large_and_unread:
-        found = (snapshot.num_files, snapshot.size_bytes, snapshot.num_records)
-    elif snapshot.checksum is not None:
-        found = (snapshot.checksum.num_files, snapshot.checksum.size_bytes, None)
-    else:
+def _effect(written: WrittenAsset) -> dict[str, object]:
+    """Figures of the commit, by their keys."""
+    metrics = dict(written.metrics)
+    if "numTargetRowsInserted" in metrics:
+        # The rows written by a merge include copied rows.
+        metrics.pop("numOutputRows", None)
+    return {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
+
+
+def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[str, UiValue]]:
+    """Metadata of each partition of the run, by its key; unknown figures are omitted."""
+    if write.selection is None:
         return {}
-    names = ("delta/live_files", "dagster/size_bytes", "dagster/row_count")
-    return {name: total for name, total in zip(names, found, strict=True) if total is not None}
-
-
-def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
-    """The effect of one write, or why it did nothing, and earlier commits if requested."""
-    metadata: dict[str, Any] = {"delta/mode": written.mode}
-    if written.predicate is not None:
-        metadata["delta/predicate"] = written.predicate
-    if written.skipped_because is not None:
-        metadata["delta/skipped"] = written.skipped_because
-    if written.merge_type is not None:
-        metadata["delta/merge_type"] = written.merge_type
-    if written.compacted_version is not None:
-        metadata["delta/compacted_version"] = written.compacted_version
-    if written.attempts > 1:
-        metadata["delta/attempts"] = written.attempts
-    for name, value in written.metrics.items():
-        metadata[f"delta/{_snake_case(name)}"] = value
-    if written.column_lineage is not None:
-        metadata["dagster/column_lineage"] = MetadataValue.column_lineage(written.column_lineage)
-    return metadata | history_metadata(written.snapshot, written.history)
-
-
-def rows_by_partition(written: WrittenAsset, selection: PartitionSelection) -> dict[str, int]:
-    """Partition key to its current row count; keys with an unknown count are omitted."""
     large = written.snapshot.is_large_and_unread
-    counts = {} if large else partition_row_counts(written.snapshot, selection)
+    figures = {} if large else partition_figures(written.snapshot, write.selection)
     replaced = written.mode == "overwrite" and written.skipped_because is None
-    if not counts and replaced and len(selection.keys) == 1:
+    found = {key: _of_partition(each, replaced=replaced) for key, each in figures.items()}
+    if replaced and len(write.selection.keys) == 1 and not found:
         rows = written.metrics.get("numOutputRows")
-        return {} if rows is None else {selection.keys[0]: int(rows)}
-    return counts
+        return {write.selection.keys[0]: {"dagster/partition_row_count": rows}}
+    return found
 
 
-def _snake_case(name: str) -> str:
-    return _WORD_START.sub("_", name).lower()
+def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, UiValue]:
+    metadata: dict[str, object] = {
+        "delta/partition_files": figures.files,
+        "delta/partition_size_bytes": figures.size_bytes,
+        "dagster/partition_row_count": figures.rows,
+    }
+    if replaced:
+        metadata |= {
+            "delta/rows_written": figures.rows,
+            "delta/files_added": figures.files,
+            "delta/bytes_added": figures.size_bytes,
+        }
+    return shown(metadata)
+
+
+def _optional(
+    context: OutputContext, what: str, read: Callable[[], Mapping[str, T]]
+) -> Mapping[str, T]:
+    """Metadata that a run does not fail for: its rows are written, and a retry repeats them."""
+    try:
+        return read()
+    except (DeltaError, OSError) as error:
+        context.log.warning(f"the materialization lacks its {what}: {error}")
+        return {}

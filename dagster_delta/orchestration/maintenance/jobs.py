@@ -13,7 +13,6 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.output_metadata import table_metadata
 from dagster_delta.orchestration.maintenance.config import (
     DeltaCloneConfig,
     DeltaMaintenanceConfig,
@@ -39,6 +38,7 @@ from dagster_delta.orchestration.maintenance.steps import (
 )
 from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
 from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.table_metadata import table_metadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable

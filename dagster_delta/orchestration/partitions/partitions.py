@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from dagster import (
@@ -22,7 +23,16 @@ from dagster import (
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["DimensionSlice", "PartitionSelection", "Window", "select_partitions"]
+__all__ = [
+    "DimensionSlice",
+    "PartitionSelection",
+    "Window",
+    "select_partitions",
+    "single_partitions",
+]
+
+_KEY_SEPARATOR = "|"
+"""Separates the dimensions of a multi-partition key, as in Dagster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,24 @@ def select_partitions(
     column = _single_column(partition_expr, asset)
     boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
     return PartitionSelection(tuple(distinct), boxes)
+
+
+def single_partitions(selection: PartitionSelection) -> dict[str, PartitionSelection]:
+    """Each partition of a selection, as a selection of its own, by its key."""
+    found = {}
+    for box in selection.boxes:
+        for cell in product(*map(_single_slices, box)):
+            key = _KEY_SEPARATOR.join(each.keys[0] for each in cell)
+            found[key] = PartitionSelection((key,), (cell,))
+    return found
+
+
+def _single_slices(each: DimensionSlice) -> list[DimensionSlice]:
+    windows = [None] * len(each.keys) if each.windows is None else [(w,) for w in each.windows]
+    return [
+        DimensionSlice(each.column, (key,), window)
+        for key, window in zip(each.keys, windows, strict=True)
+    ]
 
 
 def _missing_expression(

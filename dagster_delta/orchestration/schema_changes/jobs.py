@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.output_metadata import table_schema
 from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info
 from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions
 from dagster_delta.orchestration.maintenance.maintained_tables import (
@@ -35,6 +34,7 @@ from dagster_delta.orchestration.schema_changes.downstream_readers import (
     downstream_readers,
 )
 from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
+from dagster_delta.orchestration.table_metadata import table_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable

@@ -6,12 +6,16 @@ Spec: Commit Provenance Information.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.log.commit_file import decode_commit_info
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import CommitFile, LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_times import commit_times
@@ -20,7 +24,9 @@ from dagster_delta.table.log.reader import list_log, located, read_commits
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["HistoryEntry", "history"]
+__all__ = ["HistoryEntry", "history", "latest_commits"]
+
+_CONCURRENT_READS = 16
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,42 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
         time = own_time if isinstance(own_time, int) else times[commit.version]
         entries.append(HistoryEntry(commit.version, time, info))
     return entries
+
+
+def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
+    """The latest commits up to a snapshot, newest first, by one read each: the log is not listed,
+    so that `timestamp_ms` is the time that the writer recorded.
+
+    Args:
+        snapshot: the newest version to return.
+        limit: maximum number of commits.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+        StorageFailure: of the log.
+    """
+    versions = range(snapshot.version, max(-1, snapshot.version - limit), -1)
+    if not versions:
+        return []
+    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(versions))) as pool:
+        entries = pool.map(partial(_read_entry, snapshot.store), versions)
+        # A clean-up may have deleted the older ones.
+        return [each for each in takewhile(lambda entry: entry is not None, entries) if each]
+
+
+def _read_entry(store: ObjectStore, version: int) -> HistoryEntry | None:
+    path = commit_path(version)
+    try:
+        data = store.read(path)
+    except FileNotFoundError:
+        return None
+    with located(store, version):
+        info = decode_commit_info(data, version=version, path=path)
+    time = info.get("inCommitTimestamp", info.get("timestamp"))
+    if not isinstance(time, int):
+        found = store.head(path)
+        time = 0 if found is None else found.modified_ms
+    return HistoryEntry(version, time, info)
 
 
 def _contiguous_versions(listing: LogListing, last: int) -> list[int]:

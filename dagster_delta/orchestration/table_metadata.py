@@ -1,0 +1,84 @@
+"""Metadata about one version of a table for the Dagster UI, from the log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster import (
+    MetadataValue,
+    TableColumn,
+    TableColumnConstraints,
+    TableConstraints,
+    TableSchema,
+)
+
+from dagster_delta.evolution.column_paths import dotted
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, location_value, shown
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.table.write.clustering import table_clustering
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["table_metadata", "table_schema"]
+
+
+def table_schema(configuration: TableConfiguration) -> TableSchema:
+    """The columns of a table with their Delta types, nullability, comments and constraints."""
+    invariants = dict(configuration.invariants)
+    partition_columns = set(configuration.partition_columns)
+    columns = [
+        TableColumn(
+            name=field.name,
+            type=str(field.data_type),
+            description=field.comment,
+            constraints=TableColumnConstraints(
+                nullable=field.nullable,
+                other=[invariants[field.name]] if field.name in invariants else [],
+            ),
+            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
+        )
+        for field in configuration.schema
+    ]
+    checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
+    return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
+
+
+def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> dict[str, UiValue]:
+    """Metadata about one version of a table.
+
+    Args:
+        snapshot: the version.
+        uri: location of the table, without credentials.
+        table_name: `schema.table`; None if there is no such name.
+    """
+    return shown(
+        {
+            "delta/version": snapshot.version,
+            **_totals(snapshot),
+            "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+            "dagster/table_name": table_name,
+            "dagster/uri": location_value(uri),
+            "dagster/column_schema": MetadataValue.table_schema(
+                table_schema(snapshot.configuration)
+            ),
+            DETAILS: {
+                "description": snapshot.metadata.description,
+                "partition_columns": ", ".join(snapshot.configuration.partition_columns),
+                "clustering_columns": ", ".join(map(dotted, table_clustering(snapshot) or ())),
+            },
+        }
+    )
+
+
+def _totals(snapshot: Snapshot) -> dict[str, int | None]:
+    """Files, bytes and rows, if the log has them; for a large table, figures that are not in its
+    checksum are omitted.
+    """
+    names = ("delta/live_files", "dagster/size_bytes", "dagster/row_count")
+    found: tuple[int | None, ...] = ()
+    if not snapshot.is_large_and_unread:
+        found = (snapshot.num_files, snapshot.size_bytes, snapshot.num_records)
+    elif snapshot.checksum is not None:
+        found = (snapshot.checksum.num_files, snapshot.checksum.size_bytes, None)
+    return dict(zip(names, found, strict=False))
