@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
     from dagster_delta.table.maintenance.health import TableHealth
     from dagster_delta.table.maintenance.optimize import OptimizeProgress, OptimizeResult
+    from dagster_delta.table.maintenance.restore import RestorePlan
     from dagster_delta.table.maintenance.vacuum import VacuumResult
 
 __all__ = ["MaintenanceMethods"]
@@ -242,20 +243,38 @@ class MaintenanceMethods(TableHandle):
         """
         from dagster_delta.table.maintenance.restore import restore_table
 
-        if (version is None) == (timestamp is None):
-            raise InvalidArgument("say what to restore by a version or by a timestamp")
-        current = self._existing()
-        target = Snapshot.load(self._store, version=version, timestamp=timestamp)
         return self._adopt(
             restore_table(
                 self._store,
-                current,
-                target,
+                self.plan_restore(version, timestamp),
                 by_timestamp=None if timestamp is None else str(timestamp),
                 clock=now_ms,
                 commit_info=commit_info,
             )
         )
+
+    def plan_restore(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> RestorePlan:
+        """The difference between the latest version and an older one: rows, files, bytes, schema
+        and properties. It writes nothing.
+
+        Args:
+            version: as for `restore`.
+            timestamp: as for `restore`.
+
+        Raises:
+            InvalidArgument: neither or both are given.
+            VersionNotFound: the version does not exist.
+            DataFileMissing: a file of that version is missing, so that it cannot be restored.
+        """
+        from dagster_delta.table.maintenance.restore import plan_restore
+
+        if (version is None) == (timestamp is None):
+            raise InvalidArgument("say what to restore by a version or by a timestamp")
+        current = self._existing()
+        target = Snapshot.load(self._store, version=version, timestamp=timestamp)
+        return plan_restore(self._store, current, target)
 
     def clone(
         self,

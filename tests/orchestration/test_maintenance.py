@@ -199,6 +199,22 @@ def test_a_run_may_do_less_or_other_things(lake: Lake) -> None:
     assert lake.table("flights", "raw").snapshot().num_files == 3
 
 
+def test_only_selected_tables_start_a_step(lake: Lake) -> None:
+    fill(lake)
+    job = delta_maintenance_job(assets=ASSETS)
+    result = run(lake, job, {"tables": ["raw/flights"]})
+    started = {each.step_key for each in result.all_node_events if each.is_step_start}
+    skipped = {each.step_key for each in result.all_node_events if each.is_step_skipped}
+    assert started == {"select_tables", "raw_flights"}
+    assert skipped == {"raw_weather"}
+    everything = run(lake, job)
+    assert {each.step_key for each in everything.all_node_events if each.is_step_start} == {
+        "select_tables",
+        "raw_flights",
+        "raw_weather",
+    }
+
+
 def test_a_vacuum_deletes_only_when_told_to(lake: Lake) -> None:
     fill(lake)
     job = delta_maintenance_job(assets=[flights])
@@ -240,7 +256,20 @@ def test_the_launchpad_names_the_tables_that_a_job_has() -> None:
         asked: Any = job.run_config_schema.config_type
         told = asked.fields[field].description
         assert told.endswith(" There are: raw/flights, raw/weather.")
-    assert asked.fields["table"].is_required
+        choice = asked.fields[field].config_type
+        choice = choice.inner_type.inner_type if field == "tables" else choice
+        assert choice.config_values == ["raw/flights", "raw/weather"]
+        assert asked.fields[field].is_required == (field == "table")
+
+
+def test_the_launchpad_fills_in_the_only_table(lake: Lake) -> None:
+    fill(lake)
+    for job, config in (
+        (delta_schema_change_job(assets=[flights]), {"statement": "ADD COLUMN n INT"}),
+        (delta_restore_job(assets=[flights]), {"version": 0}),
+        (delta_maintenance_job(assets=[flights]), {"tables": ["raw/flights"]}),
+    ):
+        assert run(lake, job, config).success
 
 
 def test_an_asset_without_a_table_is_passed_over(lake: Lake) -> None:
@@ -311,8 +340,12 @@ def test_a_restore_is_a_dry_run_first_and_a_materialization_then(stored_lake: La
     lake = stored_lake
     fill(lake)
     job = delta_restore_job(assets=ASSETS)
-    run(lake, job, {"table": "raw/flights", "version": 0})
+    planned = run(lake, job, {"table": "raw/flights", "version": 0})
     assert lake.table("flights", "raw").version() == 2
+    (output,) = [each for each in planned.all_node_events if each.is_successful_output]
+    difference = plain(output.step_output_data.metadata)["delta/difference"]
+    assert "| rows | 9 | 3 | -6 |" in difference
+    assert "| files | 3 | 1 | -2 |" in difference
     result = run(lake, job, {"table": "raw/flights", "version": 0, "dry_run": False})
     assert lake.table("flights", "raw").snapshot().num_records == 3
     (event,) = result.get_asset_materialization_events()

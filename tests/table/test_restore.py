@@ -222,3 +222,33 @@ def test_clustering_follows_the_schema_and_other_domains_stay() -> None:
     assert domain(table, "mine") == ["v"]
     table.restore(0)
     assert domain(table, "delta.clustering") is None
+
+
+def test_a_plan_shows_what_a_restore_changes_and_writes_nothing() -> None:
+    table = make(3)
+    table.delete("id < 3")
+    table.alter("ADD COLUMN n INT")
+    written = dict(table.store._objects.by_path)  # type: ignore[attr-defined]
+    plan = table.plan_restore(0)
+    told = plan.to_markdown()
+    assert table.store._objects.by_path == written  # type: ignore[attr-defined]
+    before, target = plan.before, plan.target
+    assert "| rows | 27 | 10 | -17 |" in told
+    assert f"| files | {before.num_files} | 1 | {1 - before.num_files:+} |" in told
+    size = target.size_bytes - before.size_bytes
+    assert f"| bytes | {before.size_bytes:,} | {target.size_bytes:,} | {size:+,} |" in told
+    assert "- n: integer" in told
+    table.restore(0)
+    assert table.plan_restore(0).to_markdown() == "The table is already as it was at version 0.\n"
+    assert not table.plan_restore(0).changes_anything
+    assert table.restore(0).skipped
+
+
+def test_a_plan_finds_missing_files() -> None:
+    table = make(1)
+    table.optimize()
+    (path,) = table.snapshot(version=0).files()["path"].to_pylist()
+    table.overwrite(numbered_with_nulls(1))
+    table.store.delete([path])
+    with pytest.raises(DataFileMissing):
+        table.plan_restore(0)

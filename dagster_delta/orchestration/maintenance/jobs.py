@@ -6,7 +6,7 @@ assets do not run. Only a restore is a materialisation.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import dagster as dg
@@ -25,6 +25,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     delta_table_pool,
     maintained_tables,
     named_tables,
+    plain_config,
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.maintenance.steps import (
@@ -50,6 +51,8 @@ __all__ = [
     "delta_maintenance_schedule",
     "delta_restore_job",
 ]
+
+_SELECT = "select_tables"
 
 _TableConfig = TypeVar("_TableConfig", DeltaRestoreConfig, DeltaCloneConfig)
 
@@ -104,13 +107,16 @@ def delta_maintenance_job(
     """
     tables = _tables(options)
     ops = {each.op_name: _maintenance_op(name, each, options.get("spark")) for each in tables}
+    select = _selecting_op(name, tables) if len(tables) > 1 else None
 
     @dg.graph(name=f"{name}_graph")
     def maintenance() -> None:
-        for step, op in ops.items():
-            op.alias(step)()
+        selected = None if select is None else select.alias(_SELECT)()
+        for number, (step, op) in enumerate(ops.items()):
+            # A step whose input has no value starts no process.
+            op.alias(step)(*(() if selected is None else (selected[number],)))
 
-    mapping = _mapping(ops, tables, config or DeltaMaintenanceConfig())
+    mapping = _mapping(tables, config or DeltaMaintenanceConfig())
     what = "Writes small files together, vacuums, checkpoints and cleans the log"
     return _job(maintenance, name, mapping, options, f"{what}: {named_tables(tables)}.")
 
@@ -243,12 +249,7 @@ def _job_on_one_table(
     only = known[0] if len(known) == 1 else None
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:
-        chosen = tables.get(config.table)
-        if chosen is None:
-            raise InvalidArgument(
-                f"{config.table!r} is not a table of this job, which has "
-                f"{', '.join(sorted(tables))}"
-            )
+        chosen = tables[config.table]
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
@@ -267,7 +268,7 @@ def _job_on_one_table(
         op.alias(step)()
 
     def mapping(val: Any) -> dg.RunConfig:
-        return dg.RunConfig(ops={step: {"config": val.model_dump()}})
+        return dg.RunConfig(ops={step: {"config": plain_config(val)}})
 
     mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
     described = f"{what}: one of {named_tables(known)}."
@@ -304,13 +305,9 @@ def _job(
 
 
 def _mapping(
-    steps: Iterable[str],
-    tables: Sequence[MaintainedTable],
-    defaults: DeltaMaintenanceConfig,
+    tables: Sequence[MaintainedTable], defaults: DeltaMaintenanceConfig
 ) -> dg.ConfigMapping:
     """Converts the config of a run into the configs of its steps."""
-    names = tuple(steps)
-    known = [each.name for each in tables]
     naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
     # The Launchpad shows the defaults of the class.
     fields: dict[str, Any] = {
@@ -320,11 +317,12 @@ def _mapping(
     shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
 
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
-        if unknown := sorted(set(val.tables) - set(known)):
-            raise InvalidArgument(
-                f"{', '.join(unknown)}: not a table of this job, which has {', '.join(known)}"
-            )
-        return dg.RunConfig(ops={name: {"config": val.model_dump()} for name in names})
+        config = plain_config(val)
+        chosen = [each for each in tables if not val.tables or each.name in config["tables"]]
+        ops: dict[str, Any] = {each.op_name: {"config": config} for each in chosen}
+        if len(tables) > 1:
+            ops[_SELECT] = {"config": {"tables": [each.name for each in chosen]}}
+        return dg.RunConfig(ops=ops)
 
     mapping.__annotations__["val"] = shown
     return dg.config_mapping(mapping)
@@ -332,6 +330,27 @@ def _mapping(
 
 def _with_default(field: Any, default: object) -> Any:
     return Field(default=default, description=field.description)
+
+
+class _SelectedTables(dg.Config):
+    tables: list[str]
+
+
+def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefinition:
+    """One output per table, which has a value if the run selects the table."""
+    outputs = {f"{_SELECT}_{each.op_name}": each for each in tables}
+
+    @dg.op(
+        name=f"{job_name}__{_SELECT}",
+        description="Selects the tables of the run; the steps of all others are skipped.",
+        out={name: dg.Out(dg.Nothing, is_required=False) for name in outputs},
+    )
+    def select_tables(config: _SelectedTables) -> Iterator[dg.Output[None]]:
+        for name, each in outputs.items():
+            if each.name in config.tables:
+                yield dg.Output(None, name)
+
+    return select_tables
 
 
 def _maintenance_op(
@@ -343,14 +362,12 @@ def _maintenance_op(
         # Op names are unique in a code location, and an asset is an op with its own name.
         name=f"{job_name}__{maintained.op_name}",
         description=f"Maintains {maintained.name}.",
+        ins={"selected": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,
         pool=_pool(maintained),
     )
     def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
-        if config.tables and maintained.name not in config.tables:
-            context.log.info(f"{maintained.name} is not selected in this run")
-            return
         table = maintained.open(context.resources)
         if table is None:
             context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")

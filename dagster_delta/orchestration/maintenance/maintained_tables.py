@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster import (
@@ -31,6 +32,7 @@ __all__ = [
     "delta_table_pool",
     "maintained_tables",
     "named_tables",
+    "plain_config",
 ]
 
 _URI_KEY = "dagster/uri"
@@ -204,18 +206,46 @@ def named_tables(tables: Sequence[MaintainedTable]) -> str:
 def config_naming_tables(
     config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
 ) -> type[_C]:
-    """The config, with the tables named in the description of a field, which the Launchpad shows.
+    """The config, whose field for names of tables is a choice that the Launchpad offers and checks.
+
+    A field for one name is required, unless there is only one table.
 
     Args:
         config: of the job.
-        field_name: its field for names of tables.
+        field_name: its field for one name, or for a list of names.
         tables: of the job.
     """
     asked = config.model_fields[field_name]
+    names = {each.name: each.name for each in tables}
+    # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
+    make_enum: Any = Enum
+    choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
+    default: Any = asked.get_default()
+    if asked.annotation is str:
+        default = choice(tables[0].name) if len(tables) == 1 else ...
     told = f"{asked.description} There are: {named_tables(tables)}."
-    shown = Field(default=asked.default, description=told)
-    fields: dict[str, Any] = {field_name: (asked.annotation, shown)}
+    fields: dict[str, Any] = {
+        field_name: (
+            choice if asked.annotation is str else list[choice],
+            Field(default=default, description=told),
+        )
+    }
     return create_model(config.__name__, __base__=config, **fields)
+
+
+def plain_config(config: Config) -> dict[str, Any]:
+    """The config as in a run: choices as texts.
+
+    Args:
+        config: with names of tables as choices, see `config_naming_tables`.
+    """
+    return {name: _plain(value) for name, value in config.model_dump().items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.name if isinstance(value, Enum) else value
 
 
 def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset]:

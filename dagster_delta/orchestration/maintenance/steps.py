@@ -250,7 +250,8 @@ def restore_step(
     if config.dry_run:
         summary = f"would go from version {before.version} back to {target.version}: {rows}"
         log.info(f"restore: {summary}")
-        return StepReport("RESTORE (dry run)", summary, facts)
+        difference = MetadataValue.md(table.plan_restore(target.version).to_markdown())
+        return StepReport("RESTORE (dry run)", summary, {"delta/difference": difference, **facts})
     result = table.restore(target.version, commit_info=commit_info)
     if result.skipped:
         return StepReport(

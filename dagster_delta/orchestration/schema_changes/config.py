@@ -35,7 +35,7 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, Config):
 
     table: str = Field(
         default="",
-        description="Name of one of the job's tables. May be empty if the job has only one.",
+        description="Name of one of the job's tables. May be omitted if the job has only one.",
     )
     kind: SchemaChangeKind = Field(
         default=SchemaChangeKind.ALTER,

@@ -9,7 +9,7 @@ materialisation.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,10 +24,10 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     delta_table_pool,
     maintained_tables,
     named_tables,
+    plain_config,
 )
 from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,
-    SchemaChangeKind,
 )
 from dagster_delta.orchestration.schema_changes.downstream_readers import (
     assets_of_code_location,
@@ -88,6 +88,7 @@ def delta_schema_change_job(
     resources = {each.io_manager_key for each in tables if each.io_manager_key}
     resources |= {spark} if spark is not None else set()
     only = tables[0] if len(tables) == 1 else None
+    by_name = {each.name: each for each in tables}
 
     @dg.op(
         # Op names are unique in a code location.
@@ -97,7 +98,7 @@ def delta_schema_change_job(
         pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
     )
     def change_schema(context: dg.OpExecutionContext, config: DeltaSchemaChangeConfig) -> None:
-        chosen = _choose(tables, config.table)
+        chosen = by_name[config.table]
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
@@ -122,28 +123,6 @@ def delta_schema_change_job(
         tags=dict(options.get("tags", {})),
         executor_def=options.get("executor_def"),
     )
-
-
-def plain_config(config: DeltaSchemaChangeConfig) -> dict[str, Any]:
-    """The config as in a run: an enum by its name."""
-    return {
-        name: value.name if isinstance(value, SchemaChangeKind) else value
-        for name, value in config.model_dump().items()
-    }
-
-
-def _choose(tables: Iterable[MaintainedTable], name: str) -> MaintainedTable:
-    by_name = {each.name: each for each in tables}
-    if not name and len(by_name) == 1:
-        return next(iter(by_name.values()))
-    if name not in by_name:
-        known = ", ".join(sorted(by_name))
-        raise InvalidArgument(
-            f"{name!r} is not a table of this job, which has {known}"
-            if name
-            else f"the config names no table; the job has {known}"
-        )
-    return by_name[name]
 
 
 def _change(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DataFileMissing
+from dagster_delta.evolution.plan_report import configuration_lines
 from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
+from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["restore_table", "restored_configuration"]
+__all__ = ["RestorePlan", "plan_restore", "restore_table", "restored_configuration"]
 
 _CONCURRENT_LOOKUPS = 32
 _MAX_EXAMPLES = 5
@@ -40,10 +43,61 @@ _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
 
 
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """Difference between the latest version of a table and the version to restore."""
+
+    before: Snapshot = field(repr=False)
+    target: Snapshot = field(repr=False)
+    returning: pa.Table = field(repr=False)
+    """Files of the target that the latest version does not have, as `Snapshot.live_files`."""
+    leaving: pa.Table = field(repr=False)
+    """Files of the latest version that the target does not have, as `Snapshot.live_files`."""
+    configuration: TableConfiguration = field(repr=False)
+    """Metadata and protocol after the restore."""
+    domains: tuple[DomainMetadata, ...] = field(repr=False)
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        is_same = self.configuration.metadata == self.before.metadata and not self.domains
+        return bool(not is_same or self.returning.num_rows or self.leaving.num_rows)
+
+    def to_markdown(self) -> str:
+        """The difference for people: rows, files, bytes, schema, properties."""
+        return "\n".join(_lines(self)) + "\n"
+
+
+def plan_restore(store: ObjectStore, current: Snapshot, target: Snapshot) -> RestorePlan:
+    """What restoring an older version changes. It writes nothing.
+
+    Args:
+        store: store of the table.
+        current: the latest version.
+        target: the version to restore.
+
+    Raises:
+        DataFileMissing: a file of the version is missing.
+    """
+    now, then = current.live_files(), target.live_files()
+    now_keys = keys_of(now["path"], now["deletion_vector"])
+    then_keys = keys_of(then["path"], then["deletion_vector"])
+    returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
+    leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
+    _check_files(store, returning, target)
+    return RestorePlan(
+        before=current,
+        target=target,
+        returning=returning,
+        leaving=leaving,
+        configuration=restored_configuration(current.configuration, target.configuration),
+        domains=tuple(_restored_domains(current, target)),
+    )
+
+
 def restore_table(
     store: ObjectStore,
-    current: Snapshot,
-    target: Snapshot,
+    plan: RestorePlan,
     *,
     by_timestamp: str | None,
     clock: Clock,
@@ -53,42 +107,31 @@ def restore_table(
 
     Args:
         store: store of the table.
-        current: the latest version.
-        target: the version to restore.
+        plan: what to change.
         by_timestamp: the timestamp that selected the version, for the history.
         clock: milliseconds since the epoch.
         commit_info: commitInfo of the caller.
 
     Raises:
-        DataFileMissing: a file of the version is missing; nothing was changed.
         UnsupportedFeature: the table is append-only, or cannot be written by this library.
         CommitConflict: a concurrent commit changed the table.
     """
-    transaction = Transaction(store, current, clock=clock)
-    now, then = current.live_files(), target.live_files()
-    now_keys = keys_of(now["path"], now["deletion_vector"])
-    then_keys = keys_of(then["path"], then["deletion_vector"])
-    returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
-    leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
-    configuration = restored_configuration(current.configuration, target.configuration)
-    domains = list(_restored_domains(current, target))
-    is_same = configuration.metadata == current.metadata and not domains
-    if is_same and not returning.num_rows and not leaving.num_rows:
-        return CommitResult(current.version, {}, current, skipped=True)
-    _check_files(store, returning, target)
+    transaction = Transaction(store, plan.before, clock=clock)
+    if not plan.changes_anything:
+        return CommitResult(plan.before.version, {}, plan.before, skipped=True)
     transaction.depend_on(ReadScope(whole_table=True))
-    transaction.stage_configuration(configuration)
-    for each in domains:
+    transaction.stage_configuration(plan.configuration)
+    for each in plan.domains:
         transaction.stage_domain(each)
-    transaction.stage_removed(tombstones(leaving, clock()))
-    transaction.stage_readded(added_again(returning))
+    transaction.stage_removed(tombstones(plan.leaving, clock()))
+    transaction.stage_readded(added_again(plan.returning))
     return transaction.commit(
         "RESTORE",
         parameters={
-            "version": None if by_timestamp is not None else target.version,
+            "version": None if by_timestamp is not None else plan.target.version,
             "timestamp": by_timestamp,
         },
-        metrics=_metrics(then, returning, leaving),
+        metrics=_metrics(plan),
         user_info=commit_info,
     )
 
@@ -159,15 +202,44 @@ def _check_files(store: ObjectStore, files: pa.Table, target: Snapshot) -> None:
         )
 
 
-def _metrics(then: pa.Table, returning: pa.Table, leaving: pa.Table) -> dict[str, int | str]:
+def _metrics(plan: RestorePlan) -> dict[str, int | str]:
     return {
-        "tableSizeAfterRestore": _bytes(then),
-        "numOfFilesAfterRestore": then.num_rows,
-        "numRemovedFiles": leaving.num_rows,
-        "numRestoredFiles": returning.num_rows,
-        "removedFilesSize": _bytes(leaving),
-        "restoredFilesSize": _bytes(returning),
+        "tableSizeAfterRestore": plan.target.size_bytes,
+        "numOfFilesAfterRestore": plan.target.num_files,
+        "numRemovedFiles": plan.leaving.num_rows,
+        "numRestoredFiles": plan.returning.num_rows,
+        "removedFilesSize": _bytes(plan.leaving),
+        "restoredFilesSize": _bytes(plan.returning),
     }
+
+
+def _lines(plan: RestorePlan) -> Iterator[str]:
+    before, target = plan.before, plan.target
+    if not plan.changes_anything:
+        yield f"The table is already as it was at version {target.version}."
+        return
+    yield f"| | version {before.version}, now | version {target.version}, restored | difference |"
+    yield "|---|---:|---:|---:|"
+    figures = (
+        ("rows", before.num_records, target.num_records),
+        ("files", before.num_files, target.num_files),
+        ("bytes", before.size_bytes, target.size_bytes),
+    )
+    for name, now, then in figures:
+        if now is None or then is None:
+            yield f"| {name} | {_number(now)} | {_number(then)} | unknown |"
+        else:
+            yield f"| {name} | {now:,} | {then:,} | {then - now:+,} |"
+    yield ""
+    yield f"- {plan.returning.num_rows:,} files ({_bytes(plan.returning):,} bytes) are added again"
+    yield f"- {plan.leaving.num_rows:,} files ({_bytes(plan.leaving):,} bytes) are removed"
+    yield from configuration_lines(before.configuration, plan.configuration)
+    if changes := compare_schemas(before.schema, plan.configuration.schema):
+        yield from ("", "```diff", *changes.lines, "```")
+
+
+def _number(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"
 
 
 def _bytes(files: pa.Table) -> int:
