@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
     from dagster_delta.table.maintenance.optimize import OptimizeResult
     from dagster_delta.table.maintenance.vacuum import VacuumResult
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
@@ -138,6 +139,7 @@ __all__ = [
     "TableInput",
     "Transaction",
     "TypeHandler",
+    "UnreferencedFiles",
     "UpstreamChanges",
     "UpstreamColumns",
     "VacuumConfig",
@@ -214,6 +216,7 @@ _HOMES = {
     "TableInput": "orchestration.io.type_handlers",
     "Transaction": "table.write.transaction",
     "TypeHandler": "orchestration.io.type_handlers",
+    "UnreferencedFiles": "table.maintenance.leftover_files",
     "UpstreamChanges": "orchestration.change_feed.upstream_changes",
     "UpstreamColumns": "orchestration.io.column_lineage",
     "VacuumConfig": "orchestration.maintenance.config",

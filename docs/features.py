@@ -605,6 +605,13 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "VACUUM LITE: files that commits removed are found in the log, without a listing; "
+        "`keep_versions`; a report of files that no version refers to",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_a_lite_vacuum_agrees_with_delta_spark_and_each_goes_on_after_the_other",
+        None,
+    ),
+    Operation(
         "Restore an older version, after checking that its files still exist",
         "tests/table/test_restore.py::test_a_missing_file_is_found_before_anything_is_changed",
         None,

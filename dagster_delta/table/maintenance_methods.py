@@ -19,6 +19,7 @@ from dagster_delta.table.write.transaction import CommitResult
 if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
     from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
     from dagster_delta.table.maintenance.optimize import OptimizeProgress, OptimizeResult
     from dagster_delta.table.maintenance.restore import RestorePlan
     from dagster_delta.table.maintenance.vacuum import VacuumResult
@@ -109,7 +110,7 @@ class MaintenanceMethods(TableHandle):
         self._snapshot = result.snapshot
         return result
 
-    @renamed({"enforce_retention_duration": "enforce_retention"})
+    @renamed({"enforce_retention_duration": "enforce_retention", "full": "lite=False, the default"})
     def vacuum(
         self,
         retention_hours: float | None = None,
@@ -117,6 +118,8 @@ class MaintenanceMethods(TableHandle):
         dry_run: bool = True,
         enforce_retention: bool = True,
         record_in_log: bool = True,
+        lite: bool = False,
+        keep_versions: Sequence[int] = (),
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
@@ -126,18 +129,26 @@ class MaintenanceMethods(TableHandle):
         with `_` or `.` (except change data and partition directories). Files that were modified
         within the retention are kept: a writer may be about to commit them.
 
+        VACUUM LITE lists no directory: it deletes the files that commits since the last VACUUM have
+        removed, and leaves those that no commit refers to. `unreferenced_files` reports these.
+
         Args:
             retention_hours: how long files are kept after they were removed from the table; by
                 default `delta.deletedFileRetentionDuration`, else a week.
             dry_run: only find the files.
             enforce_retention: refuse a retention shorter than the table's.
             record_in_log: commit `VACUUM START` and `VACUUM END`, as delta-spark does.
+            lite: whether to read the files from the log. It needs every commit since the last
+                VACUUM, or since version 0 if there was none.
+            keep_versions: versions whose files are kept, whatever the retention.
             commit_info: recorded in both commitInfos beside this library's own fields.
             on_progress: called with the number of files deleted so far, and of all to delete.
 
         Raises:
-            InvalidArgument: the retention is too short.
+            InvalidArgument: the retention is too short; the log no longer has a commit that VACUUM
+                LITE needs.
             TableNotFound: the table does not exist.
+            VersionNotFound: a version to keep does not exist.
             UnsupportedFeature, UnsupportedWriterVersion: the table may use files in a way that this
                 library does not know; nothing was deleted.
             CommitConflict: a concurrent commit changed the table's protocol or metadata; nothing
@@ -147,11 +158,31 @@ class MaintenanceMethods(TableHandle):
         from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
 
         options = VacuumOptions(
-            retention_hours, dry_run, enforce_retention, record_in_log, commit_info, on_progress
+            retention_hours,
+            dry_run,
+            enforce_retention,
+            record_in_log,
+            commit_info,
+            on_progress,
+            lite,
+            tuple(keep_versions),
         )
         result = vacuum_table(self._store, self._existing(), options, clock=now_ms)
         self._snapshot = result.snapshot
         return result
+
+    def unreferenced_files(self) -> UnreferencedFiles:
+        """The files under the root that no version in the log refers to, and their number by age.
+
+        Nothing is deleted: `vacuum` deletes those with ordinary names once they are older than the
+        retention, and leaves hidden ones, which may belong to other programs.
+
+        Raises:
+            TableNotFound, InvalidTable, StorageFailure.
+        """
+        from dagster_delta.table.maintenance.leftover_files import find_unreferenced_files
+
+        return find_unreferenced_files(self._existing(), clock=now_ms)
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the version of this handle.

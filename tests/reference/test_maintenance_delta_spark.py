@@ -163,6 +163,52 @@ def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
     assert DeltaTable(uri).snapshot().num_records == before[0] - 1
 
 
+def test_a_lite_vacuum_agrees_with_delta_spark_and_each_goes_on_after_the_other(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    table = DeltaTable(ours, must_exist=False)
+    # VACUUM LITE of delta-spark fails on deletion vectors in the log itself.
+    for p in range(2):
+        ids = list(range(300))
+        table.append(pa.table({"id": ids, "p": [p] * 300}), partition_by=["p"])
+        table.append(pa.table({"id": ids, "p": [p] * 300}))
+    table.delete("id < 100")
+    table.optimize()
+    (Path(ours) / "p=1" / "left over.parquet").write_bytes(b"x")
+    before = fingerprint(table.snapshot().scan().to_arrow())
+    shutil.copytree(ours, theirs)
+    delta_spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    delta_spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "true")
+    try:
+        result = table.vacuum(0, enforce_retention=False, lite=True, dry_run=False)
+        assert result.num_files > 1
+        delta_spark.sql(f"VACUUM delta.`{theirs}` LITE RETAIN 0 HOURS")
+        assert files_below(ours) == files_below(theirs)
+        last = "_delta_log/_last_vacuum_info"
+        assert (Path(ours) / last).read_bytes() == (Path(theirs) / last).read_bytes()
+        assert readings(delta_spark, ours) == {before}
+        # Each goes on where the other ended.
+        DeltaTable(theirs).delete("id < 200")
+        table.delete("id < 200")
+        DeltaTable(theirs).vacuum(0, enforce_retention=False, lite=True, dry_run=False)
+        delta_spark.sql(f"VACUUM delta.`{ours}` LITE RETAIN 0 HOURS")
+    finally:
+        delta_spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+        delta_spark.conf.unset("spark.databricks.delta.vacuum.logging.enabled")
+    live = set(DeltaTable(ours).snapshot().files()["path"].to_pylist())
+    assert len(files_below(ours)) == len(files_below(theirs))
+    assert readings(delta_spark, ours) == readings(delta_spark, theirs)
+    assert live <= files_below(ours)
+
+
+def files_below(uri: str) -> set[str]:
+    """Paths of the Parquet files of a table, relative to its root."""
+    return {
+        str(path.relative_to(uri)) for path in Path(uri).rglob("*.parquet") if path.name[0] != "."
+    } - {str(path.relative_to(uri)) for path in (Path(uri) / "_delta_log").rglob("*")}
+
+
 def aged_log(spark: SparkSession, uri: str, properties: str) -> None:
     """A table of eleven versions by delta-spark, of which the last was written today."""
     spark.sql(f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta TBLPROPERTIES ({properties})")

@@ -408,3 +408,120 @@ def test_a_directory_that_changed_of_late_stays(tmp_path: Path) -> None:
     directories = EmptiedDirectories(table.store, ["p=a/x.parquet"], before_ms=later_on)
     assert directories.remove() == 1
     assert not (tmp_path / "p=a").exists()
+
+
+LAST_VACUUM = "_delta_log/_last_vacuum_info"
+
+
+def test_a_lite_vacuum_deletes_what_commits_removed_without_a_listing() -> None:
+    table = make(3)
+    before = data_files(table)
+    rows = content(table)
+    table.optimize()
+    table.store.put("left-by-somebody.parquet", b"x")
+    store = FaultyStore(table.store)
+    snapshot = Snapshot.load(store)
+    options = VacuumOptions(dry_run=False, lite=True)
+    result = vacuum_table(store, snapshot, options, clock=later(8))
+    assert paths(result) == before
+    assert "list_recursive" not in store.calls
+    assert not data_files(table) & before
+    assert "left-by-somebody.parquet" in data_files(table)
+    assert content(table) == rows
+    assert table.store.read(LAST_VACUUM) == (b'{"latestCommitVersionOutsideOfRetentionWindow":3}\n')
+
+
+def test_a_lite_vacuum_finds_vectors_and_change_data_too() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    properties = {**VECTORS, "delta.enableChangeDataFeed": "true"}
+    table.append(numbered_with_nulls(*range(20_000)), properties=properties)
+    table.delete("id % 7 = 3")
+    table.update({"v": "'new'"}, where="id = 1")
+    table.optimize(max_deleted_share=0)
+    live = set(table.snapshot().live_files()["path"].to_pylist())
+    result = vacuum(table, days=8, lite=True, dry_run=False)
+    assert {each.rpartition(".")[2] for each in paths(result)} == {"bin", "parquet"}
+    assert any(each.startswith("_change_data/") for each in paths(result))
+    assert data_files(table) == live
+
+
+def test_the_next_lite_vacuum_goes_on_where_the_last_one_ended() -> None:
+    table = make(2)
+    table.optimize()
+    vacuum(table, days=8, lite=True, dry_run=False)
+    second = data_files(table)
+    table.refresh()
+    table.update({"v": "'new'"}, where="id = 1")
+    table.checkpoint()
+    table.store.delete([commit_path(0), commit_path(1)])
+    found = vacuum(table, days=8, lite=True)
+    assert paths(found) == second
+    assert found.num_listed_files == 1
+
+
+def test_a_lite_vacuum_that_lacks_a_commit_says_to_run_a_full_one() -> None:
+    table = make(2)
+    table.optimize()
+    table.checkpoint()
+    before = data_files(table)
+    table.store.delete([commit_path(0)])
+    with pytest.raises(InvalidArgument, match="commit 0 is not there any more: run a full VACUUM"):
+        vacuum(table, days=8, lite=True)
+    assert data_files(table) == before
+    vacuum(table, days=8, dry_run=False)
+    assert vacuum(table, days=8, lite=True).num_files == 0
+
+
+def test_a_lite_vacuum_keeps_what_is_retained_and_finds_it_later() -> None:
+    table = make(2)
+    table.optimize()
+    assert vacuum(table, days=6, lite=True, dry_run=False).num_files == 0
+    assert vacuum(table, days=8, lite=True, dry_run=False).num_files == 2
+
+
+def test_a_lite_vacuum_keeps_files_that_a_restore_brought_back() -> None:
+    table = make(2)
+    rows = content(table)
+    table.optimize()
+    table.restore(1)
+    result = vacuum(table, days=8, lite=True, dry_run=False)
+    assert result.num_files == 1
+    assert content(table) == rows
+
+
+@pytest.mark.parametrize("lite", [False, True])
+def test_versions_to_keep_stay_readable(lite: bool) -> None:
+    table = make(3)
+    rows = content(table)
+    table.optimize()
+    table.delete("true")
+    result = vacuum(table, days=8, lite=lite, dry_run=False, keep_versions=[2])
+    assert result.num_files == 1
+    at_2 = DeltaTable("memory://", store=table.store, version=2)
+    assert content(at_2) == rows
+    # The kept files are found once nobody keeps them.
+    again = vacuum(table, days=9, lite=lite, dry_run=False)
+    assert again.num_files == (4 if lite else 3)
+    assert not data_files(table)
+
+
+def test_files_that_no_version_refers_to_are_reported_by_age() -> None:
+    table = make(2)
+    table.optimize()
+    old(table, days=3)
+    table.store.put("killed-writer.parquet", b"123")
+    table.store.put("_temporary/0/x.parquet", b"1")
+    old(table, days=40)
+    table.store.put("new.parquet", b"12")
+    found = table.unreferenced_files()
+    assert found.files.select(["path", "size_bytes", "is_vacuumed"]).to_pylist() == [
+        {"path": "_temporary/0/x.parquet", "size_bytes": 1, "is_vacuumed": False},
+        {"path": "killed-writer.parquet", "size_bytes": 3, "is_vacuumed": True},
+        {"path": "new.parquet", "size_bytes": 2, "is_vacuumed": True},
+    ]
+    ages = {
+        each["age"]: (each["num_files"], each["size_bytes"]) for each in found.by_age.to_pylist()
+    }
+    assert ages["less than an hour"] == (1, 2)
+    assert ages["30 days or more"] == (2, 4)
+    assert sum(count for count, _ in ages.values()) == 3

@@ -88,6 +88,15 @@ class VacuumConfig(KnownFieldsOnly, Config):
         description="Reject a retention shorter than the table's. Set to false only if nobody "
         "else reads or writes the table.",
     )
+    lite: bool = Field(
+        default=False,
+        description="Whether to find the files in the log instead of listing the directory: much "
+        "faster, and files that no commit refers to stay. It needs every commit since the last "
+        "vacuum.",
+    )
+    keep_versions: list[int] = Field(
+        default=[], description="Versions whose files are kept, whatever the retention."
+    )
 
 
 class CheckpointConfig(KnownFieldsOnly, Config):

@@ -125,6 +125,8 @@ def vacuum_step(
         config.retention_hours,
         dry_run=config.dry_run,
         enforce_retention=config.enforce_retention,
+        lite=config.lite,
+        keep_versions=config.keep_versions,
         commit_info=commit_info,
         on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
     )

@@ -18,12 +18,18 @@ from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.log.segment import CommitFile
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import list_log, read_commits
 from dagster_delta.table.maintenance.empty_directories import EmptiedDirectories
 from dagster_delta.table.maintenance.file_listing import ListedFiles
+from dagster_delta.table.maintenance.removed_files import (
+    last_version_before,
+    record_last_vacuum,
+    removed_files,
+)
 from dagster_delta.table.maintenance.vacuum_plan import (
     ReferencedFiles,
     is_entered,
@@ -56,6 +62,10 @@ class VacuumOptions:
     record_in_log: bool = True
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[int, int], None] | None = None
+    lite: bool = False
+    """Whether files are found in the log instead of in a listing."""
+    keep_versions: Sequence[int] = ()
+    """Versions whose files are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +75,12 @@ class VacuumResult:
     dry_run: bool
     files: pa.Table
     """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
-    `modified_ms`."""
+    `modified_ms`; of VACUUM LITE the last is the time of the removal, and a file may be gone
+    already."""
     retention_ms: int
     """How long files were kept after they were removed from the table, in milliseconds."""
     num_listed_files: int
-    """Number of files under the root that are not hidden."""
+    """Number of files under the root that are not hidden, or that VACUUM LITE found in the log."""
     snapshot: Snapshot
     """The table after the VACUUM; at the version of `VACUUM END` if one was committed."""
 
@@ -96,7 +107,9 @@ def vacuum_table(
         clock: milliseconds since the epoch.
 
     Raises:
-        InvalidArgument: the retention is shorter than the table's, and `enforce_retention` is true.
+        InvalidArgument: the retention is shorter than the table's, and `enforce_retention` is true;
+            or a commit that VACUUM LITE needs was deleted from the log.
+        VersionNotFound: a version to keep does not exist.
         UnsupportedFeature, UnsupportedWriterVersion: a file may be in use in a way that this
             library does not know; nothing was deleted.
         StorageFailure: the store refused or failed; the files deleted until then were unreferenced.
@@ -106,27 +119,71 @@ def vacuum_table(
     snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
     retention_ms = _retention_ms(snapshot, options)
     before_ms = clock() - retention_ms
-    configuration = snapshot.configuration
-    # The Iceberg metadata of such a table are in a directory without an underscore.
-    is_uniform = _UNIVERSAL_FORMAT in configuration.metadata.configuration
-    others = ("metadata",) if is_uniform else ()
-    columns = configuration.physical_partition_columns
+    kept = tuple(Snapshot.load(store, version=each) for each in options.keep_versions)
+    needed = _NeededFiles(before_ms, retention_ms, kept)
+    find = _find_logged if options.lite else _find_listed
+    found = find(snapshot, needed)
+    result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
+    if options.dry_run:
+        return result
+    if found.files.num_rows:
+        result = _Vacuum(store, options, clock, needed).run(result)
+    if not kept:
+        # Files of kept versions remain, and a later VACUUM LITE has to find them again.
+        record_last_vacuum(store, found.last_version)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    files: pa.Table
+    """`pa.Table` of LISTED_FILE_SCHEMA: the files to delete."""
+    num_seen: int
+    latest: Snapshot
+    """The newest version that was compared."""
+    last_version: int | None
+    """Every file that this version or an earlier one removed was found."""
+
+
+def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     listed = ListedFiles(
-        store,
+        snapshot.store,
         is_vacuumed(columns, others=others),
         is_entered(columns, others=others),
-        _referenced(snapshot, before_ms, retention_ms).mask,
+        needed.of(snapshot).mask,
     )
     # Commits made during the listing count as well.
     latest = snapshot.update()
     newer = None
     if latest.version != snapshot.version:
-        newer = _referenced(latest, before_ms, retention_ms).mask
-    found = listed.describe(newer, before_ms=before_ms)
-    result = VacuumResult(options.dry_run, found, retention_ms, listed.num_listed, latest)
-    if options.dry_run or not found.num_rows:
-        return result
-    return _Vacuum(store, options, clock, before_ms).run(result)
+        newer = needed.of(latest).mask
+    found = listed.describe(newer, before_ms=needed.before_ms)
+    # Clocks differ: a file as old as its commit may count as younger, and is kept.
+    last = last_version_before(latest, needed.before_ms - _HOUR_MS)
+    return _Found(found, listed.num_listed, latest, last)
+
+
+def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+    removed = removed_files(snapshot, needed.before_ms)
+    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
+    is_ours = is_vacuumed(columns, others=others)
+    paths = removed.files["path"].to_pylist()
+    inside = boolean_column([_is_relative(path) and is_ours(path) for path in paths])
+    files = removed.files.filter(inside)
+    files = files.filter(pc.invert(needed.of(snapshot).mask(files["path"])))
+    return _Found(files, len(paths), snapshot, removed.last_version)
+
+
+def _is_relative(path: str) -> bool:
+    names = path.split("/")
+    return scheme_of(path) is None and not {"", ".", ".."}.intersection(names)
+
+
+def _other_formats(snapshot: Snapshot) -> tuple[str, ...]:
+    # The Iceberg metadata of such a table are in a directory without an underscore.
+    is_uniform = _UNIVERSAL_FORMAT in snapshot.configuration.metadata.configuration
+    return ("metadata",) if is_uniform else ()
 
 
 def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
@@ -149,23 +206,37 @@ def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
     return retention_ms
 
 
-def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> ReferencedFiles:
-    referenced = ReferencedFiles()
-    columns = ["path", "deletion_vector"]
-    for batch in snapshot.file_batches(columns):
-        referenced.add(batch.files)
-    # A file whose log entry was lost to damage would count as unreferenced.
-    snapshot.check_totals()
-    own = snapshot.configuration.properties.deleted_file_retention_ms
-    # The state keeps tombstones for the table's own retention and must not lose any, so a shorter
-    # retention is applied to its result.
-    for removed in snapshot.tombstone_batches(now_ms=before_ms + min(own, retention_ms)):
-        is_retained = pc.greater_equal(removed["deletion_timestamp_ms"], integer_scalar(before_ms))
-        referenced.add(removed.select(columns).filter(is_retained))
-    if retention_ms > own:
-        for each in _removed_since(snapshot, before_ms):
-            referenced.add(each)
-    return referenced
+@dataclass(frozen=True, slots=True)
+class _NeededFiles:
+    """Which files a VACUUM keeps."""
+
+    before_ms: int
+    """Files that were removed from the table before this time may be deleted."""
+    retention_ms: int
+    versions: tuple[Snapshot, ...]
+    """Versions whose files are kept."""
+
+    def of(self, snapshot: Snapshot) -> ReferencedFiles:
+        """The files that a version, its retained predecessors or a kept version refer to."""
+        referenced = ReferencedFiles()
+        columns = ["path", "deletion_vector"]
+        for version in (snapshot, *self.versions):
+            for batch in version.file_batches(columns):
+                referenced.add(batch.files)
+            # A file whose log entry was lost to damage would count as unreferenced.
+            version.check_totals()
+        own = snapshot.configuration.properties.deleted_file_retention_ms
+        # The state keeps tombstones for the table's own retention and must not lose any, so a
+        # shorter retention is applied to its result.
+        now_ms = self.before_ms + min(own, self.retention_ms)
+        for removed in snapshot.tombstone_batches(now_ms=now_ms):
+            times = removed["deletion_timestamp_ms"]
+            is_retained = pc.greater_equal(times, integer_scalar(self.before_ms))
+            referenced.add(removed.select(columns).filter(is_retained))
+        if self.retention_ms > own:
+            for files in _removed_since(snapshot, self.before_ms):
+                referenced.add(files)
+        return referenced
 
 
 def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[Any]:
@@ -201,17 +272,16 @@ class _Vacuum:
     store: ObjectStore
     options: VacuumOptions
     clock: Clock
-    before_ms: int
+    needed: _NeededFiles
 
     def run(self, planned: VacuumResult) -> VacuumResult:
         files, snapshot = planned.files, planned.snapshot
         if self.options.record_in_log:
             snapshot = self._record_start(planned)
             # A restore that was committed first may have made files live again.
-            referenced = _referenced(snapshot, self.before_ms, planned.retention_ms)
-            files = files.filter(pc.invert(referenced.mask(files["path"])))
+            files = files.filter(pc.invert(self.needed.of(snapshot).mask(files["path"])))
         paths = files["path"].to_pylist()
-        directories = EmptiedDirectories(self.store, paths, before_ms=self.before_ms)
+        directories = EmptiedDirectories(self.store, paths, before_ms=self.needed.before_ms)
         deleted, failure = self._delete(paths)
         num_directories = directories.remove()
         files = files.filter(pc.is_in(files["path"], value_set=string_column(deleted)))

@@ -108,9 +108,13 @@ class ReferencedFiles:
         Args:
             files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
         """
-        self._take(files["path"].to_pylist())
-        for each in deletion_vector_paths(files["deletion_vector"]):
-            self._take_decoded(each)
+        self.add_paths(files["path"].to_pylist())
+        self.add_decoded(deletion_vector_paths(files["deletion_vector"]))
+
+    def add_decoded(self, paths: Iterable[str]) -> None:
+        """Add files by their decoded paths."""
+        for path in paths:
+            self._take_decoded(path)
 
     def mask(self, paths: pa.Array) -> pa.BooleanArray:
         """For each listed path, whether the table needs it.
@@ -123,7 +127,8 @@ class ReferencedFiles:
             return found
         return pc.or_(found, self._names.mask(pc.replace_substring_regex(paths, "^.*/", "")))
 
-    def _take(self, spelled: Iterable[str]) -> None:
+    def add_paths(self, spelled: Iterable[str]) -> None:
+        """Add files by their paths as in the log."""
         for each in spelled:
             if "%" in each:
                 # Decoded as the protocol says, and undecoded, for writers that do not encode.

@@ -1,0 +1,145 @@
+"""The files that commits before a time removed, found in the log for VACUUM LITE.
+
+`_delta_log/_last_vacuum_info` says how far earlier VACUUMs went, in the format of delta-spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+from dagster_delta.protocol.log.segment import CommitFile
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log.listed_files import listed_files
+from dagster_delta.table.log.reader import list_log, read_commits
+from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["RemovedFiles", "last_version_before", "record_last_vacuum", "removed_files"]
+
+_LOG = logging.getLogger(__name__)
+
+_LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"
+_COMMITS_AT_ONCE = 256
+
+
+class _LastVacuum(msgspec.Struct, frozen=True, rename="camel"):
+    latest_commit_version_outside_of_retention_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    """Data files, deletion vectors and change data of a range of commits."""
+
+    files: pa.Table
+    """`pa.Table` of LISTED_FILE_SCHEMA with decoded paths; the time is that of the removal."""
+    last_version: int | None
+    """Every file that this version or an earlier one removed is among them, or was found by an
+    earlier VACUUM; None if no commit is old enough."""
+
+
+def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
+    """The files that commits before a time removed, since the last VACUUM.
+
+    Files with absolute paths are left out: a VACUUM that lists the directory finds those in it.
+
+    Args:
+        snapshot: the latest version.
+        before_ms: milliseconds since the epoch; the range ends before the first commit that is as
+            young, or that removed a file then.
+
+    Raises:
+        InvalidArgument: a commit of the range was deleted from the log.
+        CorruptLog, StorageFailure.
+    """
+    store = snapshot.store
+    last = _read_last_vacuum(store)
+    start = 0 if last is None else last + 1
+    found: dict[str, ObjectMeta] = {}
+    for commit in _commits_before(snapshot, start, before_ms):
+        if any((remove.deletion_timestamp_ms or 0) >= before_ms for remove in commit.removes):
+            break
+        for file in _files_of(commit):
+            found.setdefault(file.path, file)
+        last = commit.version
+    return RemovedFiles(listed_files(found.values()), last)
+
+
+def last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
+    """The last version of an unbroken series that was committed before a time; None if there is
+    none.
+
+    Args:
+        snapshot: the latest version.
+        before_ms: milliseconds since the epoch.
+    """
+    last = None
+    commits = list_log(snapshot.store, end=snapshot.version).commits
+    for version, file in sorted(commits.items()):
+        if file.modified_ms >= before_ms:
+            break
+        last = version
+    return last
+
+
+def record_last_vacuum(store: ObjectStore, version: int | None) -> None:
+    """Record how far a VACUUM went, unless an earlier one went further."""
+    last = _read_last_vacuum(store)
+    if version is None or (last is not None and last >= version):
+        return
+    try:
+        store.put(_LAST_VACUUM_PATH, msgspec.json.encode(_LastVacuum(version)) + b"\n")
+    except StorageFailure:
+        # The next VACUUM LITE reads more commits.
+        _LOG.warning("%s could not be written", _LAST_VACUUM_PATH, exc_info=True)
+
+
+def _read_last_vacuum(store: ObjectStore) -> int | None:
+    try:
+        info = msgspec.json.decode(store.read(_LAST_VACUUM_PATH), type=_LastVacuum)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return info.latest_commit_version_outside_of_retention_window
+
+
+def _commits_before(snapshot: Snapshot, start: int, before_ms: int) -> Iterator[CommitActions]:
+    store = snapshot.store
+    listed = list_log(store, start=start, end=snapshot.version).commits
+    versions = []
+    for version in range(start, snapshot.version + 1):
+        if version not in listed:
+            raise InvalidArgument(
+                f"VACUUM LITE reads the removed files from the log, and commit {version} is not "
+                "there any more: run a full VACUUM (lite=False), after which LITE goes on from "
+                "its version",
+                table=store.location.uri,
+                version=version,
+            )
+        if listed[version].modified_ms >= before_ms:
+            break
+        versions.append(version)
+    for first in range(0, len(versions), _COMMITS_AT_ONCE):
+        some = versions[first : first + _COMMITS_AT_ONCE]
+        files = [CommitFile(version, version, listed[version]) for version in some]
+        for commit in read_commits(store, files):
+            yield decode_commit(commit.data, version=commit.version)
+
+
+def _files_of(commit: CommitActions) -> Iterable[ObjectMeta]:
+    for remove in commit.removes:
+        removed_ms = remove.deletion_timestamp_ms or 0
+        yield ObjectMeta(decode_path(remove.path), remove.size_bytes or 0, removed_ms)
+        vector = remove.deletion_vector
+        if vector is not None and vector.storage_type != "i":
+            path = deletion_vector_path(vector)
+            yield ObjectMeta(path, vector.size_in_bytes, removed_ms)
+    for change in commit.cdc:
+        yield ObjectMeta(decode_path(change.path), change.size_bytes, 0)
