@@ -122,7 +122,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="timestampNtz",
         description="columns hold timestamps without a time zone",
-        aliases=("timestampNTZ",),
+        aliases=("timestampNTZ", "timestampWithoutTimezone"),
         is_reader_feature=True,
     ),
     TableFeature(
@@ -166,6 +166,22 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         description="data files stay readable as an Iceberg v2 table",
     ),
     TableFeature(
+        name="icebergCompatV3",
+        requires="columnMapping",
+        description="data files stay readable as an Iceberg v3 table",
+        can_write=False,
+    ),
+    TableFeature(
+        name="icebergWriterCompatV1",
+        description="Iceberg writers may write the table, under the rules of Iceberg v2",
+        can_write=False,
+    ),
+    TableFeature(
+        name="icebergWriterCompatV3",
+        description="Iceberg writers may write the table, under the rules of Iceberg v3",
+        can_write=False,
+    ),
+    TableFeature(
         name="variantType",
         description="columns hold semi-structured variants",
         aliases=("variantType-preview",),
@@ -200,7 +216,22 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="geospatial",
         description="columns hold geometries",
-        aliases=("geospatial-preview",),
+        aliases=("geospatial-preview", "geospatial-dev"),
+        is_reader_feature=True,
+        can_read=False,
+        can_write=False,
+    ),
+    TableFeature(
+        name="timestampNanos",
+        description="columns hold timestamps in nanoseconds",
+        is_reader_feature=True,
+        can_read=False,
+        can_write=False,
+    ),
+    TableFeature(
+        name="adaptiveMetadata",
+        description="a preview of delta-spark 4.4 that has no specification yet",
+        aliases=("adaptiveMetadata-preview",),
         is_reader_feature=True,
         can_read=False,
         can_write=False,
