@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
@@ -103,7 +103,7 @@ class DeltaTable(
         name: str | None = None,
         description: str | None = None,
         mode: CreateMode = "error",
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
         allow_column_changes: bool = True,
     ) -> DeltaTable:
@@ -198,7 +198,7 @@ class DeltaTable(
     def is_delta_table(
         uri: str | os.PathLike[str],
         *,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
     ) -> bool:
         """Whether a table exists at the location. Does not check whether it can be read.

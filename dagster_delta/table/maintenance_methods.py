@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
@@ -316,7 +316,7 @@ class MaintenanceMethods(TableHandle):
         timestamp: datetime | str | int | None = None,
         replace: bool = False,
         properties: Mapping[str, object] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
@@ -17,7 +16,7 @@ from dagster_delta.storage import open_store
 __all__ = ["find_tables"]
 
 
-def find_tables(root: str, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+def find_tables(root: str, storage_options: Mapping[str, object] | None = None) -> list[str]:
     """The locations of all tables at or below `root`, sorted.
 
     A local directory is walked without entering tables. On other storage every name below the root

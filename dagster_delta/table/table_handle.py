@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.protocol.actions import Metadata, Protocol
@@ -30,7 +30,7 @@ class TableHandle:
         self,
         uri: str | os.PathLike[str],
         *,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
         version: int | None = None,
         must_exist: bool = True,

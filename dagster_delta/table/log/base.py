@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -38,7 +37,7 @@ class LogBase:
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
     columns: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
     """Columns that are already in memory: the parts' live adds, then `rows`."""
-    statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
+    statistics: tuple[tuple[StatisticsColumn, ...], pa.Table] | None = None
     """The last statistics that were requested and their `pa.Table`, row for row with `columns`."""
     tombstones: pa.Table | None = None
     """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
@@ -46,7 +45,7 @@ class LogBase:
     """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
 
 
-def live_paths(base: LogBase) -> tuple[tuple[Any, ...], list[Any]]:
+def live_paths(base: LogBase) -> tuple[tuple[pa.BooleanArray, ...], list[pa.Array]]:
     """The masks of the parts, and the paths of all live files of the base in chunks."""
     if base.masks is not None and "path" in base.columns:
         return base.masks, base.columns["path"].chunks
@@ -61,7 +60,7 @@ def vectors_of(
 ) -> pa.ChunkedArray:
     """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
     touched_masks = narrowed(masks, touched)
-    chunks: list[Any] = []
+    chunks: list[pa.Array] = []
     for part, mask in zip(base.parts, touched_masks, strict=True):
         chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
     later = touched.slice(len(touched) - len(base.rows))
@@ -83,7 +82,7 @@ def read_base(
     Raises:
         CorruptLog: a file of the checkpoint is damaged.
     """
-    chunks: dict[str, list[Any]] = {name: [] for name in names}
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
     plain = [name for name in names if name != "stats"]
     for part, mask in zip(base.parts, masks, strict=True):
         columns = part.read_adds(plain, mask) if plain else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column
+
+_T = TypeVar("_T")
 
 __all__ = [
     "chosen",
@@ -30,7 +32,7 @@ _SMALL_CHUNK_ROWS = 4096
 _MAX_CUT_CHUNKS = 1024
 
 
-def in_known_order(rows: Any, paths: Any, error: CorruptLog) -> Any:
+def in_known_order(rows: pa.Table, paths: pa.Array, error: CorruptLog) -> pa.Table:
     """Live files in the order of the paths that are already known. Raises the error if they are not
     the same files.
     """
@@ -47,7 +49,7 @@ def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
     It copies a chunk only if it must: the paths take most of the memory of opening a large
     table.
     """
-    remaining: list[Any] = []
+    remaining: list[pa.Array] = []
     start = 0
     chunks.reverse()
     while chunks:
@@ -80,7 +82,7 @@ def narrowed(
     return tuple(cut)
 
 
-def chosen(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
+def chosen(values: Sequence[_T], ordinals: Sequence[int]) -> list[_T]:
     """The values with these ordinals, which are in ascending order."""
     return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -113,7 +112,7 @@ def summarise_commit(
     )
 
 
-def _time(info: Mapping[str, Any]) -> int | None:
+def _time(info: Mapping[str, object]) -> int | None:
     for key in ("inCommitTimestamp", "timestamp"):
         value = info.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -121,7 +120,7 @@ def _time(info: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _text(info: Mapping[str, Any], key: str) -> str | None:
+def _text(info: Mapping[str, object], key: str) -> str | None:
     value = info.get(key)
     return None if value in (None, "") else str(value)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial, update_wrapper
 from itertools import chain
 from threading import RLock
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,10 +140,10 @@ class LogState:
         self._newest_is_whole = newest_is_whole
         self._lock = RLock()
         self._files: _Files | None = None
-        self._columns: dict[str, Any] = {}
-        self._added_rows: Any = None
-        self._statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
-        self._tombstones: Any = None
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._added_rows: pa.Table | None = None
+        self._statistics: tuple[tuple[StatisticsColumn, ...], pa.Table] | None = None
+        self._tombstones: pa.Table | None = None
         self._actions: TableActions | None = None
 
     @classmethod
@@ -292,7 +292,7 @@ class LogState:
             return base.parts
 
     @_despite_damage
-    def replayed_tail(self) -> tuple[tuple[str, ...], Any]:
+    def replayed_tail(self) -> tuple[tuple[str, ...], pa.Table]:
         """What the commits after the checkpoint say: keys of files that they remove or add again,
         and the files that are added after them, a `pa.Table` of LIVE_FILE_SCHEMA.
         """
@@ -345,7 +345,7 @@ class LogState:
         )
 
     @_despite_damage
-    def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[Any]:
+    def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[pa.Table]:
         """The rows of `tombstones`, in several `pa.Table`s; none of them is cached."""
         with self._lock:
             base, tails = self._load()

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -266,7 +266,7 @@ def _name_files(
     return copied_files(files, source.configuration.physical_partition_columns, landing)
 
 
-def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[Any, Any]:
+def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[pa.ChunkedArray, pa.Table]:
     """The files to add to the clone, and the files to remove from it."""
     keys = keys_of(files["path"], files["deletion_vector"])
     if existing is None:
@@ -281,7 +281,7 @@ def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[Any, Any]:
     return pc.invert(same), now.filter(pc.invert(pc.is_in(now_keys, value_set=keys)))
 
 
-def _with_ids(keys: Any, files: pa.Table) -> Any:
+def _with_ids(keys: pa.ChunkedArray, files: pa.Table) -> pa.ChunkedArray:
     ids = (
         pc.coalesce(files[name].cast("string"), _NO_ID)
         for name in ("base_row_id", "default_row_commit_version")
@@ -368,7 +368,9 @@ def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
         ) from error
 
 
-def _metrics(files: pa.Table, leaving: Any, copies: Sequence[FileCopy]) -> dict[str, int | str]:
+def _metrics(
+    files: pa.Table, leaving: pa.Table, copies: Sequence[FileCopy]
+) -> dict[str, int | str]:
     return {
         "sourceTableSize": _bytes(files),
         "sourceNumOfFiles": files.num_rows,

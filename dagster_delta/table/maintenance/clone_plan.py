@@ -10,7 +10,6 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -166,9 +165,9 @@ def _relative(path: str, partition: str) -> str:
 
 
 def _copied_vectors(
-    vectors: Any, to: Landing
-) -> tuple[list[dict[str, Any] | None], dict[str, FileCopy]]:
-    named: list[dict[str, Any] | None] = []
+    vectors: pa.ChunkedArray, to: Landing
+) -> tuple[list[dict[str, object] | None], dict[str, FileCopy]]:
+    named: list[dict[str, object] | None] = []
     copies: dict[str, FileCopy] = {}
     for fields in vectors.to_pylist():
         if fields is not None and fields["storage_type"] != "i":
@@ -192,7 +191,9 @@ def _vector_file_id(path: str) -> uuid.UUID:
     return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
 
 
-def _renamed(files: pa.Table, paths: list[str], vectors: list[dict[str, Any] | None]) -> Any:
+def _renamed(
+    files: pa.Table, paths: list[str], vectors: list[dict[str, object] | None]
+) -> pa.Table:
     columns = dict(zip(files.column_names, files.columns, strict=True))
     columns["path"] = pa.chunked_array([string_column(paths)])
     columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])

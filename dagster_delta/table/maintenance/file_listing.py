@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +46,7 @@ class ListedFiles:
         store: ObjectStore,
         is_ours: Callable[[str], bool],
         may_enter: Callable[[str], bool],
-        is_needed: Callable[[Any], Any],
+        is_needed: Callable[[pa.Array], pa.BooleanArray],
     ) -> None:
         self._root = store.local_path("")
         self.num_listed = 0
@@ -74,7 +73,9 @@ class ListedFiles:
         files = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
         self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
 
-    def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> pa.Table:
+    def describe(
+        self, is_needed: Callable[[pa.Array], pa.BooleanArray] | None, *, before_ms: int
+    ) -> pa.Table:
         """The unneeded files that are old enough: a `pyarrow.Table` of LISTED_FILE_SCHEMA.
 
         Args:
@@ -92,7 +93,7 @@ class ListedFiles:
             found = self._looked_up(found["path"].to_pylist())
         return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
 
-    def _looked_up(self, paths: list[str]) -> Any:
+    def _looked_up(self, paths: list[str]) -> pa.Table:
         names: list[str] = []
         sizes: list[int] = []
         times: list[int] = []

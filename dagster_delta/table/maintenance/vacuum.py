@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -239,7 +239,7 @@ class _NeededFiles:
         return referenced
 
 
-def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[Any]:
+def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
     """The files removed by all commits since a time, including those that checkpoints have
     dropped.
     """
@@ -337,7 +337,7 @@ class _Vacuum:
         )
 
     def _record_end(
-        self, snapshot: Snapshot, deleted: Any, num_directories: int, *, completed: bool
+        self, snapshot: Snapshot, deleted: pa.Table, num_directories: int, *, completed: bool
     ) -> Snapshot:
         status = {"status": "COMPLETED" if completed else "FAILED"}
         metrics = {

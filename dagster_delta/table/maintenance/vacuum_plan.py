@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "ReferencedFiles",
@@ -154,7 +157,7 @@ class _HashedTexts:
 
     def __init__(self) -> None:
         self._hashes = array("q")
-        self._sorted: Any = None
+        self._sorted: NDArray[np.int64] | None = None
 
     @property
     def is_empty(self) -> bool:

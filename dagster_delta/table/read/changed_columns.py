@@ -6,7 +6,6 @@ Spec: Change Data Files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +62,7 @@ def changes_columns(store: ObjectStore, commit: CommitSummary, columns: Sequence
     return not (set(wanted) <= set(same) and _is_balanced(rows, same))
 
 
-def _read_some(feed: ChangeDataFeed) -> Any:
+def _read_some(feed: ChangeDataFeed) -> pa.Table | None:
     """The rows as a `pa.Table`, or None if there are too many."""
     batches, count = [], 0
     reader = feed.to_batches()
@@ -75,7 +74,7 @@ def _read_some(feed: ChangeDataFeed) -> Any:
     return pa.Table.from_batches(batches, reader.schema)
 
 
-def _is_balanced(rows: Any, names: Sequence[str]) -> bool:
+def _is_balanced(rows: pa.Table, names: Sequence[str]) -> bool:
     """Whether each combination of values in these columns occurs equally often before and after."""
     if any(pa.types.is_nested(rows.schema.field(name).type) for name in names):
         # Values of nested types cannot be grouped.

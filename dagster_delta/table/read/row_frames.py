@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import duckdb
     import pandas as pd
     import polars as pl
@@ -93,7 +95,7 @@ class RowFrames(ABC):
         )
 
 
-def require(module: str) -> Any:
+def require(module: str) -> ModuleType:
     """A module of an optional dependency.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,9 @@ from dagster_delta.table.log.reader import (
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.schema import StructField
 
 __all__ = [
     "LogCursor",
@@ -82,9 +85,9 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidArgument(f"A version is a number from 0 on, not {cursor.version}")
         return cursor
 
-    def to_json_value(self) -> dict[str, Any]:
+    def to_json_value(self) -> dict[str, object]:
         """The cursor as plain values."""
-        value: dict[str, Any] = msgspec.to_builtins(self)
+        value: dict[str, object] = msgspec.to_builtins(self)
         return value
 
 
@@ -248,7 +251,7 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
     mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
     if not mapped or not metadata.partition_columns:
         return {name: name for name in metadata.partition_columns}
-    fields: Mapping[str, Any] = {
+    fields: Mapping[str, StructField] = {
         field.name: field for field in StructType.from_json(metadata.schema_string)
     }
     physical = {

@@ -13,7 +13,6 @@ import contextlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -200,7 +199,7 @@ class ColumnChangeJob:
         self._commit_info = commit_info
         self._on_progress = on_progress
         self._totals = BackfillTotals()
-        self._early: Any = None
+        self._early: pa.ChunkedArray | None = None
 
     def run(self, snapshot: Snapshot) -> CommitResult:
         """Rewrite every file that is not converted yet, and make the change public.
@@ -441,7 +440,7 @@ class ColumnChangeJob:
             self._on_progress(progress)
 
 
-def _unfilled_paths(snapshot: Snapshot, change: ColumnChange) -> Any:
+def _unfilled_paths(snapshot: Snapshot, change: ColumnChange) -> pa.ChunkedArray:
     """Paths of the files that do not hold the shadow column: a `pa.ChunkedArray`."""
     files = snapshot.live_files(("path", "tags"))
     return files.filter(unfilled_files(files, change.id))["path"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -177,7 +177,7 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
         return "(altered)"
 
 
-def unfilled_files(files: pa.Table, change_id: str) -> Any:
+def unfilled_files(files: pa.Table, change_id: str) -> pa.ChunkedArray:
     """Which files do not hold the shadow column: a boolean `pa.Array`."""
     filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change_id)
     return pc.invert(pc.fill_null(filled, False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -245,7 +245,7 @@ class ExistingFiles:
         self._done = []
 
 
-def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[Any]:
+def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     """The files in batches of up to `max_bytes`, or of one file."""
     start, total = 0, 0
     sizes: Sequence[int] = files["size_bytes"].to_pylist()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -155,7 +154,7 @@ def _was_widened(field: StructField) -> bool:
     return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
 
 
-def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
+def _leaf_types(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
     if arrow_type.num_fields:
         for index in range(arrow_type.num_fields):
             yield from _leaf_types(arrow_type.field(index).type)

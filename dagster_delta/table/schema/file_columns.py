@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_delta.engines.footers import has_any, lacked_fields, may_lack
 from dagster_delta.errors import InvalidArgument
@@ -17,6 +17,8 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["OlderFiles", "check_unknown_to_files"]
@@ -29,7 +31,7 @@ class OlderFiles:
     _known: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Whether a file lacks a column, by its path and the schema."""
 
-    def of(self, snapshot: Snapshot) -> Any:
+    def of(self, snapshot: Snapshot) -> pa.Table:
         """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA.
 
         Raises:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow.compute as pc
 
@@ -52,6 +52,8 @@ from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_delta.clock import Clock
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
@@ -240,7 +242,7 @@ class _SchemaChange:
     files: ExistingFiles
     started: float = field(default_factory=time.perf_counter)
     older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
-    rewritten: Any = field(default=None, init=False)
+    rewritten: pa.Table | None = field(default=None, init=False)
     """`pa.Table` of the files that the plan rewrites."""
     looked_at_files: bool = field(default=False, init=False)
     """Whether the plan is valid only for the present files."""

@@ -232,7 +232,7 @@ def _rewrite(
     touched: list[_TouchedFile],
     engine: Engine,
     assignments: tuple[Assignment, ...],
-    where: Any,
+    where: SqlExpression | None,
     records_changes: bool,
 ) -> RewriteResult | None:
     """The new files that the change needs; None where it needs none."""
