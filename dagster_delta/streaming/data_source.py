@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -190,7 +190,7 @@ class _TaskReader:
         self._options = options
         self._schema = schema
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition as Arrow record batches."""
         if isinstance(partition, _Partition):
             yield from partition.task.read(_arrow_schema(self._schema))
@@ -234,7 +234,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         super().__init__(options, schema)
         self._until: int | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # The executors read the files of a partition, and need no log.
         return {"_options": self._options, "_schema": self._schema, "_until": None}
 
@@ -246,7 +246,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def _stream(self) -> LogStream:
         return LogStream(self._latest.store, self._options, self._latest)
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """The start of a query without a checkpoint."""
         return self._stream.initial_offset().to_json_value()
 
@@ -261,8 +261,8 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadMaxFiles(self._options.max_files or DEFAULT_MAX_FILES)
 
     def latestOffset(  # noqa: N802
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
+        self, start: dict[str, object] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, object]:
         """The end of the batch that begins at `start`; a Spark before 4.2 passes no arguments."""
         if start is None:
             return self._end_of_log().to_json_value()
@@ -281,7 +281,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         version = self._stream.latest_version() if self._until is None else self._until
         return StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """The files between two offsets, divided into tasks."""
         sets = self._stream.files_between(
             StreamOffset.from_json_value(start), StreamOffset.from_json_value(end)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -44,9 +43,9 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 f"({error}): give the query a checkpoint location of its own"
             ) from error
 
-    def to_json_value(self) -> dict[str, Any]:
+    def to_json_value(self) -> dict[str, object]:
         """The offset as plain values."""
-        value: dict[str, Any] = msgspec.to_builtins(self)
+        value: dict[str, object] = msgspec.to_builtins(self)
         return value
 
     def next_version(self) -> StreamOffset:

@@ -128,7 +128,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(storage_options=storage, **values)
 
 
-def _refuse_two(values: Mapping[str, Any], first: str, second: str) -> None:
+def _refuse_two(values: Mapping[str, object], first: str, second: str) -> None:
     if values.get(first) is not None and values.get(second) is not None:
         names = {attribute: _SPELLING[key] for key, (attribute, _) in _OPTIONS.items()}
         raise InvalidArgument(f"pass {names[first]} or {names[second]}, not both")

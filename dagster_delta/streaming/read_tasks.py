@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +63,7 @@ def split_into_tasks(
     ]
 
 
-def _split(files: pa.Table) -> Iterator[Any]:
+def _split(files: pa.Table) -> Iterator[pa.Table]:
     sizes = pc.fill_null(files["size_bytes"], 0).to_numpy()
     ends = np.cumsum(sizes)
     target = min(max(int(ends[-1]) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)

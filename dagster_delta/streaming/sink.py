@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.engines.spark.session.session import is_connect
 from dagster_delta.errors import InvalidArgument
@@ -35,7 +35,7 @@ class DeltaSink:
     schema_mode: SchemaMode = "strict"
     partition_by: tuple[str, ...] | None = None
     properties: Mapping[str, object] | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Commit the rows of a batch, unless the table already has a commit of this batch.
@@ -68,7 +68,7 @@ def delta_sink(
     schema_mode: SchemaMode = "strict",
     partition_by: Sequence[str] | None = None,
     properties: Mapping[str, object] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> DeltaSink:
     """A `foreachBatch` function that writes the batches of a streaming query to a table exactly
     once.

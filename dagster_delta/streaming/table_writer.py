@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.plans import WriteResult
+from dagster_delta.engines.plans import Constraint, WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.protocol.schema import StructType
@@ -161,7 +161,7 @@ class TableWriter(DataSourceArrowWriter):
             )
 
     @property
-    def _constraints(self) -> Sequence[Any]:
+    def _constraints(self) -> Sequence[Constraint]:
         return self._planned.spec.constraints
 
 
