@@ -16,8 +16,8 @@ SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
-	@echo "make test         run every test but the short soak run"
-	@echo "make test-all     run that too, make test-connect and make test-sail"
+	@echo "make test         run the tests but those that take long: ten minutes on two cores"
+	@echo "make test-all     run every test, a short soak run, make test-connect and make test-sail"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"
 	@echo "make test-connect run what Spark Connect may do differently, with sessions of Connect"
@@ -52,7 +52,7 @@ demo: $(STAMP) check-java
 	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python demo.py
 
 test: $(STAMP) check-java
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and not exhaustive and not browser"
 
 # What fails on Connect must not hide what fails elsewhere, and the summary of all tests comes last.
 test-all: $(STAMP) check-java

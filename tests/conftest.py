@@ -63,7 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
         if ON_SAIL and item.name in SAIL_LIMITS:
             item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=False))
-    items[:] = kept
+    # One worker runs the tests on Spark from the start, the other meanwhile those without, and the
+    # second only starts a JVM if there is work left for it.
+    items[:] = sorted(kept, key=lambda item: item.get_closest_marker("spark") is None)
     config.hook.pytest_deselected(items=left_out)
 
 

@@ -62,7 +62,8 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         # VACUUM of delta-spark lists directories in this many tasks: 10,000 unless it is told.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        # Sessions live for minutes, for which the best of compilers does not pay.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         # The tables of tests are small: to compile a query costs more than to interpret it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -116,8 +117,6 @@ def connect_session_alone(directory: Path) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     settings = server_settings(directory / "warehouse")
-    # It serves for a minute or two, for which the best of compilers does not pay.
-    settings["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1"
     port = settings["spark.connect.grpc.binding.port"]
     log = directory / "server.log"
     with log.open("wb") as output:

@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address"),
 ]
 

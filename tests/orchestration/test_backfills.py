@@ -5,11 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import dagster as dg
+import pytest
 
 from tests.orchestration import backfilled_lake
 from tests.orchestration.conftest import QUIET
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_in_many_processes_loses_and_doubles_nothing(stored_lake, monkeypatch):
     """Its first run makes the tables; then the others merge into them at the same time."""
     monkeypatch.setenv("LAKE_ROOT", str(stored_lake.root))

@@ -431,7 +431,7 @@ def run_dg(project: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dg_scaffolds_checks_and_lists_a_project(project, root) -> None:
     kind = "dagster_delta.DeltaLakeComponent"
     code, said = run_dg(project, "scaffold", "defs", kind, "lake", "--root", str(root))

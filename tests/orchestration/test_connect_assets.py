@@ -135,7 +135,7 @@ print("\\n" + json.dumps(seen))
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_connect_session_stores_and_loads_partitions_and_runs_queries(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     script = tmp_path / "pipeline.py"

@@ -10,7 +10,7 @@ from tests.soak.part import run_part
 from tests.soak.parts import PARTS
 from tests.soak.summary import describe_failures, render_summary
 
-pytestmark = [pytest.mark.soak, pytest.mark.slow]
+pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize("name", list(PARTS))

@@ -203,7 +203,7 @@ def content(root: Path, version: int) -> list[int]:
     return sorted(scan.to_arrow()["id"].to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", ["vacuum", "clean_log"])
 def test_a_kill_at_any_step_leaves_every_retained_version_to_be_read(
     tmp_path: Path, what: str
