@@ -11,6 +11,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
+from tests.families import family
 from tests.golden.answers import QUERIES, query_id, rows_of, table_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def create(session: SparkSession, uri: str, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", family(KINDS, "partitioned"))
 def test_both_read_the_feed_of_delta_spark_alike(
     kind: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -103,7 +104,7 @@ def pa_filter(session: SparkSession, uri: str, where: str) -> pa.Table:
     return frame.where(where).select("_commit_version", "v", "id").toArrow().cast(schema)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", family(KINDS, "mapped"))
 def test_both_read_the_feed_of_our_changes_alike(
     kind: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -153,13 +154,17 @@ def test_both_refuse_a_range_where_the_feed_was_off(
 
 @pytest.mark.parametrize(
     ("change", "is_readable"),
-    [
-        ("ADD COLUMNS (w INT)", True),
+    family(
+        [
+            ("ADD COLUMNS (w INT)", True),
+            ("ADD COLUMNS (s.y STRING)", True),
+            ("RENAME COLUMN v TO w", False),
+            ("DROP COLUMN v", False),
+            ("RENAME COLUMN s.x TO y", False),
+        ],
         ("ADD COLUMNS (s.y STRING)", True),
-        ("RENAME COLUMN v TO w", False),
         ("DROP COLUMN v", False),
-        ("RENAME COLUMN s.x TO y", False),
-    ],
+    ),
 )
 def test_both_refuse_the_same_schema_changes(
     change: str, is_readable: bool, delta_spark: SparkSession, tmp_path: Path

@@ -10,6 +10,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.tables import BUILDERS, PARTITION_ROWS
 
@@ -44,7 +45,7 @@ def test_delta_spark_reads_what_we_wrote(
     alike(read_by_delta_spark(delta_spark, uri), ours)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", family(BUILDERS, "partitioned", "mapped_by_id", "not_null"))
 def test_delta_spark_appends_to_our_table_and_we_read_it(
     name: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -58,7 +59,7 @@ def test_delta_spark_appends_to_our_table_and_we_read_it(
     alike(read_by_delta_spark(delta_spark, uri), after.scan().to_arrow())
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", family(BUILDERS, "every_type", "timed_in_commit"))
 def test_we_append_after_delta_spark_and_it_reads_us(
     name: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.golden.answers import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.delta_spark
+pytestmark = [pytest.mark.delta_spark, pytest.mark.exhaustive]
 
 ROOT = Path(__file__).parents[2]
 TABLES = {

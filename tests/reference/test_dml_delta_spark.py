@@ -12,6 +12,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.parquet.write import row_group_copying
+from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.changed_tables import (
     ENGINES,
@@ -94,7 +95,7 @@ def _statement(sql: str) -> Any:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", family(SHAPES, "partitioned_vectors", "mapped_by_name"))
 def test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:
@@ -107,7 +108,9 @@ def test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("shape", ["partitioned", "partitioned_vectors"])
+@pytest.mark.parametrize(
+    "shape", family(["partitioned", "partitioned_vectors"], "partitioned_vectors")
+)
 def test_without_a_change_data_feed_the_rows_are_the_same(
     shape: str,
     engine: str,
@@ -128,12 +131,15 @@ def test_without_a_change_data_feed_the_rows_are_the_same(
 
 @pytest.mark.parametrize(
     ("shape", "engine"),
-    [
-        ("plain", "spark"),
+    family(
+        [
+            ("plain", "spark"),
+            ("partitioned", "arrow"),
+            ("vectors", "arrow"),
+            ("mapped_vectors", "spark"),
+        ],
         ("partitioned", "arrow"),
-        ("vectors", "arrow"),
-        ("mapped_vectors", "spark"),
-    ],
+    ),
 )
 def test_delta_spark_goes_on_where_we_left_off(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path

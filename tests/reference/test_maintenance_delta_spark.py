@@ -17,6 +17,7 @@ from dagster_delta import DeltaTable
 from dagster_delta.protocol.log.paths import parse_log_file_name
 from dagster_delta.storage import open_store
 from dagster_delta.testing.faulty_store import FaultyStore
+from tests.families import family
 from tests.reference.test_deltalake import read_by_deltalake
 
 if TYPE_CHECKING:
@@ -90,14 +91,18 @@ def originals(
 
 @pytest.mark.parametrize(
     ("shape", "way"),
-    [
-        ("plain", "compacted"),
-        ("plain", "z_ordered_on_spark"),
+    family(
+        [
+            ("plain", "compacted"),
+            ("plain", "z_ordered_on_spark"),
+            ("partitioned_vectors", "on_spark"),
+            ("partitioned_vectors", "z_ordered"),
+            ("mapped", "compacted"),
+            ("mapped", "z_ordered_on_spark"),
+        ],
         ("partitioned_vectors", "on_spark"),
-        ("partitioned_vectors", "z_ordered"),
-        ("mapped", "compacted"),
         ("mapped", "z_ordered_on_spark"),
-    ],
+    ),
 )
 def test_the_rows_are_the_same_to_every_reader(
     delta_spark: SparkSession, originals: dict[str, str], tmp_path: Path, shape: str, way: str

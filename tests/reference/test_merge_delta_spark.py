@@ -13,6 +13,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ConstraintViolation
+from tests.families import family
 from tests.reference.changed_tables import (
     ENGINES,
     ChangedTable,
@@ -139,7 +140,11 @@ def sources(delta_spark: SparkSession) -> dict[int, pa.Table]:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("shape", "feed"),
-    [("plain", False), ("vectors", False), *((shape, True) for shape in SHAPES)],
+    family(
+        [("plain", False), ("vectors", False), *((shape, True) for shape in SHAPES)],
+        ("partitioned", True),
+        ("vectors", False),
+    ),
 )
 def test_every_merge_gives_the_rows_that_delta_spark_gives(
     shape: str,

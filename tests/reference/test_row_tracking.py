@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from tests.families import family
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,9 @@ def change_with_spark(session: SparkSession, uri: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("shape", "engine"), CASES)
+@pytest.mark.parametrize(
+    ("shape", "engine"), family(CASES, ("vectors", "arrow"), ("copy_on_write", "spark"))
+)
 def test_ids_stay_through_our_changes_and_delta_sparks(
     delta_spark: SparkSession, tmp_path: Path, shape: str, engine: Literal["arrow", "spark"]
 ) -> None:

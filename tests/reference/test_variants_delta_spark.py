@@ -22,6 +22,7 @@ from dagster_delta import (
 from dagster_delta.errors import InvalidCast
 from dagster_delta.protocol.variant.variant import SingleFloat
 from tests.engines.shredding import is_shredded
+from tests.families import family
 from tests.golden.answers import table_path
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ SHAPES: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize(
     ("engine", "shape"),
-    [("arrow", "mapped"), ("spark", "plain"), ("spark", "vectors")],
+    family([("arrow", "mapped"), ("spark", "plain"), ("spark", "vectors")], ("arrow", "mapped")),
 )
 def test_delta_spark_reads_and_writes_on(
     engine: Any, shape: str, delta_spark: SparkSession, tmp_path: Path
