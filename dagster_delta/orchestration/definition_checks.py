@@ -9,6 +9,7 @@ import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.change_feed_assets import ChangeFeedConfig
+from dagster_delta.orchestration.definition_metadata import with_tables
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     InputOptions,
@@ -23,15 +24,20 @@ from dagster_delta.orchestration.partitions.partitions import select_partitions
 __all__ = ["check_definitions"]
 
 
-def check_definitions(definitions: dg.Definitions) -> dg.Definitions:
-    """The same definitions, after checking every asset that a DeltaIOManager stores.
+def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> dg.Definitions:
+    """The definitions, after checking every asset that a DeltaIOManager stores.
 
     Unknown and misspelled metadata keys, wrong values, a missing `partition_expr` and assets with
-    one table are errors at load time instead of after an asset was computed. Storage is not
-    accessed. Assets that return no value to store (`-> None`, `MaterializeResult`) are skipped.
+    one table are errors at load time instead of after an asset was computed. Assets that return no
+    value to store (`-> None`, `MaterializeResult`) are skipped.
+
+    The UI shows the location of each table and the kind Delta Lake before the first run. Storage is
+    accessed only for `columns`.
 
     Args:
         definitions: with the assets and their resources.
+        columns: whether the UI shows the columns of existing tables too: loading then opens each
+            table. A table that cannot be opened is logged as a warning.
 
     Raises:
         InvalidArgument: the metadata of an asset or input is invalid, or the tables of two assets
@@ -47,7 +53,7 @@ def check_definitions(definitions: dg.Definitions) -> dg.Definitions:
     for asset in stored:
         _check_inputs(asset, managers)
     _check_locations([(asset, _check_options(asset)) for asset in stored])
-    return definitions
+    return with_tables(definitions, managers, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,32 @@ from dagster import (
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, location_value, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.write.clustering import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["table_metadata", "table_schema"]
+__all__ = ["DELTA_KIND", "definition_metadata", "table_metadata", "table_schema"]
+
+DELTA_KIND = "deltalake"
+"""Kind of an asset that is a Delta table; the UI has an icon for it."""
+
+
+def definition_metadata(uri: str, **further: UiValue) -> dict[str, UiValue]:
+    """Metadata for the definition of the asset of a table.
+
+    Args:
+        uri: location of the table; omitted if it holds a password.
+        further: such as `table_name` and `column_schema`.
+    """
+    path = local_root(uri) if scheme_of(uri) in {None, "file"} else uri
+    return shown(
+        {
+            "dagster/uri": None if holds_password(uri) else location_value(path),
+            **{f"dagster/{key}": value for key, value in further.items()},
+        }
+    )
 
 
 def table_schema(configuration: TableConfiguration) -> TableSchema:

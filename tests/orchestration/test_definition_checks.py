@@ -8,11 +8,18 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta import check_definitions
+from dagster_delta import (
+    SparkSessionResource,
+    check_definitions,
+    delta_asset_checks,
+    delta_table_sensor,
+)
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
+from dagster_delta.table.delta_table import DeltaTable
+from tests.orchestration.conftest import QUIET
 
 MANAGER = DeltaIOManager(root_uri=dg.EnvVar("LAKE_THAT_IS_NOT_SET"))
 
@@ -60,6 +67,100 @@ def test_definitions_that_make_sense_come_back():
     definitions = check(asset("orders"), several, graph, observed, late, dg.AssetSpec("outside"))
     assert isinstance(definitions, dg.Definitions)
     assert definitions.resolve_assets_def("late") is not None
+
+
+def spec_of(definitions: dg.Definitions, key: str) -> dg.AssetSpec:
+    asset_key = dg.AssetKey.from_user_string(key)
+    return definitions.resolve_assets_def(asset_key).get_asset_spec(asset_key)
+
+
+def test_assets_show_where_their_tables_are_before_the_first_run(monkeypatch):
+    monkeypatch.setenv("LAKE_OF_TODAY", "s3://lake")
+    manager = DeltaIOManager(root_uri=dg.EnvVar("LAKE_OF_TODAY"), spark=SparkSessionResource())
+
+    @delta_change_feed_asset(dg.AssetKey(["raw", "orders"]), keys="id")
+    def late(changes: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    named = asset("named", kinds={"pandas"}, metadata={"dagster/table_name": "mine", "schema": "s"})
+    sql = delta_sql_asset("sql", "SELECT 1 FROM {orders}", {"orders": dg.AssetKey("orders")})
+    elsewhere = asset("elsewhere", io_manager_key="files")
+    definitions = check(
+        asset("raw", "orders"),
+        late,
+        named,
+        sql,
+        elsewhere,
+        io_manager=manager,
+        files=dg.FilesystemIOManager(),
+    )
+    found = {
+        key: (spec.metadata.get("dagster/uri"), spec.metadata.get("dagster/table_name"))
+        for key in ("raw/orders", "late", "named", "sql", "elsewhere")
+        for spec in [spec_of(definitions, key)]
+    }
+    url = dg.MetadataValue.url
+    assert found == {
+        "raw/orders": (url("s3://lake/raw/orders"), "raw.orders"),
+        "late": (url("s3://lake/public/late"), "public.late"),
+        "named": (url("s3://lake/s/named"), "mine"),
+        "sql": (url("s3://lake/public/sql"), "public.sql"),
+        "elsewhere": (None, None),
+    }
+    assert spec_of(definitions, "named").kinds == {"pandas", "deltalake"}
+    assert "deltalake" not in spec_of(definitions, "elsewhere").kinds
+
+
+def test_without_its_environment_variable_only_the_kind_is_known():
+    spec = spec_of(check(asset("orders")), "orders")
+    assert (spec.kinds, dict(spec.metadata)) == ({"deltalake"}, {})
+
+
+def test_the_columns_of_existing_tables_are_shown_if_wanted(tmp_path, caplog):
+    def check_columns() -> dict[str, object]:
+        definitions = check_definitions(
+            dg.Definitions(
+                assets=[asset(name) for name in ("orders", "broken", "later")],
+                resources={"io_manager": DeltaIOManager(root_uri=str(tmp_path))},
+            ),
+            columns=True,
+        )
+        return {
+            key: spec_of(definitions, key).metadata.get("dagster/column_schema")
+            for key in ("orders", "broken", "later")
+        }
+
+    assert set(check_columns().values()) == {None}
+    DeltaTable.create(str(tmp_path / "public/orders"), pa.schema({"id": pa.int64()}))
+    log = tmp_path / "public/broken/_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("{")
+    found = check_columns()
+    assert [(each.name, each.type) for each in found["orders"].schema.columns] == [("id", "long")]
+    assert found["broken"] is found["later"] is None
+    assert "the columns of broken are not shown" in caplog.text
+
+
+def test_described_assets_run_and_are_found_by_jobs_sensors_and_checks(tmp_path):
+    @dg.asset
+    def orders() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    definitions = check_definitions(
+        dg.Definitions(
+            assets=[orders],
+            asset_checks=delta_asset_checks(orders, unique="id"),
+            jobs=[dg.define_asset_job("daily", selection=[orders])],
+            schedules=[dg.ScheduleDefinition(name="s", target=[orders], cron_schedule="@daily")],
+            sensors=[delta_table_sensor("watch", str(tmp_path / "t"), target=[orders])],
+            resources={"io_manager": DeltaIOManager(root_uri=str(tmp_path))},
+        )
+    )
+    dg.Definitions.validate_loadable(definitions)
+    result = definitions.resolve_job_def("daily").execute_in_process(run_config=QUIET)
+    assert result.success
+    assert all(each.passed for each in result.get_asset_check_evaluations())
+    assert len(result.get_asset_check_evaluations()) == 4
 
 
 @pytest.mark.parametrize(

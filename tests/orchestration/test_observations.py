@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import deltalake
@@ -67,7 +68,7 @@ def test_the_data_version_is_the_last_commit_that_changed_rows(uri, instance) ->
     deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
     after_maintenance = observe(uri, instance)
     assert after_maintenance.data_version == first.data_version
-    assert plain(after_maintenance.metadata)["delta/latest_version"] == 3
+    assert plain(after_maintenance.metadata)["delta/version"] == 3
     append(uri, 3)
     assert version_of(observe(uri, instance)) == 4
 
@@ -99,7 +100,33 @@ def test_an_observation_reads_only_what_came_since_the_one_before(
     append(uri, 3)
     store.calls.clear()
     assert version_of(observe(uri, instance)) == 2
-    assert dict(store.calls) == {"read": 2, "head": 2}
+    # The log is listed once, to open the table for its columns and totals.
+    assert store.calls["list_from"] == 1
+
+
+def test_an_observation_shows_the_table_and_not_a_cursor(uri, instance) -> None:
+    def shown() -> dict[str, Any]:
+        return plain(observe(uri, instance).metadata)
+
+    compact(uri)
+    first = shown()
+    assert [each.name for each in first["dagster/column_schema"].columns] == ["id"]
+    assert (first["dagster/row_count"], first["delta/live_files"]) == (2, 1)
+    assert first["dagster/size_bytes"] == DeltaTable(uri).snapshot().size_bytes
+    assert (first["delta/version"], first["delta/operation"]) == (2, "WRITE")
+    assert first["delta/details"]["last_change"] == 1
+    assert "| 2 |" in first["delta/history"]
+    assert not [key for key in first if "cursor" in key]
+    assert next(iter(first)) == "delta/version"
+    # The UI shows only the latest observation.
+    assert shown() == first
+    deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    after_maintenance = shown()
+    assert after_maintenance["delta/version"] == 3
+    assert after_maintenance["delta/operation"] == "WRITE"
+    assert after_maintenance["delta/details"]["last_change"] == 1
+    append(uri, 3, 4)
+    assert shown()["dagster/row_count"] == 4
 
 
 def test_another_table_in_the_place_is_another_data_version(uri, instance) -> None:

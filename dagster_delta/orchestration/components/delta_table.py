@@ -20,6 +20,7 @@ from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
     observable_delta_asset,
 )
+from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
 __all__ = ["DeltaTableComponent", "TableAssetOptions"]
 
@@ -63,7 +64,7 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
         documented(
             "Number of recent commits to show in every observation, each with a link to its run."
         ),
-    ] = 0
+    ] = DEFAULT_HISTORY
     checks: Annotated[CheckOptions | None, documented("Asset checks on the table.")] = None
 
 

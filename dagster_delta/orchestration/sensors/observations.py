@@ -8,18 +8,25 @@ Automation conditions react to changed rows only, and ignore maintenance.
 import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
 from dagster_delta.orchestration.sensors.table_changes import commit_facts, data_version
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_history import history_metadata
+from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
+from dagster_delta.orchestration.table_metadata import (
+    DELTA_KIND,
+    definition_metadata,
+    table_metadata,
+)
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import (
     LogCursor,
     last_data_change,
@@ -29,7 +36,8 @@ from dagster_delta.table.read.watch import (
 
 __all__ = ["delta_asset_spec", "observable_delta_asset"]
 
-CURSOR_KEY = "delta/log_cursor"
+_POSITION = "log_position"
+"""Detail of an observation: version, digest and file time (ms) of the last commit."""
 _COMMITS_AT_ONCE = 1000
 
 
@@ -45,13 +53,13 @@ def observable_delta_asset(
     owners: Sequence[str] | None = None,
     kinds: Collection[str] = (),
     automation_condition: dg.AutomationCondition[Any] | None = None,
-    show_history: int = 0,
+    show_history: int = DEFAULT_HISTORY,
 ) -> dg.AssetsDefinition:
     """An observable asset for a table written outside Dagster.
 
     Its data version is `table_id:version` of the last commit that changed rows: compaction, new
     properties and new columns do not change it. An observation reads only the commits since the
-    previous observation, and the history if requested.
+    previous one; if there are any, it opens the table to show its columns, rows, size and history.
 
     Args:
         key: of the asset.
@@ -93,7 +101,7 @@ def observable_delta_asset(
         return dg.ObserveResult(
             asset_key,
             data_version=seen.data_version,
-            metadata={**seen.metadata(table), **_history(store, show_history)},
+            metadata=_metadata(store, seen, show_history),
         )
 
     # The decorator for a single asset has no owners, and its result cannot be mapped.
@@ -120,16 +128,10 @@ def delta_asset_spec(
     """
     return dg.AssetSpec(
         key,
-        metadata={"dagster/uri": table, "dagster/storage_kind": "deltalake", **(metadata or {})},
-        kinds={"deltalake", *kinds},
+        metadata={**definition_metadata(table), **(metadata or {})},
+        kinds={DELTA_KIND, *kinds},
         **looks,
     )
-
-
-def _history(store: ObjectStore, commits: int) -> Mapping[str, Any]:
-    from dagster_delta.table.read.snapshot import Snapshot
-
-    return history_metadata(Snapshot.load(store), commits) if commits > 0 else {}
 
 
 def _op_name(key: dg.AssetKey) -> str:
@@ -149,14 +151,26 @@ class _Observation:
     data_version: dg.DataVersion
     commit: CommitSummary | None
     """The last commit that changed rows, if this poll found it."""
+    previous: Mapping[str, object] = field(default_factory=dict)
+    """Metadata of the previous observation of this table."""
+    has_news: bool = True
+    """Whether there are commits since that observation."""
 
-    def metadata(self, uri: str) -> dict[str, Any]:
-        facts = {} if self.commit is None else commit_facts(self.commit, uri)
-        return {
-            **facts,
-            "delta/latest_version": self.cursor.version,
-            CURSOR_KEY: dg.MetadataValue.json(self.cursor.to_json_value()),
-        }
+
+def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> dict[str, UiValue]:
+    """What the UI shows of the table: it shows only the latest observation, so that each has
+    everything.
+    """
+    uri, cursor = store.location.uri, seen.cursor
+    position = [cursor.version, cursor.commit_digest, cursor.commit_modified_ms]
+    # Maintenance changes no rows: the commit that the previous observation shows is the last one.
+    change = seen.previous if seen.commit is None else commit_facts(seen.commit, uri)
+    table, history = {}, {}
+    if seen.has_news:
+        snapshot = Snapshot.load(store, version=cursor.version)
+        table = table_metadata(snapshot, uri=uri, table_name=None)
+        history = history_metadata(snapshot, commits)
+    return shown(change, table, history, {DETAILS: {_POSITION: position}})
 
 
 def _observe(
@@ -176,7 +190,7 @@ def _observe(
 
 
 def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
-    cursor = previous.cursor
+    cursor, first = previous.cursor, previous.cursor.version
     found = None
     while True:
         cursor, commits = read_new_commits(store, cursor, limit=_COMMITS_AT_ONCE)
@@ -186,7 +200,8 @@ def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
     version = previous.data_version
     if found is not None:
         version = data_version(found.table_id, found.version)
-    return _Observation(cursor, version, found)
+    has_news = cursor.version > first
+    return _Observation(cursor, version, found, previous.previous, has_news)
 
 
 def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observation | None:
@@ -194,8 +209,19 @@ def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observat
     observation = records[0].asset_observation if records else None
     if observation is None or observation.data_version is None:
         return None
-    entry = observation.metadata.get(CURSOR_KEY)
-    if not isinstance(entry, dg.JsonMetadataValue):
+    metadata: dict[str, object] = dict(observation.metadata)
+    entry = observation.metadata.get(DETAILS)
+    metadata[DETAILS] = details = entry.data if isinstance(entry, dg.JsonMetadataValue) else {}
+    if not (isinstance(details, dict) and _POSITION in details):
         return None
-    cursor = LogCursor.from_json_value(entry.data)
-    return _Observation(cursor, dg.DataVersion(observation.data_version), None)
+    version, digest, modified_ms = details[_POSITION]
+    cursor = LogCursor(
+        version=version,
+        table_id=observation.data_version.rpartition(":")[0],
+        commit_digest=digest,
+        commit_modified_ms=modified_ms,
+        # Observations do not use the partitions and row changes of commits.
+        partition_columns={},
+        change_feed_enabled=False,
+    )
+    return _Observation(cursor, dg.DataVersion(observation.data_version), None, metadata)

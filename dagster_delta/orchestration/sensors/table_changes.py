@@ -18,6 +18,7 @@ from dagster import (
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, location_value, shown
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 
@@ -137,31 +138,30 @@ def data_version(table_id: str, version: int) -> DataVersion:
     return DataVersion(f"{table_id}:{version}")
 
 
-def commit_facts(commit: CommitSummary, uri: str) -> dict[str, Any]:
+def commit_facts(commit: CommitSummary, uri: str) -> dict[str, UiValue]:
     """Metadata of a commit for the UI."""
-    metadata: dict[str, Any] = {
-        "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
-        "delta/version": commit.version,
-        "delta/table_id": commit.table_id,
-        "delta/files_added": commit.files_added,
-        "delta/files_removed": commit.files_removed,
-    }
-    told = {
-        "delta/operation": commit.operation,
-        "delta/rows": commit.rows,
-        "delta/committer": commit.committer,
-    }
-    metadata |= {key: value for key, value in told.items() if value is not None}
-    if commit.timestamp_ms is not None:
-        metadata["delta/committed_at"] = MetadataValue.timestamp(commit.timestamp_ms / 1000)
-    if commit.run_id is not None:
-        metadata["delta/run"] = MetadataValue.dagster_run(commit.run_id)
-    if commit.change_files:
-        metadata["delta/change_file_count"] = len(commit.change_files)
-        metadata["delta/change_files"] = MetadataValue.json(
-            list(commit.change_files[:_MAX_NAMED_FILES])
-        )
-    return metadata
+    time_ms, run_id, files = commit.timestamp_ms, commit.run_id, commit.change_files
+    return shown(
+        {
+            "delta/version": commit.version,
+            "delta/operation": commit.operation,
+            "delta/rows": commit.rows,
+            "delta/files_added": commit.files_added,
+            "delta/files_removed": commit.files_removed,
+            "delta/committer": commit.committer,
+            "delta/run": None if run_id is None else MetadataValue.dagster_run(run_id),
+            "delta/change_files": list(files[:_MAX_NAMED_FILES]) or None,
+            "dagster/last_updated_timestamp": None
+            if time_ms is None
+            else MetadataValue.timestamp(time_ms / 1000),
+            "dagster/uri": location_value(uri),
+            DETAILS: {
+                "table_id": commit.table_id,
+                "last_change": commit.version,
+                "change_files": len(files) or None,
+            },
+        }
+    )
 
 
 def commit_event(

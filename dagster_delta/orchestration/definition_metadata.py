@@ -1,0 +1,100 @@
+"""What the UI shows of the tables of assets before any run: location, kind and columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
+
+import dagster as dg
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.metadata_keys import UiValue
+from dagster_delta.orchestration.table_metadata import (
+    DELTA_KIND,
+    definition_metadata,
+    table_schema,
+)
+
+__all__ = ["with_tables"]
+
+_log = logging.getLogger(__name__)
+
+# Opening a table waits for storage, not for the CPU.
+_TABLES_AT_ONCE = 16
+
+
+def with_tables(
+    definitions: dg.Definitions, managers: Mapping[dg.AssetKey, DeltaIOManager], *, columns: bool
+) -> dg.Definitions:
+    """The definitions, in which the assets have the location of their table and the Delta kind.
+
+    What an asset declares itself is kept.
+
+    Args:
+        definitions: with the assets.
+        managers: keys of the assets, with the IO manager that stores each.
+        columns: whether to read the columns of existing tables from their logs.
+    """
+    by_manager: dict[int, tuple[DeltaIOManager, list[dg.AssetKey]]] = {}
+    for key, manager in managers.items():
+        by_manager.setdefault(id(manager), (manager, []))[1].append(key)
+    found: dict[dg.AssetKey, Mapping[str, UiValue]] = {}
+    for manager, keys in by_manager.values():
+        specs = [definitions.resolve_assets_def(key).get_asset_spec(key) for key in keys]
+        found |= _metadata_by_key(manager, specs, columns=columns)
+
+    def described(spec: dg.AssetSpec) -> dg.AssetSpec:
+        if spec.key not in managers:
+            return spec
+        missing = {
+            key: value for key, value in found.get(spec.key, {}).items() if key not in spec.metadata
+        }
+        return spec.merge_attributes(metadata=missing, kinds={DELTA_KIND})
+
+    assets = definitions.assets or ()
+    mapped = [
+        next(iter(dg.map_asset_specs(described, [asset])))
+        if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec)
+        else asset
+        for asset in assets
+    ]
+    # `Definitions.map_asset_specs` is a preview, and refuses source assets.
+    given = {name: getattr(definitions, name) for name in signature(dg.Definitions).parameters}
+    return dg.Definitions(**{**given, "assets": mapped})
+
+
+def _metadata_by_key(
+    manager: DeltaIOManager, specs: Sequence[dg.AssetSpec], *, columns: bool
+) -> dict[dg.AssetKey, Mapping[str, UiValue]]:
+    def metadata(spec: dg.AssetSpec) -> Mapping[str, UiValue]:
+        return definition_metadata(
+            resolved.asset_table_uri(spec.key, spec.metadata),
+            table_name=resolved.asset_table_name(spec.key, spec.metadata),
+            column_schema=_columns(resolved, spec) if columns else None,
+        )
+
+    try:
+        with (
+            manager.process_config_and_initialize_cm() as resolved,
+            ThreadPoolExecutor(_TABLES_AT_ONCE) as threads,
+        ):
+            found = threads.map(metadata, specs)
+            return {spec.key: each for spec, each in zip(specs, found, strict=True)}
+    except dg.DagsterInvalidConfigError:
+        # An environment variable may be set only where runs are executed.
+        _log.info("the location of the tables is not known here, and is shown by the first run")
+        return {}
+
+
+def _columns(manager: DeltaIOManager, spec: dg.AssetSpec) -> UiValue:
+    try:
+        snapshot = manager.table_of(spec.key, spec.metadata)
+    except (DeltaError, OSError) as error:
+        _log.warning("the columns of %s are not shown: %s", spec.key.to_user_string(), error)
+        return None
+    if snapshot is None:
+        return None
+    return dg.MetadataValue.table_schema(table_schema(snapshot.configuration))
