@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         OptimizeConfig,
         VacuumConfig,
     )
+    from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
     from dagster_delta.orchestration.maintenance.jobs import (
         delta_clone_job,
         delta_maintenance_job,
@@ -153,6 +154,7 @@ __all__ = [
     "delta_change_feed_asset",
     "delta_change_feed_sensor",
     "delta_clone_job",
+    "delta_health_asset",
     "delta_maintenance_job",
     "delta_maintenance_schedule",
     "delta_restore_job",
@@ -229,6 +231,7 @@ _HOMES = {
     "delta_change_feed_asset": "orchestration.change_feed_assets",
     "delta_change_feed_sensor": "orchestration.sensors.sensors",
     "delta_clone_job": "orchestration.maintenance.jobs",
+    "delta_health_asset": "orchestration.maintenance.health_asset",
     "delta_maintenance_job": "orchestration.maintenance.jobs",
     "delta_maintenance_schedule": "orchestration.maintenance.jobs",
     "delta_restore_job": "orchestration.maintenance.jobs",

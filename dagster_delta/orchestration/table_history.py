@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["DEFAULT_HISTORY", "history_markdown", "history_metadata"]
+__all__ = ["DEFAULT_HISTORY", "history_markdown", "history_metadata", "plain_markdown"]
 
 DEFAULT_HISTORY = 5
 """Number of commits that events show by default."""
@@ -67,10 +67,10 @@ def _line(entry: HistoryEntry) -> str:
     cells = [
         str(entry.version),
         _time(entry.timestamp_ms),
-        _plain(entry.operation),
+        plain_markdown(entry.operation),
         _rows(entry),
         _author(entry),
-        _plain(entry.user_metadata),
+        plain_markdown(entry.user_metadata),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -100,15 +100,16 @@ def _author(entry: HistoryEntry) -> str:
     info = entry.commit_info
     run_id = info.get("dagsterRunId")
     if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
-        return _plain(entry.engine_info)
+        return plain_markdown(entry.engine_info)
     what = ": ".join(
-        _plain(info[key]) for key in ("dagsterAsset", "dagsterPartitions") if key in info
+        plain_markdown(info[key]) for key in ("dagsterAsset", "dagsterPartitions") if key in info
     )
     # Relative, since a run does not know the address of the UI.
     return f"[{run_id[:8]}](/runs/{run_id}) {what}".rstrip()
 
 
-def _plain(value: object) -> str:
+def plain_markdown(value: object) -> str:
+    """The value as text on one line, shortened, without markup; empty for None."""
     if value is None:
         return ""
     text = " ".join(str(value).split())

@@ -1,4 +1,4 @@
-"""The code location that the browser sees: three assets, two jobs for operators and a sensor."""
+"""The code location that the browser sees: three assets and their health, two jobs for operators and a sensor."""
 
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dagster_delta import (
     DeltaIOManager,
+    delta_health_asset,
     delta_maintenance_job,
     delta_schema_change_job,
     delta_table_sensor,
@@ -57,7 +58,7 @@ def bookings_report() -> None:
 TABLES = [planes, airports, lowest_airport]
 
 defs = dg.Definitions(
-    assets=TABLES,
+    assets=[*TABLES, delta_health_asset("lake_health", assets=TABLES)],
     jobs=[
         bookings_report,
         delta_maintenance_job(assets=TABLES),

@@ -303,6 +303,21 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
     assert defs.get_sensor_def("any")
 
 
+def test_a_lake_reports_its_health(sandbox, root, instance) -> None:
+    defs = refreshed(
+        sandbox,
+        root=str(root),
+        observe=False,
+        health={"name": "page", "key_prefix": ["ops"], "thresholds": {"num_files": 0}},
+    )
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    (event,) = result.asset_materializations_for_node("ops__page")
+    assert event.metadata["delta/num_tables"].value == 2
+    (check,) = result.get_asset_check_evaluations()
+    assert check.description == ("2 of 2 tables need attention: raw/flights, scratch/odd-name")
+
+
 def test_tables_of_a_lake_that_come_to_one_key_are_told_apart_by_excluding(sandbox, root) -> None:
     for name in ("raw/day=1", "raw/day_1"):
         DeltaTable.create(str(root / name), SCHEMA)

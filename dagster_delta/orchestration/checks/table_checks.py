@@ -44,6 +44,7 @@ __all__ = [
     "check_row_count",
     "check_schema",
     "check_unique",
+    "health_measure",
     "rows_since",
     "spell_age",
 ]
@@ -293,7 +294,7 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
         InvalidTable, StorageFailure: of the log.
     """
     health = table_health(snapshot)
-    values = {name: _measure(health, name) for name in most}
+    values = {name: health_measure(health, name) for name in most}
     beyond = {
         name: value for name, value in values.items() if value is not None and value > most[name]
     }
@@ -309,7 +310,8 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
     )
 
 
-def _measure(health: TableHealth, name: str) -> float | None:
+def health_measure(health: TableHealth, name: str) -> float | None:
+    """The value of one of `HEALTH_MEASURES`; None if it is unknown. A list counts by its length."""
     value: float | tuple[str, ...] | None = getattr(health, name)
     return len(value) if isinstance(value, tuple) else value
 

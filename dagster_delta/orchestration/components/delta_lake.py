@@ -28,6 +28,7 @@ from dagster_delta.orchestration.components.discovered_tables import (
     Discovery,
     discover_tables,
 )
+from dagster_delta.orchestration.components.health_options import HealthOptions, build_health
 from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.table_keys import path_below, table_key
@@ -53,6 +54,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
           exclude: ["scratch/*"]
           group_name: lake
           maintenance: {name: nightly, cron_schedule: 0 3 * * *}
+          health: {automation_condition: "{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"}
           sensor: {name: lake_changed, assets: "group:reports"}
     """
 
@@ -77,6 +79,10 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     maintenance: Annotated[
         MaintenanceOptions | None,
         documented("A job or schedule that maintains all these tables."),
+    ] = None
+    health: Annotated[
+        HealthOptions | None,
+        documented("An asset that reports the state of all these tables on one page."),
     ] = None
     sensor: Annotated[
         SensorOptions | None,
@@ -138,6 +144,8 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
                     self.maintenance, assets=assets, storage_options=self.storage_options or {}
                 )
             )
+        if self.health is not None:
+            parts.append(build_health(self.health, assets, self.storage_options))
         return dg.Definitions.merge(*parts)
 
     def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:

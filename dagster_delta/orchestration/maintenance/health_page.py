@@ -1,0 +1,263 @@
+"""The state of many tables on one page: figures, thresholds that are exceeded, and plots."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
+
+from dagster_delta.orchestration.checks.table_checks import health_measure
+from dagster_delta.orchestration.maintenance.steps import spell_bytes
+from dagster_delta.orchestration.maintenance.svg_plots import (
+    Bar,
+    bar_chart,
+    image_markdown,
+    line_chart,
+)
+from dagster_delta.orchestration.table_history import plain_markdown
+
+if TYPE_CHECKING:
+    from dagster import AssetKey
+
+    from dagster_delta.table.maintenance.health import TableHealth
+
+__all__ = ["FIGURES_KEY", "EarlierReport", "TableState", "health_page_metadata"]
+
+FIGURES_KEY = "delta/figures"
+"""Metadata with the figures of each table, from which later reports show growth."""
+
+_MAX_BARS = 12
+_MAX_FINDINGS = 50
+_MAX_TABLES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table of the page."""
+
+    name: str
+    asset_key: AssetKey | None = None
+    health: TableHealth | None = None
+    """None if the table could not be read, or does not exist yet."""
+    committed_ms: int | None = None
+    """Time of the latest commit, in milliseconds since the epoch."""
+    problem: str | None = None
+    """Why the table could not be read."""
+
+    def beyond(self, thresholds: Mapping[str, float]) -> dict[str, float]:
+        """The measures beyond their thresholds.
+
+        Args:
+            thresholds: the largest allowed value by measure.
+        """
+        if self.health is None:
+            return {}
+        values = {name: health_measure(self.health, name) for name in thresholds}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None and value > thresholds[name]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierReport:
+    """Figures of an earlier page."""
+
+    time: dt.datetime
+    size_bytes: Mapping[str, int]
+    """By table."""
+
+
+def health_page_metadata(
+    states: Sequence[TableState],
+    thresholds: Mapping[str, float],
+    earlier: Sequence[EarlierReport],
+    now: dt.datetime,
+) -> dict[str, Any]:
+    """The page as metadata of an asset: report, one table with all states, totals.
+
+    Args:
+        states: of all tables.
+        thresholds: the largest allowed value by measure.
+        earlier: earlier reports, oldest first.
+        now: time of the report.
+    """
+    read = [each for each in states if each.health is not None]
+    healths = [each.health for each in read if each.health is not None]
+    due = [each for each in states if each.problem or each.beyond(thresholds)]
+    size = sum(each.size_bytes for each in healths)
+    growth = _growth(read, earlier)
+    page = [f"### {_summary(states, due)}", *_findings(due, thresholds)]
+    page += _plots(read, earlier, now)
+    records = [_record(each, thresholds, growth) for each in _worst_first(states, thresholds)]
+    return {
+        "delta/health": MetadataValue.md("\n\n".join(page)),
+        "delta/num_tables": len(states),
+        "delta/num_due_tables": len(due),
+        "delta/num_files": sum(each.num_files for each in healths),
+        "delta/num_small_files": sum(each.num_small_files for each in healths),
+        "delta/size_bytes": size,
+        "delta/tables": MetadataValue.table(records[:_MAX_TABLES], schema=_SCHEMA),
+        FIGURES_KEY: MetadataValue.json(
+            {each.name: each.health.size_bytes for each in read if each.health is not None}
+        ),
+    }
+
+
+def _summary(states: Sequence[TableState], due: Sequence[TableState]) -> str:
+    return f"{len(due)} of {len(states)} tables need attention"
+
+
+def _worst_first(states: Sequence[TableState], thresholds: Mapping[str, float]) -> list[TableState]:
+    def rank(state: TableState) -> tuple[bool, int, int]:
+        size = 0 if state.health is None else state.health.size_bytes
+        return state.problem is None, -len(state.beyond(thresholds)), -size
+
+    return sorted(states, key=rank)
+
+
+def _growth(read: Sequence[TableState], earlier: Sequence[EarlierReport]) -> dict[str, int]:
+    """Bytes since the previous report, by table."""
+    before = earlier[-1].size_bytes if earlier else {}
+    return {
+        each.name: each.health.size_bytes - before[each.name]
+        for each in read
+        if each.health is not None and each.name in before
+    }
+
+
+_SCHEMA = TableSchema(
+    [
+        TableColumn("state", "string"),
+        TableColumn("table", "string"),
+        TableColumn("size", "string"),
+        TableColumn("growth", "string", description="Since the previous report."),
+        TableColumn("rows", "int"),
+        TableColumn("files", "int"),
+        TableColumn("small", "int", description="Files that OPTIMIZE would compact."),
+        TableColumn("deleted", "int", description="Rows that OPTIMIZE would remove."),
+        TableColumn("skew", "float", description="Largest partition, divided by the mean one."),
+        TableColumn("uncheckpointed", "int", description="Commits since the checkpoint."),
+        TableColumn("version", "int"),
+        TableColumn("last commit (UTC)", "string"),
+    ]
+)
+
+
+def _record(
+    state: TableState, thresholds: Mapping[str, float], growth: Mapping[str, int]
+) -> TableRecord:
+    health = state.health
+    if health is None:
+        cells: list[str | int | float | bool | None] = [None] * (len(_SCHEMA.columns) - 2)
+        verdict = "unreadable" if state.problem else "no table yet"
+        return _as_record([verdict, state.name, *cells])
+    change = growth.get(state.name)
+    return _as_record(
+        [
+            ", ".join(state.beyond(thresholds)) or "ok",
+            state.name,
+            _cell(spell_bytes(health.size_bytes)),
+            None if change is None else _cell(_signed_bytes(change)),
+            health.num_records,
+            health.num_files,
+            health.num_small_files,
+            health.num_deleted_records,
+            round(health.partition_skew, 2),
+            health.commits_since_checkpoint,
+            health.version,
+            None if state.committed_ms is None else _minute(state.committed_ms),
+        ]
+    )
+
+
+def _as_record(cells: Sequence[str | int | float | bool | None]) -> TableRecord:
+    names = [each.name for each in _SCHEMA.columns]
+    return TableRecord(dict(zip(names, cells, strict=True)))
+
+
+def _findings(due: Sequence[TableState], thresholds: Mapping[str, float]) -> list[str]:
+    if not due:
+        return []
+    lines = [f"- {_link(each)}: {_finding(each, thresholds)}" for each in due[:_MAX_FINDINGS]]
+    if len(due) > _MAX_FINDINGS:
+        lines.append(f"- and {len(due) - _MAX_FINDINGS} more")
+    return ["\n".join(lines)]
+
+
+def _finding(state: TableState, thresholds: Mapping[str, float]) -> str:
+    if state.problem:
+        return f"cannot be read: {plain_markdown(state.problem)}"
+    return ", ".join(
+        f"{plain_markdown(name)} is {value:g}; the limit is {thresholds[name]:g}"
+        for name, value in state.beyond(thresholds).items()
+    )
+
+
+def _link(state: TableState) -> str:
+    name = plain_markdown(state.name)
+    if state.asset_key is None:
+        return name
+    # Relative, since a run does not know the address of the UI.
+    return f"[{name}](/assets/{'/'.join(state.asset_key.path)})"
+
+
+def _plots(
+    read: Sequence[TableState], earlier: Sequence[EarlierReport], now: dt.datetime
+) -> list[str]:
+    plots = []
+    sizes = _bars(read, lambda health: (health.size_bytes, 0))
+    files = _bars(read, lambda health: (health.num_files, health.num_small_files))
+    skew = _bars(
+        read, lambda health: (health.partition_skew if health.num_partitions > 1 else 0, 0)
+    )
+    for title, bars, spell in (
+        ("Largest tables", sizes, spell_bytes),
+        ("Most files; small ones are red", files, _spell_count),
+        ("Partition skew: largest partition, divided by the mean one", skew, _spell_skew),
+    ):
+        if bars:
+            plots.append(image_markdown(title, bar_chart(title, bars, spell)))
+    totals = [(each.time, sum(each.size_bytes.values())) for each in earlier]
+    totals.append((now, sum(each.health.size_bytes for each in read if each.health is not None)))
+    if len(totals) > 1:
+        title = "Size of all tables, by report"
+        points = [(f"{time:%Y-%m-%d %H:%M}", float(size)) for time, size in totals]
+        plots.append(image_markdown(title, line_chart(title, points, spell_bytes)))
+    return plots
+
+
+def _bars(
+    read: Sequence[TableState], measure: Callable[[TableHealth], tuple[float, float]]
+) -> list[Bar]:
+    """The largest tables by a measure and its marked part, without those that have none of it."""
+    bars = [Bar(each.name, *measure(each.health)) for each in read if each.health is not None]
+    bars.sort(key=lambda bar: -bar.value)
+    return [bar for bar in bars if bar.value > 0][:_MAX_BARS]
+
+
+def _spell_count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _spell_skew(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _cell(text: str) -> str:
+    """The text, which the UI does not break into lines."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _signed_bytes(size: int) -> str:
+    if not size:
+        return "0"
+    return f"{'-' if size < 0 else '+'}{spell_bytes(abs(size))}"
+
+
+def _minute(timestamp_ms: int) -> str:
+    return _cell(f"{dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC):%Y-%m-%d %H:%M}")

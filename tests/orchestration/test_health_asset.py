@@ -1,0 +1,129 @@
+"""The health page: the state of all tables of a lake in one materialization."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
+from dagster_delta.table.delta_table import DeltaTable
+from tests.orchestration.conftest import Lake, plain
+
+
+@dg.asset(key_prefix=["raw"], metadata={"mode": "append", "partition_by": ["day"]})
+def flights() -> pa.Table:
+    return pa.table({"id": [1, 2, 3], "day": ["a", "a", "b"]})
+
+
+@dg.asset(key_prefix=["raw"])
+def never_stored() -> pa.Table:
+    return pa.table({"id": [1]})
+
+
+def write_tables(root: Path, count: int) -> None:
+    for number in range(count):
+        table = DeltaTable(str(root / f"t{number:03}"), must_exist=False)
+        for _ in range(1 + number % 3):
+            table.append(pa.table({"id": list(range(10 + number))}))
+
+
+def report(result: dg.ExecuteInProcessResult, name: str = "delta_health") -> dict[str, Any]:
+    (event,) = result.asset_materializations_for_node(name)
+    return plain(event.metadata)
+
+
+def rows_of(shown: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each.data["table"]: each.data for each in shown["delta/tables"].records}
+
+
+def plots(shown: dict[str, Any]) -> dict[str, ET.Element]:
+    """The images of the page, by their title."""
+    found = re.findall(r"!\[([^]]*)\]\(data:image/svg\+xml;base64,([^)]*)\)", shown["delta/health"])
+    return {title: ET.fromstring(base64.b64decode(data)) for title, data in found}
+
+
+def test_a_hundred_tables_are_one_page(lake: Lake) -> None:
+    write_tables(lake.root, 100)
+    result = lake.materialize(delta_health_asset(root=str(lake.root)))
+    shown = report(result)
+    rows = rows_of(shown)
+    assert len(rows) == shown["delta/num_tables"] == 100
+    assert {each["state"] for each in rows.values()} == {"ok"}
+    assert rows["t002"]["files"] == 3
+    assert rows["t002"]["rows"] == 36
+    assert rows["t002"]["version"] == 2
+    drawn = plots(shown)
+    assert list(drawn) == ["Largest tables", "Most files; small ones are red"]
+    assert len(shown["delta/health"]) < 30_000
+    (check,) = result.get_asset_check_evaluations()
+    assert check.passed
+    assert check.description == "All 100 tables are within the thresholds"
+
+
+def test_what_needs_attention_is_named_first_with_its_limit(lake: Lake) -> None:
+    for _ in range(3):
+        lake.materialize(flights)
+    write_tables(lake.root / "other", 2)
+    (lake.root / "other" / "t000" / "_delta_log" / f"{0:020}.json").write_text("no json")
+    page = delta_health_asset(
+        assets=[flights, never_stored],
+        tables={"broken": str(lake.root / "other" / "t000"), "good": str(lake.root / "other/t001")},
+        thresholds={"num_small_files": 5, "deleted_share": None},
+    )
+    result = lake.materialize(page)
+    shown = report(result)
+    rows = rows_of(shown)
+    assert [(name, each["state"]) for name, each in rows.items()] == [
+        ("broken", "unreadable"),
+        ("raw/flights", "num_small_files"),
+        ("good", "ok"),
+        ("raw/never_stored", "no table yet"),
+    ]
+    assert shown["delta/num_due_tables"] == 2
+    assert (
+        "[raw/flights](/assets/raw/flights): num&#95;small&#95;files is 6; the limit is 5"
+        in (shown["delta/health"])
+    )
+    assert "- broken: cannot be read: " in shown["delta/health"]
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+    assert check.severity is dg.AssetCheckSeverity.WARN
+    assert check.description == "2 of 4 tables need attention: raw/flights, broken"
+
+
+def test_growth_since_the_last_report_is_shown(lake: Lake) -> None:
+    page = delta_health_asset(root=str(lake.root), key_prefix="ops", group_name="ops")
+    write_tables(lake.root, 2)
+    first = report(lake.materialize(page), "ops__delta_health")
+    assert "Size of all tables, by report" not in plots(first)
+    DeltaTable(str(lake.root / "t000")).append(pa.table({"id": list(range(1000))}))
+    second = report(lake.materialize(page), "ops__delta_health")
+    rows = rows_of(second)
+    assert rows["t000"]["growth"].startswith("+")
+    assert rows["t001"]["growth"] == "0"
+    growth = plots(second)["Size of all tables, by report"]
+    namespace = "{http://www.w3.org/2000/svg}"
+    assert len(growth.findall(f"{namespace}circle")) == 2
+
+
+def test_names_from_outside_are_text_and_no_markup(lake: Lake) -> None:
+    write_tables(lake.root / "a<b>&[x](y)", 1)
+    shown = report(lake.materialize(delta_health_asset(root=str(lake.root))))
+    assert "<b>" not in shown["delta/health"]
+    drawn = plots(shown)["Largest tables"]
+    assert "a<b>&[x](y)/t000" in "".join(drawn.itertext())
+
+
+def test_a_page_without_tables_or_with_unknown_thresholds_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no tables"):
+        delta_health_asset()
+    with pytest.raises(InvalidArgument, match="no smallness"):
+        delta_health_asset(root="x", thresholds={"smallness": 1})
