@@ -573,6 +573,14 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Files stay few: changed rows, unchanged rows and small files of one statement go to the "
+        "same files where there are no deletion vectors",
+        "tests/conformance/test_few_files.py::"
+        "test_a_merge_unites_small_files_that_it_touches_with_its_new_rows",
+        "tests/conformance/test_few_files.py::"
+        "test_a_merge_unites_small_files_that_it_touches_with_its_new_rows",
+    ),
+    Operation(
         "OPTIMIZE: compact small files in several commits, and purge deletion vectors",
         "tests/table/test_optimize.py::"
         "test_a_concurrent_delete_costs_only_the_commit_with_its_file",

@@ -230,6 +230,9 @@ class Engine(Protocol):
     def merge(self, plan: MergePlan) -> MergedRows:
         """Write the updated rows and the new rows, and report which rows to delete.
 
+        Without deletion vectors, the unchanged rows of the same files are written too, together
+        with them, so that a statement leaves few files.
+
         Raises:
             ConstraintViolation: several rows of the source would change one row of the table, or a
                 new row breaks a constraint.

@@ -121,6 +121,7 @@ def test_without_a_change_data_feed_the_rows_are_the_same(
 ) -> None:
     # As if the files were large: row groups are copied one by one.
     monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     reference = table_shop.changed(shape, "dml", statements())
     uri = table_shop.copy(shape, tmp_path / "ours", feed=False)
     for _, _, operation in OPERATIONS:

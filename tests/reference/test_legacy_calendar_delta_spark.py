@@ -196,6 +196,7 @@ def test_columns_that_stay_are_not_copied_from_a_file_of_another_calendar(
 ) -> None:
     for module in (data_file_reader, row_group_copying):
         monkeypatch.setattr(module, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     julian_file(tmp_path / "a.parquet", 40, "2.4.8")
     uri = logged(tmp_path)
     before = read_by_delta_spark(delta_spark, uri)

@@ -32,6 +32,7 @@ _Struct = pa.struct([("a", pa.int64()), ("f", pa.float64())])
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all files were large, with row groups of a hundred rows, and a column at a time."""
     monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
     monkeypatch.setattr(row_group_copying, "PART_BYTES", 1)
     monkeypatch.setattr(writer, "ROW_GROUP_ROWS", GROUP_ROWS)
@@ -167,6 +168,24 @@ def test_a_file_that_loses_most_rows_is_put_together_with_others() -> None:
     table = make()
     table.delete("id % 4 <> 0")
     assert group_sizes(table) == [100]
+
+
+def test_row_groups_of_changed_rows_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make()
+    whole = min(
+        metadata.row_group(index).total_byte_size
+        for metadata in (each.metadata for each in files(table))
+        for index in range(metadata.num_row_groups)
+    )
+    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", whole // 2)
+    expected = without_nan(content(table))
+    for id_ in range(5, 305, 60):
+        source = table.snapshot().scan(where=f"id = {id_}").to_arrow()
+        merge = table.merge(source, "t.id = s.id").when_matched_update_all()
+        merge.execute()
+        assert table.snapshot().num_files == 1
+    assert len(group_sizes(table)) == 5
+    assert without_nan(content(table)) == expected
 
 
 def test_large_row_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

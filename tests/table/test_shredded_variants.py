@@ -121,6 +121,7 @@ def test_rows_of_large_files_are_copied_and_split(
     table = create(tmp_path)
     table.append(rows(0, 100))
     monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     table.delete("id = 7")
     table.update({"id": "id + 1000"}, where="id = 8")
     expected = wanted(0, 100)

@@ -71,14 +71,16 @@ def merge_rows(plan: MergePlan) -> MergedRows:
         actions = find_row_actions(plan, source, join)
     scanned = time.perf_counter()
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
-    written = write_merged(plan, source, actions, change_data)
     paths = plan.target.files["path"]
+    rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
+    written = write_merged(plan, source, actions, rows, change_data)
     return MergedRows(
         files=written.files,
         change_files=written.change_files,
         num_inserted_rows=written.num_inserted_rows,
         num_changed_rows=Counter(actions.clauses.tolist()),
-        rows={paths[ordinal].as_py(): rows for ordinal, rows in actions.bitmaps().items()},
+        num_copied_rows=written.num_copied_rows,
+        rows=rows,
         used_paths=frozenset(paths[ordinal].as_py() for ordinal in actions.used_files),
         scanned=scanned,
         high_water_marks=written.high_water_marks,

@@ -1,6 +1,6 @@
 """Writes the result of a MERGE: updated rows, new rows, and the record of both.
 
-Unchanged rows of the table are not written here.
+Without deletion vectors the other rows of changed files are written too, to the same files.
 
 Spec: Change Data Files; Column Invariants; CHECK Constraints.
 """
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
 from dagster_delta.engines.arrow.merge_matching import RowActions
+from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
@@ -26,6 +28,7 @@ from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.rows.assigned_values import compute_assigned
 from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
+from dagster_delta.engines.rows.remaining_rows import remaining_rows
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.engines.rows.source_rows import SourceRows
@@ -52,6 +55,7 @@ class MergedFiles:
     files: tuple[AddFile, ...]
     change_files: tuple[AddCDCFile, ...]
     num_inserted_rows: int
+    num_copied_rows: int
     high_water_marks: Mapping[str, int]
     """The last value assigned, by logical name of each identity column that was numbered."""
 
@@ -69,14 +73,20 @@ class _Writing:
 
 
 def write_merged(
-    plan: MergePlan, source: SourceRows, actions: RowActions, change_data: WriteSpec | None
+    plan: MergePlan,
+    source: SourceRows,
+    actions: RowActions,
+    rows: Mapping[str, BitMap64],
+    change_data: WriteSpec | None,
 ) -> MergedFiles:
-    """Write the updated rows and the new rows.
+    """Write the updated rows, the new rows and, without deletion vectors, the unchanged rows of the
+    changed files.
 
     Args:
         plan: of the merge.
         source: all rows of the source.
         actions: which rows change, and how.
+        rows: indexes of the rows that change, by path of the file as in the log.
         change_data: how changes are recorded for the change data feed; None if they are not.
 
     Raises:
@@ -98,10 +108,15 @@ def write_merged(
         _Changing(writing).run()
         inserting = _Inserting(writing)
         inserting.run()
+        num_copied = 0
+        rest = remaining_rows(plan.target, plan.data, rows)
+        if rest is not None:
+            _, num_copied = rewrite_rows_to(rest, data, None)
         return MergedFiles(
             data.finish().files,
             changes.finish() if changes is not None else (),
             inserting.num_rows,
+            num_copied,
             inserting.numbers.high_water_marks,
         )
 

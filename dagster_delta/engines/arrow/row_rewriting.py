@@ -29,7 +29,7 @@ from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
-__all__ = ["rewrite_rows"]
+__all__ = ["rewrite_rows", "rewrite_rows_to"]
 
 _MATCHES = "\0matches"
 
@@ -50,20 +50,40 @@ def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
         changes = None
         if rewrite.change_data is not None:
             changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
-        copier, update = None, None
-        if rewrite.keeps_rest:
-            update = ColumnUpdate.of(rewrite)
-            if update is not None or not _is_mixed(rewrite):
-                copier = RowGroupCopier(rewrite.source, rewrite.data)
-        job = _Rewriting(rewrite, data, changes, copier)
-        for batch in _read(rewrite, copier, update):
-            job.take(batch)
+        num_changed, num_copied = rewrite_rows_to(rewrite, data, changes)
         return RewriteResult(
             data.finish().files,
             changes.finish() if changes is not None else (),
-            job.num_changed_rows,
-            job.num_copied_rows,
+            num_changed,
+            num_copied,
         )
+
+
+def rewrite_rows_to(
+    rewrite: RowRewrite, data: DataFileWriter, changes: ChangeDataWriter | None
+) -> tuple[int, int]:
+    """Pass the rows of a rewrite to writers, which other rows may go to as well.
+
+    Args:
+        rewrite: the rows.
+        data: writer of the data files, by the spec of the rewrite.
+        changes: writer of the change data; None if changes are not recorded.
+
+    Returns:
+        The numbers of rows that matched and of unchanged rows that were written.
+
+    Raises:
+        As `rewrite_rows` does.
+    """
+    copier, update = None, None
+    if rewrite.keeps_rest:
+        update = ColumnUpdate.of(rewrite)
+        if update is not None or not _is_mixed(rewrite):
+            copier = RowGroupCopier(rewrite.source, rewrite.data)
+    job = _Rewriting(rewrite, data, changes, copier)
+    for batch in _read(rewrite, copier, update):
+        job.take(batch)
+    return job.num_changed_rows, job.num_copied_rows
 
 
 def _is_mixed(rewrite: RowRewrite) -> bool:

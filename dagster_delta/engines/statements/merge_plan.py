@@ -100,11 +100,14 @@ class MergedRows:
     """Result of a MERGE, not referenced yet."""
 
     files: tuple[AddFile, ...]
-    """New rows, and rows with new values, which carry their ids along."""
+    """New rows, rows with new values, which carry their ids along, and `num_copied_rows`."""
     change_files: tuple[AddCDCFile, ...]
     num_inserted_rows: int
     num_changed_rows: Mapping[int, int]
     """Rows of the table by the index of the clause that changes them."""
+    num_copied_rows: int
+    """Unchanged rows of changed files: all of them, unless deletion vectors hide the changed
+    rows."""
     rows: Mapping[str, BitMap64]
     """Indexes of the changed rows by path of the file, as in the log."""
     used_paths: frozenset[str]

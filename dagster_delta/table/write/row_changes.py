@@ -88,7 +88,7 @@ def change_rows(
     *,
     assignments: tuple[Assignment, ...] = (),
     where: SqlExpression | None = None,
-    records_changes: bool = True,
+    written: RewriteResult | None = None,
     selects: SelectsRows | None = None,
 ) -> RowChangeCounts:
     """Stage that rows leave the table, or that they get new values.
@@ -102,8 +102,8 @@ def change_rows(
         assignments: new values; without any the rows leave.
         where: the `SqlExpression` that selected the rows, if one did, for engines that would
             rather evaluate it again than take row indexes.
-        records_changes: whether change data is written where the table asks for it; False where
-            the caller does it.
+        written: what the caller has written and staged instead: change data, and the rows that
+            stay.
         selects: as for `Transaction.depend_on`; by default what `where` says.
 
     Raises:
@@ -118,9 +118,9 @@ def change_rows(
     is_of_rows = transaction.configuration.deletion_vectors_enabled
     transaction.depend_on(selected.reads, selects=selects if is_of_rows else None)
     touched = list(_touched_files(transaction, selected))
-    rewritten = _rewrite(
-        transaction, selected, touched, engine, assignments, where, records_changes
-    )
+    rewritten = written
+    if written is None:
+        rewritten = _rewrite(transaction, selected, touched, engine, assignments, where)
     if rewritten is not None:
         transaction.stage_written(rewritten.files)
         transaction.stage_change_files(rewritten.change_files)
@@ -233,7 +233,6 @@ def _rewrite(
     engine: Engine,
     assignments: tuple[Assignment, ...],
     where: SqlExpression | None,
-    records_changes: bool,
 ) -> RewriteResult | None:
     """The new files that the change needs; None where it needs none."""
     configuration = transaction.configuration
@@ -241,7 +240,7 @@ def _rewrite(
     if not assignments and not keeps_rest:
         # Removes, and adds with larger deletion vectors, tell readers of the feed all there is.
         return None
-    records = records_changes and configuration.change_data_feed_enabled
+    records = configuration.change_data_feed_enabled
     files = selected.files
     if not assignments and not records:
         staying = boolean_column([not each.leaves for each in touched])

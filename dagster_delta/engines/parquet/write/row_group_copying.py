@@ -55,6 +55,9 @@ PART_BYTES = 4 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Maximum uncompressed bytes of a copied row group; larger ones are split into several."""
 
+MIN_ROW_GROUP_BYTES = 1024 * 1024
+"""Row groups with fewer uncompressed bytes are joined with others."""
+
 _CODEC_NAMES = {"none": "uncompressed"}
 _VARIABLE_WIDTH = 24
 """Assumed bytes of a text or nested value."""
@@ -178,6 +181,9 @@ class RowGroupCopier:
                 continue
             if change is not None and change.num_matches(opened, group):
                 yield partial(self._change, opened, group, change, kept.get(group), reader)
+            elif _is_tiny(opened, group):
+                # Row groups of changed rows must not pile up in a file that changes often.
+                yield partial(reader.read_group, opened, group)
             elif group in kept:
                 yield partial(self._keep, opened, group, kept[group], every, reader)
             elif _is_large(opened, group):
@@ -382,6 +388,10 @@ class RowGroupCopier:
 def _is_large(opened: OpenedFile, group: int) -> bool:
     size_bytes = opened.footer.row_group(group).total_byte_size
     return bool(size_bytes > MAX_ROW_GROUP_BYTES) or opened.has_long_entries(group)
+
+
+def _is_tiny(opened: OpenedFile, group: int) -> bool:
+    return bool(opened.footer.row_group(group).total_byte_size < MIN_ROW_GROUP_BYTES)
 
 
 def _put_values(column: pa.ChunkedArray, values: pa.Array, marks: pa.BooleanArray) -> pa.Array:

@@ -9,7 +9,7 @@ Spec: Add File and Remove File; Change Data Files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,41 +24,27 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.storage import StoreLocation, open_store
 
-__all__ = ["COPIED_FILE_SCHEMA", "CopyTask", "encode_copied_files"]
+__all__ = ["COPIED_FILES_SCHEMA", "CopiedFile", "CopyTask"]
 
-COPIED_FILE_SCHEMA = "file string, matches binary"
-"""Input of a copy task, as a Spark schema: a live file as JSON, and its rows to remove."""
+COPIED_FILES_SCHEMA = "files string"
+"""Input of a copy task, as a Spark schema: `CopiedFile`s that are written together, as JSON."""
 
 
-class _CopiedFile(msgspec.Struct, frozen=True):
+class CopiedFile(msgspec.Struct, frozen=True):
+    """A data file to copy."""
+
     path: str
     size_bytes: int
     partition_values: list[tuple[str, str | None]] | None
     deletion_vector: dict[str, str | int | None] | None
     base_row_id: int | None
     default_row_commit_version: int | None
+    matches: bytes | None
+    """The rows to remove, as a serialised bitmap; None for every row."""
 
 
-_COLUMNS = list(_CopiedFile.__struct_fields__)
-
-
-def encode_copied_files(files: pa.Table, matches: Mapping[str, BitMap64]) -> pa.Table:
-    """Files and their rows to remove, as a pyarrow.Table of `COPIED_FILE_SCHEMA`.
-
-    Args:
-        files: pyarrow.Table of `LIVE_FILE_SCHEMA`.
-        matches: indexes of rows by path; every row of a file without an entry is removed.
-    """
-    rows = files.select(_COLUMNS).to_pylist()
-    bitmaps = [matches.get(each["path"]) for each in rows]
-    return pa.table(
-        {
-            "file": pa.array([msgspec.json.encode(each).decode() for each in rows], pa.string()),
-            "matches": pa.array(
-                [None if each is None else each.serialize() for each in bitmaps], pa.binary()
-            ),
-        }
-    )
+_COLUMNS = list(CopiedFile.__struct_fields__[:-1])
+_DECODER = msgspec.json.Decoder(list[CopiedFile])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +79,15 @@ class CopyTask:
     def _copy(self, batch: pa.RecordBatch) -> RewriteResult:
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
-        rows = [
-            msgspec.structs.asdict(msgspec.json.decode(each, type=_CopiedFile))
-            for each in batch.column("file").to_pylist()
+        copied = [
+            file for text in batch.column("files").to_pylist() for file in _DECODER.decode(text)
         ]
+        rows = [{name: getattr(file, name) for name in _COLUMNS} for file in copied]
         schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _COLUMNS])
         matches = {
-            row["path"]: BitMap64.deserialize(bits)
-            for row, bits in zip(rows, batch.column("matches").to_pylist(), strict=True)
-            if bits is not None
+            file.path: BitMap64.deserialize(file.matches)
+            for file in copied
+            if file.matches is not None
         }
         plan = ReadPlan(
             store=open_store(self.location.uri, self.location.options),

@@ -11,16 +11,18 @@ Spec: Add File and Remove File; Change Data Files.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.rows.remaining_rows import remaining_rows
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.changes.copied_rows import CopiedRows, copy_rows
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
 from dagster_delta.engines.spark.read.row_positions import (
@@ -39,9 +41,11 @@ from dagster_delta.engines.statements.merge_clauses import (
 )
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["merge_frames"]
@@ -71,16 +75,19 @@ class _FrameMerge:
         with CreatedFiles(self.plan.target.store) as created:
             changed = self._change(created)
             inserted = self._insert(changed)
-        table = self.plan.target.store.location.uri
+            created.add_logged(inserted.paths)
+            table = self.plan.target.store.location.uri
+            rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
+            copied = self._copy_rest(rows, (*changed.files, *inserted.files), created)
         counts = {index: count for index, count in self._counts(changed).items() if count}
-        rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
         # A match in a file that is not rewritten also prevents the insert of a source row.
         used = self.plan.target.files["path"].to_pylist() if self._inserting else rows
         return MergedRows(
-            files=(*changed.files, *inserted.files),
+            files=copied.files,
             change_files=(*changed.change_files, *inserted.change_files),
             num_inserted_rows=sum(inserted.counts.values()),
             num_changed_rows=counts,
+            num_copied_rows=copied.num_copied_rows,
             rows=rows,
             used_paths=frozenset(used),
             scanned=time.perf_counter(),
@@ -114,6 +121,15 @@ class _FrameMerge:
         if sum(written.counts.values()) > changed and not self._deletes_only:
             raise self._ambiguity(sum(written.counts.values()) - changed)
         return written
+
+    def _copy_rest(
+        self, rows: Mapping[str, BitMap64], written: tuple[AddFile, ...], created: CreatedFiles
+    ) -> CopiedRows:
+        """Write the unchanged rows of the changed files together with the written ones."""
+        rest = remaining_rows(self.plan.target, self.plan.data, rows)
+        if rest is None:
+            return CopiedRows(written)
+        return copy_rows(self.session, rest, written, created)
 
     def _insert(self, changed: WrittenChanges) -> WrittenChanges:
         if not self._inserting or len(changed.matched) == self.plan.num_source_rows:

@@ -16,19 +16,14 @@ from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,
     RowChange,
-    collect_changes,
     write_changes,
 )
-from dagster_delta.engines.spark.changes.copy_tasks import (
-    COPIED_FILE_SCHEMA,
-    CopyTask,
-    encode_copied_files,
-)
+from dagster_delta.engines.spark.changes.copied_rows import CopiedRows, copy_rows
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
@@ -37,7 +32,6 @@ from dagster_delta.protocol.features.change_data import (
     change_data_configuration,
 )
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -45,8 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["find_matches", "record_inserts", "rewrite_rows"]
-
-_MAX_COPY_TASKS = 512
 
 
 def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
@@ -101,40 +93,19 @@ class _Rewriting:
 
     def run(self) -> RewriteResult:
         rewrite = self._rewrite
-        if not rewrite.assignments:
-            left, written = WrittenChanges(), self._copy(rewrite.change_data)
-            return _result(left, written, num_changed_rows=written.counts[0])
         with CreatedFiles(self._store) as created:
+            if not rewrite.assignments:
+                copied = copy_rows(self._session, rewrite, (), created)
+                return _result(copied, (), copied.num_removed_rows)
             changed = write_changes(self._changing(), self._store)
             created.add_logged(changed.paths)
             self._check_count(changed)
-            # The rows removed from these files are recorded with their new values.
-            rest = self._copy(None) if rewrite.keeps_rest else WrittenChanges()
-        return _result(changed, rest, num_changed_rows=changed.counts[0])
-
-    def _copy(self, change_data: WriteSpec | None) -> WrittenChanges:
-        """Write the remaining rows; no expression is evaluated, so tasks read the files
-        directly.
-        """
-        rewrite, source = self._rewrite, self._rewrite.source
-        files = source.files
-        if change_data is None:
-            staying = [path in rewrite.matches for path in files["path"].to_pylist()]
-            files = files.filter(boolean_column(staying))
-        if not files.num_rows:
-            return WrittenChanges()
-        task = CopyTask(
-            source.store.location,
-            source.version,
-            source.configuration,
-            source.columns,
-            rewrite.data,
-            change_data,
-        )
-        told = encode_copied_files(files, rewrite.matches)
-        named = frame_of(self._session, told, COPIED_FILE_SCHEMA)
-        spread = named.repartition(min(files.num_rows, _MAX_COPY_TASKS))
-        return collect_changes(spread, task, self._store)
+            copied = CopiedRows(changed.files)
+            if rewrite.keeps_rest:
+                # The rows removed from these files are recorded with their new values.
+                rest = replace(rewrite, change_data=None)
+                copied = copy_rows(self._session, rest, changed.files, created)
+        return _result(copied, changed.change_files, changed.counts[0])
 
     def _changing(self) -> ChangingRows:
         rewrite = self._rewrite
@@ -181,11 +152,11 @@ class _Rewriting:
 
 
 def _result(
-    changed: WrittenChanges, rest: WrittenChanges, *, num_changed_rows: int
+    copied: CopiedRows, change_files: tuple[AddCDCFile, ...], num_changed_rows: int
 ) -> RewriteResult:
     return RewriteResult(
-        (*changed.files, *rest.files),
-        (*changed.change_files, *rest.change_files),
+        copied.files,
+        (*change_files, *copied.change_files),
         num_changed_rows,
-        rest.counts[1],
+        copied.num_copied_rows,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import RewriteResult
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergedRows
 from dagster_delta.protocol.actions import AddFile
@@ -90,7 +91,7 @@ def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine)
         transaction,
         outcome.selected,
         engine,
-        records_changes=False,
+        written=RewriteResult((), (), 0, outcome.merged.num_copied_rows),
         selects=_may_match if _changes_all_matches(outcome.clauses) else None,
     )
 
