@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +35,10 @@ class Attempt:
     step: Step
     outcomes: list[tuple[str, int | None, str]] = field(default_factory=list)
     """(outcome, version, detail); none for a process that was killed."""
+    began: float = 0.0
+    """When its first process began it, by the clock of the machine."""
+    ended: float = inf
+    """When its last process had the answer; infinite if it was killed."""
 
 
 @dataclass
@@ -73,6 +78,7 @@ def check_round(round_: Round, root: Path, archive: Path, journals: Path) -> Non
         checked.fail("versions are not contiguous", f"{latest} and {len(commits)} commits")
         return
     _check_answers(checked)
+    _check_real_time(checked)
     model = _check_versions(checked)
     if model is not None:
         _check_latest(checked, model)
@@ -84,10 +90,11 @@ def _read_journals(directory: Path) -> dict[str, Attempt]:
         for entry in Journal(path).entries():
             if "begin" in entry:
                 step = Step.from_json(entry["begin"])
-                attempts.setdefault(step.id, Attempt(step))
+                attempts.setdefault(step.id, Attempt(step, began=entry["at"])).ended = inf
             else:
-                answer = (entry["outcome"], entry["version"], entry["detail"])
-                attempts[entry["end"]].outcomes.append(answer)
+                attempt = attempts[entry["end"]]
+                attempt.outcomes.append((entry["outcome"], entry["version"], entry["detail"]))
+                attempt.ended = entry["at"]
     return attempts
 
 
@@ -137,6 +144,23 @@ def _check_answers(checked: _Round) -> None:
                 checked.fail(f"a refused {kind} is in the log: {outcome}", where)
     for step_id in versions.keys() - checked.attempts.keys():
         checked.fail("the log has a commit of no step", step_id)
+
+
+def _check_real_time(checked: _Round) -> None:
+    """No step is ordered before one that had ended when it began. With the model of each version
+    that makes the history strictly serialisable: the order of the versions explains all of it.
+    """
+    earliest, of_version = inf, 0
+    for version in reversed(range(len(checked.commits))):
+        attempt = checked.attempts.get(checked.commits[version].step_id or "")
+        if attempt is None or attempt.step.kind in MULTI_COMMIT:
+            continue
+        if attempt.began > earliest:
+            where = f"version {version} began after version {of_version} was acknowledged"
+            checked.fail("the versions contradict the order of the steps", where)
+            return
+        if attempt.ended < earliest:
+            earliest, of_version = attempt.ended, version
 
 
 def _is_allowed(kind: str, outcome: str) -> bool:

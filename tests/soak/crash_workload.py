@@ -30,6 +30,9 @@ __all__ = ["play_crash_round"]
 
 WRITERS = 3
 ROUND_S = 25.0
+CROWD = 8
+CROWD_S = 90.0
+"""Every third long round has a crowd of writers, that make some hundred steps each."""
 SHORT_ROUND_S = 9.0
 KEPT_YOUNG = 20
 """How many of the latest commits keep their modification time."""
@@ -111,13 +114,14 @@ class _Writers:
     root: Path
     directory: Path
     seed: int
+    count: int
     context: ForkServerContext = field(default_factory=preloaded_processes)
     processes: dict[int, ForkServerProcess] = field(default_factory=dict)
     incarnations: dict[int, int] = field(default_factory=dict)
 
     def keep_running(self) -> None:
         """Start what is not running."""
-        for writer in range(WRITERS):
+        for writer in range(self.count):
             process = self.processes.get(writer)
             if process is not None and process.is_alive():
                 continue
@@ -171,9 +175,11 @@ def play_crash_round(round_: Round) -> None:
     properties = _properties(round_.random)
     (directory / "properties.json").write_text(json.dumps(properties))
     DeltaTable.create(str(root), SCHEMA, properties=properties)
-    writers = _Writers(round_, root, directory, round_.random.randrange(1 << 30))
+    is_crowded = not round_.short and round_.number % 3 == 2
+    count = CROWD if is_crowded else WRITERS
+    writers = _Writers(round_, root, directory, round_.random.randrange(1 << 30), count)
     began = time.monotonic()
-    lasting = SHORT_ROUND_S if round_.short else ROUND_S
+    lasting = SHORT_ROUND_S if round_.short else CROWD_S if is_crowded else ROUND_S
     next_kill = 10
     try:
         while time.monotonic() - began < lasting:

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -48,11 +49,12 @@ class Journal:
 
     def begin(self, step: Step) -> None:
         """Record a step before anything is done for it."""
-        self._write({"begin": asdict(step)})
+        self._write({"begin": asdict(step), "at": time.monotonic()})
 
     def end(self, step: Step, outcome: str, version: int | None, detail: str = "") -> None:
         """Record what the library answered."""
-        self._write({"end": step.id, "outcome": outcome, "version": version, "detail": detail})
+        answer = {"outcome": outcome, "version": version, "detail": detail}
+        self._write({"end": step.id, "at": time.monotonic(), **answer})
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")

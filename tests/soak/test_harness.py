@@ -95,6 +95,15 @@ def test_an_exception_outside_of_the_tree_is_found(crashed: Round) -> None:
     assert "delete on a sound table: raised" in _titles(crashed)
 
 
+def test_versions_against_the_order_of_the_steps_are_found(crashed: Round) -> None:
+    path = crashed.scratch / "journals" / "writer-0.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    # The first step is said to have begun when all the others were over.
+    entries[0]["at"] = entries[-1]["at"] + 1
+    path.write_text("".join(json.dumps(each) + "\n" for each in entries))
+    assert _titles(crashed) == ["the versions contradict the order of the steps"]
+
+
 def _wait(began: Any) -> None:
     began.set()
     Event().wait()
