@@ -238,7 +238,7 @@ def _keywords(keywords: type) -> list[tuple[str, ...]]:
     ]
 
 
-def _summary(value: Any) -> str:
+def _summary(value: object) -> str:
     text = inspect.getdoc(value) or getattr(value, "description", None) or ""
     return " ".join(text.partition("\n\n")[0].split())
 

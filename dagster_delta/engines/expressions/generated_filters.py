@@ -50,7 +50,10 @@ _UNITS = ("yyyy", "MM", "dd", "HH", "mm", "ss")
 _PARTS = ("year", "month", "dayofmonth", "hour")
 
 Path: TypeAlias = tuple[str, ...]
-Bound: TypeAlias = Callable[[Any], Predicate]
+_Value: TypeAlias = Any
+"""A value of any atomic type, in Python."""
+
+Bound: TypeAlias = Callable[[_Value], Predicate]
 """Derives bounds of the generated columns from a bound of the base column."""
 
 
@@ -63,7 +66,7 @@ class _Derivation:
     at_least: Bound
     at_most: Bound
 
-    def of(self, operator: str, value: Any) -> Predicate:
+    def of(self, operator: str, value: _Value) -> Predicate:
         """The predicate that follows from `base operator value`."""
         parts: list[Predicate] = []
         if operator in ("=", "<=>", ">", ">="):
@@ -77,7 +80,7 @@ class _Derivation:
         return Or((predicate, *(IsNull(each) for each in self.generated)))
 
 
-def _loosened(value: Any, data_type: DataType, direction: int) -> Any:
+def _loosened(value: _Value, data_type: DataType, direction: int) -> _Value:
     return value + direction * _WIDEST_OFFSET if data_type == TIMESTAMP else value
 
 
@@ -214,7 +217,7 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
     assert data_type is not None  # noqa: S101  what has a known form has a type
     is_text_of_time = data_type == STRING and base.data_type != STRING
 
-    def computed(value: Any) -> Any:
+    def computed(value: _Value) -> _Value:
         if isinstance(expression.typed, Cast) and isinstance(value, dt.datetime):
             return value.date()
         values = pa.array([value], to_arrow_type(base.data_type))
@@ -223,13 +226,13 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
         found = evaluate(expression, pa.table({base.path[0]: values}))
         return found[0].as_py()
 
-    def at_least(value: Any) -> Predicate:
+    def at_least(value: _Value) -> Predicate:
         # Where a local day begins is an instant that depends on the time zone as well.
         bound = Comparison(path, ">=", _loosened(computed(value), data_type, -1), data_type)
         # A year of five digits is written with a plus, which comes before all digits.
         return Or((bound, StartsWith(path, "+"))) if is_text_of_time else bound
 
-    def at_most(value: Any) -> Predicate:
+    def at_most(value: _Value) -> Predicate:
         return Comparison(path, "<=", _loosened(computed(value), data_type, 1), data_type)
 
     return _Derivation(base, (path,), at_least, at_most)
@@ -238,10 +241,10 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
 def _by_parts(base: Column, found: Mapping[str, Path]) -> _Derivation:
     paths = tuple(found[part] for part in _PARTS if part in found)
 
-    def at_least(value: Any) -> Predicate:
+    def at_least(value: _Value) -> Predicate:
         return _lexical(paths, _numbers(value), ">")
 
-    def at_most(value: Any) -> Predicate:
+    def at_most(value: _Value) -> Predicate:
         return _lexical(paths, _numbers(value), "<")
 
     return _Derivation(base, paths, at_least, at_most)

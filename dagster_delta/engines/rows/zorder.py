@@ -104,13 +104,14 @@ class ZOrderCurve:
                 places = (places << one) | ((each >> np.uint64(bit)) & one)
         return places
 
-    def _ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> Any:
+    def _ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> NDArray[np.uint64]:
         quantiles, has_nulls = self.quantiles[index], self.has_nulls[index]
         ranks = _rank(values, quantiles) + has_nulls
         if values.null_count:
             ranks[np.from_dlpack(pc.indices_nonzero(pc.is_null(values)))] = 0
         # A column of few values is spread over all bits too; otherwise the others outweigh it.
-        return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
+        spread: NDArray[np.int64] = ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)
+        return spread.astype(np.uint64)
 
 
 def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[np.uint64]]:
@@ -154,7 +155,9 @@ def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any] | list[bytes]
     return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
 
 
-def _rank(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any] | list[bytes]) -> Any:
+def _rank(
+    values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any] | list[bytes]
+) -> NDArray[np.int64]:
     """Number of quantiles not greater than each value; undefined for nulls."""
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
@@ -163,7 +166,8 @@ def _rank(values: pa.Array | pa.ChunkedArray, quantiles: NDArray[Any] | list[byt
     if not ranks:
         return np.zeros(len(values), dtype=np.int64)
     indexes = np.from_dlpack(pc.fill_null(encoded.indices, integer_scalar(0).cast(pa.int32())))
-    return np.asarray(ranks, dtype=np.int64)[indexes]
+    found: NDArray[np.int64] = np.asarray(ranks, dtype=np.int64)[indexes]
+    return found
 
 
 def _is_text(data_type: pa.DataType) -> bool:

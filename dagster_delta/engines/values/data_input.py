@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -68,14 +68,18 @@ def _conversion(data: object) -> str:
     return ""
 
 
-def _from_pyarrow(data: Any) -> pa.RecordBatchReader | None:
+_Foreign: TypeAlias = Any
+"""A value of a library that may not be installed, known by its methods."""
+
+
+def _from_pyarrow(data: _Foreign) -> pa.RecordBatchReader | None:
     """The rows of a Dataset or a Scanner, found by their methods: the module is slow to load."""
     if hasattr(data, "scanner"):
         data = data.scanner()
     return data.to_reader() if hasattr(data, "to_reader") else None
 
 
-def _from_stream(data: Any) -> pa.RecordBatchReader:
+def _from_stream(data: _Foreign) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid as error:
@@ -92,14 +96,14 @@ def _from_stream(data: Any) -> pa.RecordBatchReader:
         ) from error
 
 
-def _odd_columns(data: Any) -> str:
+def _odd_columns(data: _Foreign) -> str:
     """The columns of a polars frame that hold 128-bit integers, at any depth."""
     types = getattr(data, "schema", {})
     found = [str(name) for name in types if "Int128" in str(types[name])]
     return f" in column {', '.join(found)}" if found else ""
 
 
-def _from_pandas(data: Any) -> pa.RecordBatchReader | None:
+def _from_pandas(data: _Foreign) -> pa.RecordBatchReader | None:
     if not hasattr(data, "columns"):
         return None
     named = [name for name in data.index.names if name is not None]
@@ -159,7 +163,7 @@ def _check_polars_types(schema: pl.Schema) -> None:
             )
 
 
-def _from_polars(data: Any) -> pa.RecordBatchReader | None:
+def _from_polars(data: _Foreign) -> pa.RecordBatchReader | None:
     if hasattr(data, "collect_schema"):
         _check_polars_types(data.collect_schema())
     # Only a LazyFrame is collected.
@@ -174,7 +178,7 @@ def _from_polars(data: Any) -> pa.RecordBatchReader | None:
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _from_duckdb(data: Any) -> pa.RecordBatchReader | None:
+def _from_duckdb(data: _Foreign) -> pa.RecordBatchReader | None:
     """The rows of a relation, computed while they are read."""
     if not hasattr(data, "to_arrow_reader"):
         return None

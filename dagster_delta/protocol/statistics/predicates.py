@@ -150,21 +150,25 @@ class Outcomes:
         return pc.invert(pc.or_(self.false, self.null))
 
 
+Truth: TypeAlias = Any
+"""Booleans for many files in the form of a logic: a `pa.BooleanArray`, or a column of Spark."""
+
+
 class Logic(Protocol):
     """How truth values of many files are combined."""
 
-    yes: Any
+    yes: Truth
     """True of every file."""
-    no: Any
+    no: Truth
     """False of every file."""
 
-    def both(self, left: Any, right: Any) -> Any:
+    def both(self, left: Truth, right: Truth) -> Truth:
         """Where both are true."""
 
-    def either(self, left: Any, right: Any) -> Any:
+    def either(self, left: Truth, right: Truth) -> Truth:
         """Where one is true."""
 
-    def negated(self, value: Any) -> Any:
+    def negated(self, value: Truth) -> Truth:
         """Where it is false."""
 
 
@@ -172,11 +176,11 @@ class Bounds(Protocol):
     """Bounds on one column, as truth values of the logic. A value that may be true is true."""
 
     @property
-    def may_hold_null(self) -> Any:
+    def may_hold_null(self) -> Truth:
         """False if no row is null."""
 
     @property
-    def may_hold_value(self) -> Any:
+    def may_hold_value(self) -> Truth:
         """False if every row is null."""
 
     @property
@@ -189,10 +193,12 @@ class Bounds(Protocol):
         None if nothing is known.
         """
 
-    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+    def membership(
+        self, values: Sequence[object], data_type: DataType
+    ) -> tuple[Truth, Truth] | None:
         """Where values may be in a list, and where they may be outside it; None as above."""
 
-    def prefix(self, prefix: str) -> tuple[Any, Any]:
+    def prefix(self, prefix: str) -> tuple[Truth, Truth]:
         """Where strings may begin with a prefix, and where they may not."""
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
 __all__ = [
     "BATCH_BYTES",
@@ -138,7 +139,7 @@ def _width(column: pq.ColumnSchema) -> float:
     return _WIDTHS.get(column.physical_type, _DEFAULT_WIDTH)
 
 
-def _value_bytes(column: pa.Array) -> Any:
+def _value_bytes(column: pa.Array) -> NDArray[Any]:
     """The bytes of the value of each row, as an array of numpy."""
     lengths = pc.binary_length(column.dictionary).cast(pa.int64())
     return np.from_dlpack(pc.fill_null(lengths.take(column.indices), 0))

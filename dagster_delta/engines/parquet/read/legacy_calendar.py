@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -125,8 +125,9 @@ def _moved_times(times: pa.Array, *, zone: str) -> pa.Array:
     return pc.add(numbers, pa.array(shift)).cast(times.type)
 
 
-def _filled(numbers: pa.Array) -> Any:
-    return pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+def _filled(numbers: pa.Array) -> NDArray[np.int64]:
+    filled: NDArray[np.int64] = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    return filled
 
 
 def _day_shift(days: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,14 +138,15 @@ def _day_shift(days: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(days < _FIRST_GREGORIAN_DAY, shift, 0)
 
 
-def _instants(local_us: NDArray[np.int64], zone: str) -> Any:
+def _instants(local_us: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
     """Local times of a zone, by the offsets that it had, as microseconds since the epoch."""
     fixed = _fixed_offset_us(zone)
     if fixed is not None:
         return local_us - fixed
     local = pa.array(local_us).cast(pa.timestamp("us"))
     instants = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
-    return instants.cast(pa.int64()).to_numpy()
+    found: NDArray[np.int64] = instants.cast(pa.int64()).to_numpy()
+    return found
 
 
 @cache
