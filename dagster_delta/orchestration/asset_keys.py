@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 
-__all__ = ["asset_key_of"]
+__all__ = ["AssetReference", "asset_key_of"]
+
+AssetReference: TypeAlias = (
+    AssetKey | AssetSpec | AssetsDefinition | SourceAsset | str | Sequence[str]
+)
+"""An asset, or its key in any form."""
 
 
-def asset_key_of(asset: Any) -> AssetKey:
+def asset_key_of(asset: AssetReference) -> AssetKey:
     """The key of an asset, of its spec, or of a value that Dagster converts to a key."""
     if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
         return asset.key

@@ -23,7 +23,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -57,9 +57,13 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.read.scan import Scan
+
+if TYPE_CHECKING:
+    from dagster_delta.orchestration.asset_keys import AssetReference
 
 __all__ = ["FULL_REFRESH_TAG", "ChangeFeedConfig", "delta_change_feed_asset"]
 
@@ -87,20 +91,20 @@ class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
 
 
 def delta_change_feed_asset(
-    upstream: Any,
+    upstream: AssetReference,
     *,
     keys: str | Sequence[str] = (),
     mode: ChangeFeedMode = "merge",
     returns: Returns = "changes",
     table: str | None = None,
-    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
     columns: Sequence[str] | None = None,
     upstream_partition_expr: str | Mapping[str, str] | None = None,
     on_gap: OnGap = "refresh",
     lineage: bool = True,
     io_manager_key: str = "io_manager",
     **asset_options: Any,
-) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
     """A decorator for an asset that is updated incrementally from the changes of another table.
 
     The function has a parameter `changes`, whose annotation selects its type: `pa.Table`,
@@ -152,7 +156,7 @@ def delta_change_feed_asset(
         )
     source = _Source(upstream, table, storage_options, columns, upstream_partition_expr, lineage)
 
-    def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
+    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
         asset = _IncrementalAsset(
             function, source, key_names, mode, returns, on_gap, io_manager_key
         )
@@ -165,9 +169,9 @@ def delta_change_feed_asset(
 class _Source:
     """The upstream table, as it was declared."""
 
-    asset: Any
+    asset: AssetReference
     table: str | None
-    storage_options: StorageOptions | Mapping[str, Any] | None
+    storage_options: StorageOptions | Mapping[str, object] | None
     columns: Sequence[str] | None
     partition_expr: str | Mapping[str, str] | None
     lineage: bool
@@ -185,7 +189,7 @@ class _IncrementalAsset:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         source: _Source,
         keys: tuple[str, ...],
         mode: ChangeFeedMode,
@@ -286,7 +290,7 @@ class _IncrementalAsset:
         del compute.__wrapped__
         return compute
 
-    def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> Any:
+    def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> object:
         manager = self._manager(context)
         given = arguments.pop(_INPUT, None)
         upstream = self._source.open() if given is None else given
@@ -323,7 +327,7 @@ class _IncrementalAsset:
         return self._applied(consumption, result)
 
     def _applied(
-        self, consumption: Consumption, rows: Any, *, tells_lineage: bool = False
+        self, consumption: Consumption, rows: object, *, tells_lineage: bool = False
     ) -> AppliedChanges:
         source = self._source
         by_name = source.lineage and not tells_lineage
@@ -332,7 +336,7 @@ class _IncrementalAsset:
             consumption, rows, self._mode, self._keys, self._returns, upstream_key
         )
 
-    def _refuse_none(self, rows: Any) -> None:
+    def _refuse_none(self, rows: object) -> None:
         if rows is None:
             raise InvalidArgument(
                 f"{self._function.__name__} is an incremental asset and returned None: return "
@@ -341,10 +345,10 @@ class _IncrementalAsset:
 
     def _load(
         self, consumption: Consumption, manager: DeltaIOManager, upstream: Scan, consumer: Consumer
-    ) -> tuple[Consumption, Any]:
+    ) -> tuple[Consumption, object]:
         load_type = _load_type(self._hints.get(_INPUT, Any), manager.default_load_type)
 
-        def read(changes: UpstreamChanges) -> Any:
+        def read(changes: UpstreamChanges) -> object:
             if load_type is None:
                 return changes
             return load_type.load(TableInput(None, changes, lambda: manager.spark_session))
@@ -410,7 +414,7 @@ class _IncrementalAsset:
         return select
 
 
-def _load_type(hint: Any, default: str | None) -> TypeHandler[Any] | None:
+def _load_type(hint: object, default: str | None) -> TypeHandler[Any] | None:
     """The handler that loads changes; None for `UpstreamChanges` itself."""
     if hint is UpstreamChanges:
         return None
@@ -430,7 +434,7 @@ def _metadata(context: dg.AssetExecutionContext) -> Mapping[str, Any]:
     return metadata
 
 
-def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _type_hints(function: Callable[..., object]) -> dict[str, object]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except NameError:
@@ -445,7 +449,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     """Report which changes were read; this replaces the metadata of the opened input."""
     changes = consumption.changes
-    facts: dict[str, Any] = {
+    facts: RawMetadata = {
         "table": changes.snapshot.store.location.uri,
         "table_id": changes.snapshot.metadata.id,
         "version": changes.to_version,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from dagster import ConfigurableResource, get_dagster_logger
@@ -28,6 +28,7 @@ from dagster_delta.orchestration.storage_options import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from dagster_delta.protocol.schema import StructType
@@ -335,7 +336,7 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
 
     def create(
         self,
-        schema: StructType | Any,
+        schema: StructType | pa.Schema,
         *,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,

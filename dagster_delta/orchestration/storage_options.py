@@ -81,7 +81,7 @@ class StorageOptions(KnownFieldsOnly, Config):
     option_names: ClassVar[dict[str, str]] = {}
     """Field name to the name of the storage option, if they differ."""
 
-    def to_options(self) -> dict[str, Any]:
+    def to_options(self) -> dict[str, object]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
 
         Raises:
@@ -146,7 +146,7 @@ class S3StorageOptions(StorageOptions):
         "so tables are read-only; probe: find out before the first commit.",
     )
 
-    def to_options(self) -> dict[str, Any]:
+    def to_options(self) -> dict[str, object]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
         options = super().to_options()
         if options["conditional_put"] == "probe":
@@ -180,7 +180,7 @@ class GcsStorageOptions(StorageOptions):
         default=None, repr=False, description="Endpoint URL, if not Google's."
     )
 
-    def to_options(self) -> dict[str, Any]:
+    def to_options(self) -> dict[str, object]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
 
         Raises:
@@ -192,7 +192,7 @@ class GcsStorageOptions(StorageOptions):
         return options
 
 
-def _parse_key(text: str) -> dict[str, Any]:
+def _parse_key(text: str) -> dict[str, object]:
     key = None
     with suppress(json.JSONDecodeError):
         key = json.loads(text)
@@ -251,7 +251,7 @@ AnyStorageOptions: TypeAlias = (
 )
 
 
-def plain_options(options: StorageOptions | Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_options(options: StorageOptions | Mapping[str, object] | None) -> dict[str, object]:
     """The storage options that `DeltaTable` takes, for definitions that are not resources.
 
     Environment variables are resolved here. The options hold the secrets in plain text.

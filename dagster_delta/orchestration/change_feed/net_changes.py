@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLU
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
 __all__ = ["ACTION_COLUMN", "DELETE", "UPSERT", "net_changes", "net_changes_of_frame"]
@@ -30,7 +31,7 @@ _MAX_EXAMPLES = 5
 _RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
 
 
-def net_changes(changes: Any, keys: Sequence[str], *, asset: str) -> Any:
+def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
     """One row per key: its last row, with its action in `ACTION_COLUMN`.
 
     A row that was deleted and inserted again in one version exists; a row that was only deleted is
@@ -115,7 +116,7 @@ def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> 
     return tuple(by_name[each.casefold()] for each in keys)
 
 
-def _ranks(changes: Any, asset: str) -> Any:
+def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:
     """A numpy array that orders changes in time; odd if the row exists afterwards."""
     types = changes[CHANGE_TYPE_COLUMN].cast(pa.string())
     came = pc.is_in(types, value_set=pa.array(_CAME))
@@ -126,10 +127,11 @@ def _ranks(changes: Any, asset: str) -> Any:
             f"the rows that {asset} returned do not all say what they are: _change_type is one of "
             f"{', '.join((*_CAME, *_LEFT))}, and _commit_version a number"
         )
-    return versions.to_numpy() * 2 + came.to_numpy().astype(np.int64)
+    ranks: NDArray[np.int64] = versions.to_numpy() * 2 + came.to_numpy().astype(np.int64)
+    return ranks
 
 
-def _refuse_ambiguous(ranked: Any, last: Any, keys: Sequence[str], asset: str) -> None:
+def _refuse_ambiguous(ranked: pa.Table, last: pa.Table, keys: Sequence[str], asset: str) -> None:
     counted = ranked.group_by([*keys, _RANK]).aggregate([([], "count_all")])
     came = pc.equal(pc.bit_wise_and(counted[_RANK], 1), 1)
     several = counted.filter(pc.and_(came, pc.greater(counted["count_all"], 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -125,7 +125,7 @@ class UpstreamChanges(RowFrames):
             return None
         return Snapshot.load(self.snapshot.store, version=min(starts) - 1)
 
-    def to_batches(self) -> Any:
+    def to_batches(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`.
 
         Raises:
@@ -156,11 +156,11 @@ class UpstreamChanges(RowFrames):
     def _scan(self) -> Scan:
         return Scan(self.snapshot, self.columns, self._where)
 
-    def _changed_rows(self) -> Iterator[Any]:
+    def _changed_rows(self) -> Iterator[pa.RecordBatch]:
         for each in self._feeds:
             yield from each.to_batches()
 
-    def _every_row(self, schema: Any) -> Iterator[Any]:
+    def _every_row(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         version = pa.scalar(self.to_version, pa.int64())
         at = pa.scalar(self.snapshot.timestamp_ms * 1000, schema.field(-1).type)
         for batch in self._scan().to_batches():

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
-from dagster_delta.orchestration.asset_keys import asset_key_of
+from dagster_delta.orchestration.asset_keys import AssetReference, asset_key_of
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
+    NewRows,
     check_freshness,
     check_generated_columns,
     check_health,
@@ -27,10 +28,13 @@ from dagster_delta.orchestration.checks.table_checks import (
     spell_age,
 )
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.schema import StructType
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["delta_asset_checks"]
@@ -47,15 +51,15 @@ checked."""
 
 
 def delta_asset_checks(
-    asset: Any,
+    asset: AssetReference,
     *,
     table: str | None = None,
-    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
     constraints: bool = True,
     unique: str | Sequence[str] | None = None,
     row_count: tuple[int | None, int | None] | None = None,
     freshness: dt.timedelta | None = None,
-    schema: Any = None,
+    schema: "StructType | pa.Schema | None" = None,
     allow_more_columns: bool = False,
     health: Mapping[str, float] | None = None,
     all_rows: bool = False,
@@ -155,7 +159,7 @@ class _Table:
     key: dg.AssetKey
     asset: Any
     uri: str | None
-    storage_options: StorageOptions | Mapping[str, Any] | None
+    storage_options: StorageOptions | Mapping[str, object] | None
     io_manager_key: str
 
     def __post_init__(self) -> None:
@@ -184,10 +188,10 @@ class _Table:
             )
         return snapshot
 
-    def _metadata(self) -> Mapping[str, Any]:
+    def _metadata(self) -> Mapping[str, object]:
         if isinstance(self.asset, dg.AssetSpec):
             return self.asset.metadata
-        metadata: Mapping[str, Any] = self.asset.metadata_by_key[self.key]
+        metadata: Mapping[str, object] = self.asset.metadata_by_key[self.key]
         return metadata
 
 
@@ -197,7 +201,7 @@ def _rules(
     unique: str | Sequence[str] | None,
     row_count: tuple[int | None, int | None] | None,
     freshness: dt.timedelta | None,
-    schema: Any,
+    schema: "StructType | pa.Schema | None",
     allow_more_columns: bool,
     health: Mapping[str, float] | None,
     all_rows: bool,
@@ -239,7 +243,7 @@ def _rules(
 
 
 def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
-    def on_new_rows(check: Any) -> CheckOfVersion:
+    def on_new_rows(check: Callable[[NewRows], Finding]) -> CheckOfVersion:
         return lambda snapshot, last: check(rows_since(snapshot, None if all_rows else last))
 
     return {
@@ -268,7 +272,7 @@ def _result(
     finding: Finding | str,
     severity: dg.AssetCheckSeverity,
 ) -> dg.AssetCheckResult:
-    metadata: dict[str, Any] = {_VERSION_KEY: snapshot.version, _ID_KEY: snapshot.metadata.id}
+    metadata: RawMetadata = {_VERSION_KEY: snapshot.version, _ID_KEY: snapshot.metadata.id}
     if isinstance(finding, str):
         return dg.AssetCheckResult(
             passed=False,
@@ -306,7 +310,9 @@ def _passed_at(
     return version if isinstance(version, int) else None
 
 
-def _last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Any:
+def _last_evaluation(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey
+) -> dg.AssetCheckEvaluation | None:
     # The latest record is of the running evaluation itself, which has no result yet.
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=_HISTORY)
     for record in history:
@@ -316,7 +322,7 @@ def _last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Any
     return None
 
 
-def _as_schema(schema: Any) -> StructType:
+def _as_schema(schema: "StructType | pa.Schema") -> StructType:
     if isinstance(schema, StructType):
         return schema
     from dagster_delta.protocol.values.arrow_schema import from_arrow_schema

@@ -21,6 +21,7 @@ from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.scratch_directory import scratch_directory
@@ -68,9 +69,9 @@ class Finding:
 
     passed: bool
     description: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, RawMetadataValue] = field(default_factory=dict)
     """Figures, by the name that the UI shows after `delta/`."""
-    examples: tuple[Mapping[str, Any], ...] = ()
+    examples: tuple[Mapping[str, object], ...] = ()
     """A few rows that violate the rule."""
 
 
@@ -89,7 +90,7 @@ class NewRows:
         """Description of these rows."""
         return "all rows" if self.since is None else f"rows since version {self.since}"
 
-    def batches(self, where: str, columns: Sequence[str] | None = None) -> Any:
+    def batches(self, where: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
         from dagster_delta.engines import embedded_engine
 
@@ -198,10 +199,10 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     )
 
 
-def _noting(rows: Any, failures: list[DeltaError]) -> Any:
+def _noting(rows: pa.RecordBatchReader, failures: list[DeltaError]) -> pa.RecordBatchReader:
     """The `pyarrow.RecordBatchReader`, which records the error that ends it."""
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from rows
         except DeltaError as error:
@@ -331,7 +332,7 @@ def check_health_measures(names: Iterable[str]) -> None:
 
 def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
     counts: dict[str, int] = {}
-    examples: list[Mapping[str, Any]] = []
+    examples: list[Mapping[str, object]] = []
     for each in constraints:
         broken = f"NOT coalesce(({each.sql}), false)"
         count = sum(batch.num_rows for batch in rows.batches(broken, ()))
@@ -349,8 +350,8 @@ def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
     )
 
 
-def _first_rows(batches: Iterable[Any], count: int) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
+def _first_rows(batches: Iterable[pa.RecordBatch], count: int) -> list[Mapping[str, object]]:
+    found: list[Mapping[str, object]] = []
     for batch in batches:
         found += batch.slice(0, count - len(found)).to_pylist()
         if len(found) >= count:

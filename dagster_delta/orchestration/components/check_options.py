@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -104,7 +104,7 @@ def build_checks(
     )
 
 
-def _schema(columns: dict[str, str]) -> Any:
+def _schema(columns: dict[str, str]) -> StructType | None:
     if not columns:
         return None
     return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))

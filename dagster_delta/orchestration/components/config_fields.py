@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cache
+from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import dagster as dg
@@ -46,7 +47,10 @@ def documented(
 
 
 def documented_texts(
-    description: str, model_field_type: Any, *, examples: list[Any] | None = None
+    description: str,
+    model_field_type: type | UnionType,
+    *,
+    examples: list[Any] | None = None,
 ) -> dg.Resolver:
     """As `documented`, for an attribute of strings: number-like values are strings too.
 
@@ -97,12 +101,12 @@ _StorageModel: Any = Annotated[
 ]
 
 
-def _resolve_storage(context: dg.ResolutionContext, value: Any) -> StorageOptions | None:
+def _resolve_storage(context: dg.ResolutionContext, value: object) -> StorageOptions | None:
     plain = _rendered(context, value)
     return _STORAGE.validate_python(plain) if isinstance(plain, Mapping) else plain
 
 
-def _resolve_maintenance(context: dg.ResolutionContext, value: Any) -> DeltaMaintenanceConfig:
+def _resolve_maintenance(context: dg.ResolutionContext, value: object) -> DeltaMaintenanceConfig:
     plain = _rendered(context, value)
     return DeltaMaintenanceConfig(**plain) if isinstance(plain, Mapping) else plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
@@ -193,7 +193,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
         self, options: SensorOptions, tables: dict[dg.AssetKey, DiscoveredTable]
     ) -> dg.Definitions:
         keys = {each.uri: key for key, each in tables.items()}
-        further: dict[str, Any] = {} if self.observe else {"asset_key": keys.__getitem__}
+        further: dict[str, object] = {} if self.observe else {"asset_key": keys.__getitem__}
         sensor = build_sensor(
             options, tables=list(keys), storage_options=self.storage_options, **further
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -82,7 +83,7 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
         Raises:
             InvalidArgument: the attributes are inconsistent.
         """
-        further: dict[str, Any] = {}
+        further: dict[str, object] = {}
         if self.root is not None:
             further = {"root": self.root, "discover_every_seconds": self.discover_every_seconds}
         if (key := self._asset_key()) is not None:
@@ -95,7 +96,7 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
         )
         return dg.Definitions(sensors=[sensor])
 
-    def _asset_key(self) -> Any:
+    def _asset_key(self) -> dg.AssetKey | Callable[[str], dg.AssetKey] | None:
         prefix, root = self.asset_key_prefix, self.root
         if prefix is None:
             return self.asset_key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import dagster as dg
@@ -16,6 +17,7 @@ from dagster_delta.orchestration.components.config_fields import (
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
     observable_delta_asset,
@@ -140,7 +142,7 @@ def table_asset(
     *,
     storage_options: StorageField,
     description: str | None,
-    metadata: dict[str, Any],
+    metadata: Mapping[str, RawMetadataValue],
 ) -> dg.AssetsDefinition | dg.AssetSpec:
     """The asset of a table.
 

@@ -12,6 +12,7 @@ from typing import Any
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from dagster_delta.errors import DeltaError
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.storage import open_store
 from dagster_delta.table.table_discovery import find_tables
 
@@ -43,7 +44,7 @@ class DiscoveredTable:
     """Empty if the table could not be opened."""
     partition_columns: tuple[str, ...] = ()
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> RawMetadata:
         """Metadata for the definition of its asset."""
         if not self.columns:
             return {}
@@ -79,7 +80,7 @@ class Discovery:
         return cls(plain["root"], tuple(_table(each) for each in plain["tables"]))
 
 
-def discover_tables(root: str, storage_options: Mapping[str, Any]) -> Discovery:
+def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
     """The tables at or below a root.
 
     A table that cannot be opened is included, without its columns; the log says why.
@@ -97,7 +98,7 @@ def discover_tables(root: str, storage_options: Mapping[str, Any]) -> Discovery:
     return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
 
 
-def _describe(uri: str, storage_options: Mapping[str, Any]) -> DiscoveredTable:
+def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTable:
     from dagster_delta.table.delta_table import DeltaTable
 
     try:

@@ -73,7 +73,7 @@ class DeltaMaintenanceScaffolder(dg.Scaffolder[MaintenanceParams]):
     def scaffold(self, request: dg.ScaffoldRequest[MaintenanceParams]) -> None:
         """Write the declaration, including the switch that makes VACUUM delete files."""
         params = request.params
-        attributes: dict[str, Any] = {"name": params.name}
+        attributes: dict[str, object] = {"name": params.name}
         if params.cron is not None:
             attributes["cron_schedule"] = params.cron
         attributes["tables"] = {params.uri.rstrip("/").rsplit("/", 1)[-1]: params.uri}
@@ -114,5 +114,5 @@ def _folder(request: dg.ScaffoldRequest[Any]) -> str:
     return path.parent.name if request.append else path.name
 
 
-def _write(request: dg.ScaffoldRequest[Any], attributes: dict[str, Any]) -> None:
+def _write(request: dg.ScaffoldRequest[Any], attributes: dict[str, object]) -> None:
     dg.scaffold_component(request, attributes)

@@ -214,11 +214,11 @@ class InputOptions:
 
 
 def read_asset_options(
-    metadata: Mapping[str, Any],
+    metadata: Mapping[str, object],
     defaults: AssetOptions,
     *,
     asset: str | None,
-    runtime: Mapping[str, Any] | None = None,
+    runtime: Mapping[str, object] | None = None,
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults of the IO manager.
 
@@ -264,7 +264,7 @@ def read_asset_options(
 
 def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
     merge = reader.read("merge", _MERGE, default)
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         "predicate": reader.read("merge_predicate", TEXT, None),
         "merge_operations_config": reader.read("merge_operations", _MERGE_OPERATIONS, None),
     }
@@ -275,7 +275,7 @@ def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
 
 
 def read_input_options(
-    metadata: Mapping[str, Any], defaults: InputOptions, *, asset: str
+    metadata: Mapping[str, object], defaults: InputOptions, *, asset: str
 ) -> InputOptions:
     """The options of one input.
 
@@ -299,7 +299,7 @@ def read_input_options(
 
 
 def _options(
-    metadata: Mapping[str, Any], known: Mapping[str, str], owner: str
+    metadata: Mapping[str, object], known: Mapping[str, str], owner: str
 ) -> dict[str, tuple[str, Any]]:
     """Option name to (the key it came from, its plain value)."""
     found: dict[str, tuple[str, Any]] = {}
@@ -322,7 +322,7 @@ def _options(
 
 
 def _check_plain_keys(
-    metadata: Mapping[str, Any],
+    metadata: Mapping[str, object],
     known: Mapping[str, str],
     foreign: Mapping[str, str],
     found: Mapping[str, object],
@@ -385,7 +385,7 @@ def note_foreign_key(key: str, owner: str) -> None:
     )
 
 
-def _runtime_options(metadata: Mapping[str, Any], owner: str) -> dict[str, tuple[str, Any]]:
+def _runtime_options(metadata: Mapping[str, object], owner: str) -> dict[str, tuple[str, Any]]:
     known = {key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in ASSET_KEYS}
     found = _options(known, ASSET_KEYS, owner)
     for option, (key, _) in found.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dagster import TableColumnLineage
 
@@ -52,7 +52,7 @@ class AssetWrite:
     name: str
     """Of the asset, for messages."""
     uri: str
-    storage_options: Mapping[str, Any] = field(repr=False)
+    storage_options: Mapping[str, object] = field(repr=False)
     options: AssetOptions
     selection: PartitionSelection | None
     """The Dagster partitions of the run; None if the asset has none."""
@@ -98,7 +98,7 @@ class WrittenAsset:
     """Columns of the table that the rows lack, so that they are null in the written rows."""
 
 
-def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
+def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     """Write the rows of an asset as one commit, or skip it if there is nothing to write.
 
     Raises:
@@ -291,7 +291,7 @@ def _snapshot(table: DeltaTable) -> Snapshot | None:
         return None
 
 
-def _read_once(data: Any) -> Any:
+def _read_once(data: object) -> object:
     """A value whose schema can be read without reading its rows twice."""
     if type(data).__module__.startswith("pyspark."):
         return data
@@ -342,7 +342,7 @@ def _partition_by(
 def _commit(
     write: AssetWrite,
     table: DeltaTable,
-    data: Any,
+    data: object,
     predicate: str | None,
     partition_by: tuple[str, ...] | None,
 ) -> CommitResult:
@@ -380,7 +380,7 @@ def _commit(
 def _merge(
     write: AssetWrite,
     table: DeltaTable,
-    data: Any,
+    data: object,
     source: StructType,
     partition_by: tuple[str, ...] | None,
 ) -> CommitResult:

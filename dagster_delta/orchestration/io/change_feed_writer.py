@@ -31,6 +31,7 @@ from dagster_delta.orchestration.io.merge_config import (
 from dagster_delta.orchestration.partitions.predicates import quote_column
 
 if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["AppliedChanges", "ChangeFeedMode", "Returns", "consumption_metadata", "write_changes"]
@@ -48,7 +49,7 @@ class AppliedChanges:
     """The output of an incremental asset for its IO manager."""
 
     consumption: Consumption
-    rows: Any
+    rows: object
     """The value that its function returned; None if it was not called, because nothing had
     changed."""
     mode: ChangeFeedMode
@@ -101,7 +102,7 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     return _added(_merging(write, applied, rows), rows)
 
 
-def _added(write: AssetWrite, rows: Any) -> WrittenAsset:
+def _added(write: AssetWrite, rows: object) -> WrittenAsset:
     """The write that adds the rows to the existing ones."""
     try:
         return write_asset(write, rows)
@@ -153,7 +154,7 @@ def _check_keys(write: AssetWrite, applied: AppliedChanges) -> None:
         )
 
 
-def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
+def _anew(write: AssetWrite, rows: object) -> WrittenAsset:
     """The write that replaces all rows."""
     try:
         return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
@@ -199,7 +200,7 @@ def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:
     )
 
 
-def _latest(table: Any, write: AssetWrite) -> Snapshot:
+def _latest(table: DeltaTable, write: AssetWrite) -> Snapshot:
     try:
         snapshot: Snapshot = table.snapshot()
     except TableNotFound as error:
@@ -210,7 +211,7 @@ def _latest(table: Any, write: AssetWrite) -> Snapshot:
     return snapshot
 
 
-def _is_spark(rows: Any) -> bool:
+def _is_spark(rows: object) -> bool:
     return type(rows).__module__.startswith("pyspark.")
 
 
@@ -242,7 +243,7 @@ def _growing(options: AssetOptions) -> AssetOptions:
     return replace(options, schema_mode="merge")
 
 
-def _merging(write: AssetWrite, applied: AppliedChanges, rows: Any) -> AssetWrite:
+def _merging(write: AssetWrite, applied: AppliedChanges, rows: object) -> AssetWrite:
     """The write as a merge by the keys: changes delete and upsert, rows upsert."""
     from dagster_delta.engines import engine_for
 

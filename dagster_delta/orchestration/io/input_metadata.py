@@ -15,6 +15,7 @@ from dagster import InputContext, MetadataValue
 
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import annotation_of
+from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
@@ -31,7 +32,7 @@ _OPENED_ONLY = frozenset({"delta_table", "snapshot", "scan"})
 _MAX_WHERE_CHARACTERS = 1_000
 
 
-def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[str, Any]:
+def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMetadata:
     """Facts about an input, from data that is already read.
 
     Args:
@@ -40,7 +41,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[st
         value: that the asset or op receives.
     """
     snapshot = scan.snapshot
-    facts: dict[str, Any] = {
+    facts: RawMetadata = {
         "table": snapshot.store.location.uri,
         "version": snapshot.version,
         "loaded_as": annotation_of(handler),
@@ -61,7 +62,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[st
     return facts
 
 
-def log_input_metadata(context: InputContext, facts: Mapping[str, Any]) -> None:
+def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataValue]) -> None:
     """Add the facts about an input to the metadata of the running step; outside a step, do nothing.
 
     Args:

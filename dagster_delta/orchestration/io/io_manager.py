@@ -252,7 +252,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             )
         if written.other_properties:
             context.log.warning(_unset_properties(name, written))
-        further = spark_work.metadata
+        further: Mapping[str, object] = spark_work.metadata
         if isinstance(obj, AppliedChanges):
             further = {**consumption_metadata(obj.consumption), **further}
         name = ".".join(filter(None, options.table_path(*_identity(context))))
@@ -310,7 +310,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """The handlers of additional load types and return types; a subclass returns its own."""
         return ()
 
-    def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
+    def table_of(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> Snapshot | None:
         """The latest version of the table of an asset that is stored here; None if it does not
         exist yet.
 
@@ -335,7 +335,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """The Spark session that loads inputs, started if there is none."""
         return self._session()
 
-    def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+    def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> str:
         """Location of the table of an asset.
 
         Args:
@@ -348,7 +348,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         options = self.asset_options(asset_key, metadata)
         return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
 
-    def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+    def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> str:
         """`schema.table` of the table of an asset, or only its name if the schema is empty.
 
         Args:
@@ -362,7 +362,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         path = options.table_path(asset_key, asset_key.to_user_string())
         return ".".join(filter(None, path))
 
-    def asset_options(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> AssetOptions:
+    def asset_options(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
         """How an asset is stored: its metadata over the configuration.
 
         Args:

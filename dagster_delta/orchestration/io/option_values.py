@@ -34,15 +34,15 @@ class ValueKind(Generic[T]):
     """The kind of values that an option accepts."""
 
     expected: str
-    parse: Callable[[Any], T | None]
+    parse: Callable[[object], T | None]
     """The option's value, or None if it does not fit."""
 
 
-def one_of(choices: Any) -> ValueKind[Any]:
+def one_of(choices: object) -> ValueKind[Any]:
     """The kind of an option that accepts the texts of a `Literal`."""
     allowed: tuple[str, ...] = get_args(choices)
 
-    def parse(value: Any) -> str | None:
+    def parse(value: object) -> str | None:
         # Enumerations of earlier integrations (`WriteMode.append`) are strings underneath.
         text = getattr(value, "value", value)
         return str(text) if text in allowed else None
@@ -50,13 +50,13 @@ def one_of(choices: Any) -> ValueKind[Any]:
     return ValueKind(f"one of {', '.join(allowed)}", parse)
 
 
-def _parse_version(value: Any) -> int | None:
+def _parse_version(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     return int(value) if str(value).isdecimal() else None
 
 
-def _parse_names(value: Any) -> tuple[str, ...] | None:
+def _parse_names(value: object) -> tuple[str, ...] | None:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Sequence) and all(isinstance(each, str) for each in value):
@@ -64,14 +64,14 @@ def _parse_names(value: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _parse_asset_keys(value: Any) -> tuple[str, ...] | None:
+def _parse_asset_keys(value: object) -> tuple[str, ...] | None:
     keys = [value] if isinstance(value, str | AssetKey) else value
     if not isinstance(keys, Sequence) or not all(isinstance(key, str | AssetKey) for key in keys):
         return None
     return tuple(key.to_user_string() if isinstance(key, AssetKey) else key for key in keys)
 
 
-def _parse_expression(value: Any) -> str | Mapping[str, str] | None:
+def _parse_expression(value: object) -> str | Mapping[str, str] | None:
     if isinstance(value, str):
         return value or None
     if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
@@ -79,7 +79,7 @@ def _parse_expression(value: Any) -> str | Mapping[str, str] | None:
     return None
 
 
-def _parse_string_mapping(value: Any) -> Mapping[str, str] | None:
+def _parse_string_mapping(value: object) -> Mapping[str, str] | None:
     if not isinstance(value, Mapping):
         return None
     # Table properties are strings, and their booleans are lower case.
@@ -108,7 +108,7 @@ EXPRESSION: ValueKind[str | Mapping[str, str] | None] = ValueKind(
 )
 
 
-def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
+def _parse_commit_properties(value: object) -> Mapping[str, str] | None:
     # Objects of earlier integrations have the value as an attribute.
     plain = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
     if plain is None or set(plain) - {"custom_metadata"}:
@@ -116,7 +116,7 @@ def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
     return _parse_string_mapping(plain.get("custom_metadata") or {})
 
 
-def _parse_writer_properties(value: Any) -> Mapping[str, str] | None:
+def _parse_writer_properties(value: object) -> Mapping[str, str] | None:
     if not isinstance(value, Mapping) or set(value) - {"compression"}:
         return None
     codec = value.get("compression")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +31,7 @@ class PartitionFrames:
 
     asset: str
     """Name of the asset, for messages."""
-    frames: Mapping[str, Any]
+    frames: Mapping[str, object]
     """The rows of each partition, in any form that can be written; None if the partition does not
     change."""
     select: Callable[[Sequence[str]], PartitionSelection]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagster import (
     AssetExecutionContext,
@@ -137,7 +136,7 @@ def set_data_version(asset_key: AssetKey, version: int) -> None:
 
 
 def add_partition_metadata(
-    asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, Any]]
+    asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, object]]
 ) -> None:
     """Add metadata to the materialisation of single partitions of the asset.
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.orchestration.asset_keys import asset_key_of
+from dagster_delta.orchestration.asset_keys import AssetReference, asset_key_of
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.column_lineage import (
     REGISTERED,
     UpstreamColumns,
     sql_column_lineage,
 )
+from dagster_delta.orchestration.metadata_values import RawMetadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
@@ -27,7 +28,7 @@ __all__ = ["delta_sql_asset"]
 def delta_sql_asset(
     name: str,
     sql: str,
-    upstream: Mapping[str, Any],
+    upstream: Mapping[str, AssetReference],
     *,
     engine: Literal["arrow", "spark"] = "arrow",
     memory_limit: str = "2GB",
@@ -119,7 +120,7 @@ def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:
     compute.__annotations__ = dict.fromkeys(tables, input_type)
 
 
-def _shown(query: str) -> dict[str, Any]:
+def _shown(query: str) -> RawMetadata:
     return {"delta/query": dg.MetadataValue.md(f"```sql\n{query}\n```")}
 
 
@@ -167,7 +168,7 @@ def _lineage(
     columns: Mapping[str, Sequence[str]],
     result: Sequence[str],
     dialect: Literal["spark", "duckdb"],
-) -> dict[str, Any]:
+) -> RawMetadata:
     tables = {table: UpstreamColumns(key, columns[table]) for table, key in keys.items()}
     try:
         lineage = sql_column_lineage(query, tables, result, dialect=dialect)

@@ -115,12 +115,14 @@ class _TableType(TypeHandler[Any]):
 
     supported_types: tuple[str, ...] = ()
 
-    def __init__(self, name: str, supported_type: str, load: Callable[[TableInput], Any]) -> None:
+    def __init__(
+        self, name: str, supported_type: str, load: Callable[[TableInput], object]
+    ) -> None:
         self.name = name
         self.supported_types = (supported_type,)
         self._load = load
 
-    def load(self, table_input: TableInput) -> Any:
+    def load(self, table_input: TableInput) -> object:
         package = self.supported_types[0].partition(".")[0]
         try:
             return self._load(table_input)
@@ -146,7 +148,7 @@ class _FramesByPartition(TypeHandler[dict[str, Any]]):
         self._frames = frames
         self.supported_types = (f"dict[str, {annotation_of(frames)}]",)
 
-    def load(self, table_input: TableInput) -> dict[str, Any]:
+    def load(self, table_input: TableInput) -> dict[str, object]:
         if table_input.scans_by_partition is None:
             raise InvalidArgument(
                 f"the annotation {self.supported_types[0]} is for one value per partition key, and "
@@ -176,7 +178,7 @@ methods are called."""
 
 
 def type_handler_of(
-    annotation: Any,
+    annotation: object,
     default: str | None,
     *,
     name: str,
@@ -232,7 +234,9 @@ def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
     return (*found, *TABLE_TYPES)
 
 
-def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[Any]]) -> Any:
+def rows_to_write(
+    value: object, annotation: object, handlers: Sequence[TypeHandler[Any]]
+) -> object:
     """The rows that an asset returned, in a form that can be written; for `dict[str, T]` by key.
 
     Args:
@@ -260,7 +264,7 @@ def annotation_of(handler: TypeHandler[Any]) -> str:
     return _spelled(handler.supported_types[0])
 
 
-def takes_none(annotation: Any) -> bool:
+def takes_none(annotation: object) -> bool:
     """Whether an annotation is `T | None`: a missing table is loaded as None.
 
     Args:
@@ -271,7 +275,7 @@ def takes_none(annotation: Any) -> bool:
     return type(None) in get_args(annotation)
 
 
-def without_none(annotation: Any) -> Any:
+def without_none(annotation: object) -> object:
     """`T` of `T | None`; any other annotation unchanged."""
     if get_origin(annotation) in {Union, types.UnionType}:
         rest = [part for part in get_args(annotation) if part is not type(None)]
@@ -294,7 +298,7 @@ def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandle
     )
 
 
-def _frame_of(annotation: Any) -> Any:
+def _frame_of(annotation: object) -> object:
     """`T` of `dict[str, T]` and `dict[str, T | None]`; None for other annotations."""
     if get_origin(annotation) is not dict or get_args(annotation)[0] is not str:
         return None
@@ -315,7 +319,7 @@ def _spelled(supported: object) -> str:
     return str(supported)
 
 
-def _is_type(annotation: Any, supported: object) -> bool:
+def _is_type(annotation: object, supported: object) -> bool:
     """Whether an annotation is a supported type. Dagster gives `typing.List[T]` for `list[T]`."""
     if isinstance(supported, str):
         return _qualified(annotation) == supported
@@ -339,7 +343,7 @@ def _is_instance(value: object, supported: object) -> bool:
     )
 
 
-def _qualified(annotation: Any) -> str:
+def _qualified(annotation: object) -> str:
     """`package.ClassName`: classes are defined in submodules that users do not name."""
     package = getattr(annotation, "__module__", "").partition(".")[0]
     return f"{package}.{getattr(annotation, '__name__', '')}"

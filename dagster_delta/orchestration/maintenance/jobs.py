@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import dagster as dg
 from pydantic import Field, create_model
+from pydantic.fields import FieldInfo
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.config import (
@@ -37,6 +38,7 @@ from dagster_delta.orchestration.maintenance.steps import (
     restore_step,
     vacuum_step,
 )
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata
@@ -66,7 +68,7 @@ class MaintenanceJobOptions(TypedDict, total=False):
     """Selection among the assets."""
     tables: Mapping[str, str]
     """Tables that are not assets, by name, with their locations."""
-    storage_options: StorageOptions | Mapping[str, Any]
+    storage_options: StorageOptions | Mapping[str, object]
     """Storage options for `tables`, and for assets with a `dagster/uri`."""
     spark: str
     """Key of the SparkSessionResource, for the engine `spark`. Default: the session of the
@@ -291,7 +293,7 @@ def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
 def _job(
     graph: dg.GraphDefinition,
     name: str,
-    mapping: Any,
+    mapping: dg.ConfigMapping,
     options: MaintenanceJobOptions,
     described: str,
 ) -> dg.JobDefinition:
@@ -328,7 +330,7 @@ def _mapping(
     return dg.config_mapping(mapping)
 
 
-def _with_default(field: Any, default: object) -> Any:
+def _with_default(field: FieldInfo, default: object) -> Any:
     return Field(default=default, description=field.description)
 
 
@@ -387,7 +389,10 @@ def _maintenance_op(
 
 
 def _run_steps(
-    table: Any, config: DeltaMaintenanceConfig, log: Any, info: Mapping[str, object]
+    table: "DeltaTable",
+    config: DeltaMaintenanceConfig,
+    log: dg.DagsterLogManager,
+    info: Mapping[str, object],
 ) -> list[StepReport]:
     reports = []
     if config.optimize.enabled:
@@ -405,7 +410,7 @@ def _materialised(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
     table: "DeltaTable",
-    metadata: Mapping[str, Any],
+    metadata: Mapping[str, RawMetadataValue],
 ) -> dg.AssetMaterialization:
     assert maintained.asset_key is not None  # noqa: S101  set by the caller
     snapshot = table.snapshot()

@@ -67,12 +67,12 @@ class MaintainedTable:
     name: str
     """Its name in the job: the asset key as `a/b`, or a name given by the user."""
     asset_key: AssetKey | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    metadata: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Definition metadata of the asset."""
     io_manager_key: str | None = None
     """Resource that gives the location of the asset; None if `uri` is set."""
     uri: str | None = None
-    storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
+    storage_options: StorageOptions | Mapping[str, object] | None = field(default=None, repr=False)
     allow_column_changes: bool = False
     """Whether online column changes may begin, if no resource decides it."""
 
@@ -81,7 +81,7 @@ class MaintainedTable:
         """Name of the step that maintains it."""
         return "".join(each if each.isalnum() else "_" for each in self.name)
 
-    def open(self, resources: Any) -> DeltaTable | None:
+    def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialised.
 
         Args:
@@ -102,7 +102,7 @@ class MaintainedTable:
                 raise
             return None
 
-    def table_name(self, resources: Any) -> str | None:
+    def table_name(self, resources: object) -> str | None:
         """`schema.table` in the layout of the IO manager; None if the table is given by location.
 
         Args:
@@ -115,7 +115,7 @@ class MaintainedTable:
             return None
         return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
 
-    def start_spark(self, resources: Any, key: str | None) -> None:
+    def start_spark(self, resources: object, key: str | None) -> None:
         """Start the Spark session for the table, if it does not run yet.
 
         Args:
@@ -135,7 +135,7 @@ class MaintainedTable:
         # Reading the property starts the session.
         _ = owner.spark_session
 
-    def _manager(self, resources: Any) -> DeltaIOManager:
+    def _manager(self, resources: object) -> DeltaIOManager:
         manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
         if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(
@@ -144,7 +144,7 @@ class MaintainedTable:
             )
         return manager
 
-    def _locate(self, resources: Any) -> tuple[str, dict[str, Any], bool]:
+    def _locate(self, resources: object) -> tuple[str, dict[str, object], bool]:
         """Location, storage options, and whether columns may change their type online."""
         if self.uri is not None or self.asset_key is None:
             options = plain_options(self.storage_options)
@@ -158,7 +158,7 @@ def maintained_tables(
     assets: Iterable[Asset],
     selection: AssetSelection | None,
     tables: Mapping[str, str],
-    storage_options: StorageOptions | Mapping[str, Any] | None,
+    storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job.
 
@@ -255,7 +255,7 @@ def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset
 
 
 def _of_asset(
-    asset: Asset, storage_options: StorageOptions | Mapping[str, Any] | None
+    asset: Asset, storage_options: StorageOptions | Mapping[str, object] | None
 ) -> Iterable[MaintainedTable]:
     if isinstance(asset, AssetsDefinition):
         for spec in asset.specs:
@@ -269,9 +269,9 @@ def _of_asset(
 
 def _of_key(
     key: AssetKey,
-    metadata: Mapping[str, Any],
+    metadata: Mapping[str, object],
     io_manager_key: str | None,
-    storage_options: StorageOptions | Mapping[str, Any] | None,
+    storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> MaintainedTable:
     plain = {
         name: each.value if isinstance(each, MetadataValue) else each

@@ -6,7 +6,7 @@ They store no output; their results are in the run's log and metadata.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -32,6 +32,7 @@ from dagster_delta.orchestration.maintenance.steps import (
     vacuum_step,
     warn_of_damage,
 )
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def maintain(
     table: "DeltaTable",
     name: str,
     work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
-) -> dict[str, Any]:
+) -> RawMetadata:
     """Do some work on a table. Returns its metadata, which is also added to the step.
 
     Args:

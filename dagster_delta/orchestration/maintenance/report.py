@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster import MetadataValue
 
 from dagster_delta.orchestration.maintenance.steps import StepReport, health_metadata, spell_bytes
+from dagster_delta.orchestration.metadata_values import RawMetadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.maintenance.health import TableHealth
@@ -17,7 +18,7 @@ __all__ = ["maintenance_markdown", "maintenance_metadata"]
 
 def maintenance_metadata(
     uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]
-) -> dict[str, Any]:
+) -> RawMetadata:
     """The effect of one run on one table, as metadata: the shape after it, and a report.
 
     Args:
@@ -26,7 +27,7 @@ def maintenance_metadata(
         after: shape of the table after the run.
         reports: what was done, in order.
     """
-    metadata: dict[str, Any] = {
+    metadata: RawMetadata = {
         "delta/report": MetadataValue.md(maintenance_markdown(uri, before, after, reports)),
         "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
         **health_metadata(after),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dagster import MetadataValue
 
@@ -17,6 +17,7 @@ from dagster_delta.orchestration.maintenance.config import (
     RestoreConfig,
     VacuumConfig,
 )
+from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.table.write.clustering import table_clustering
 
@@ -59,7 +60,7 @@ class StepReport:
     operation: str
     summary: str
     """One sentence."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, RawMetadataValue] = field(default_factory=dict)
 
 
 def optimize_step(
@@ -207,7 +208,10 @@ def clone_step(
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
-    facts = {"delta/cloned_version": source.version, "delta/clone_target": config.target}
+    facts: RawMetadata = {
+        "delta/cloned_version": source.version,
+        "delta/clone_target": config.target,
+    }
     size = f"{source.num_files} files, {spell_bytes(source.size_bytes)}"
     if config.dry_run:
         summary = f"would be a {kind} clone of version {source.version} ({size}): {config.target}"
@@ -268,14 +272,14 @@ def restore_step(
     return StepReport("RESTORE", summary, {**facts, **numbers})
 
 
-def health_metadata(health: TableHealth, prefix: str = "delta/") -> dict[str, Any]:
+def health_metadata(health: TableHealth, prefix: str = "delta/") -> RawMetadata:
     """The facts about a table's shape, as metadata.
 
     Args:
         health: the facts.
         prefix: of every key.
     """
-    facts: dict[str, Any] = {
+    facts: RawMetadata = {
         "version": health.version,
         "live_files": health.num_files,
         "size_bytes": health.size_bytes,

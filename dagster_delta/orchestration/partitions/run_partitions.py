@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagster import InputContext, OutputContext
 
@@ -27,7 +26,7 @@ class RunPartitions:
     context: OutputContext | InputContext
     partition_expr: str | Mapping[str, str] | None
     asset: str
-    metadata_keys: Mapping[str, Any]
+    metadata_keys: Mapping[str, object]
 
     def selection(self) -> PartitionSelection | None:
         """The partitions being written or read, or None if the asset has none.

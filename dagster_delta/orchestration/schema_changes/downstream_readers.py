@@ -35,7 +35,7 @@ def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefiniti
 
 
 def downstream_readers(
-    instance: DagsterInstance, assets: Iterable[Any], key: AssetKey, columns: Sequence[str]
+    instance: DagsterInstance, assets: Iterable[object], key: AssetKey, columns: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """The assets that read some columns of an asset, or columns that were computed from them.
 
@@ -74,7 +74,7 @@ def downstream_readers(
     return {reader: tuple(sorted(read)) for reader, read in found.items()}
 
 
-def _specs(assets: Iterable[Any]) -> Iterator[AssetSpec]:
+def _specs(assets: Iterable[object]) -> Iterator[AssetSpec]:
     for asset in assets:
         if isinstance(asset, AssetsDefinition):
             yield from asset.specs

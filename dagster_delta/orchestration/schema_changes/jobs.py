@@ -11,7 +11,7 @@ materialisation.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import dagster as dg
 
@@ -26,6 +26,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     named_tables,
     plain_config,
 )
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,
 )
@@ -130,7 +131,7 @@ def _change(
     config: DeltaSchemaChangeConfig,
     chosen: MaintainedTable,
     table: "DeltaTable",
-    assets: tuple[Any, ...],
+    assets: tuple[object, ...],
 ) -> None:
     facts = RunFacts(
         chosen.name, (), context.run_id, context.run_id, context.job_name, context.op.name
@@ -150,7 +151,7 @@ def _change(
 
 def _metadata(
     table: "DeltaTable", report: ChangeReport, readers: Mapping[str, tuple[str, ...]]
-) -> dict[str, Any]:
+) -> RawMetadata:
     uri = table.uri
     lines = [report.markdown]
     if readers:

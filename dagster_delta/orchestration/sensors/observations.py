@@ -15,6 +15,7 @@ import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
 from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.sensors.table_changes import commit_facts, data_version
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
@@ -45,10 +46,10 @@ def observable_delta_asset(
     key: dg.AssetKey | str | Sequence[str],
     table: str,
     *,
-    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
     description: str | None = None,
     group_name: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, RawMetadataValue] | None = None,
     tags: Mapping[str, str] | None = None,
     owners: Sequence[str] | None = None,
     kinds: Collection[str] = (),
@@ -113,7 +114,7 @@ def delta_asset_spec(
     key: dg.AssetKey,
     table: str,
     *,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, RawMetadataValue] | None = None,
     kinds: Collection[str] = (),
     **looks: Any,
 ) -> dg.AssetSpec:

@@ -39,7 +39,7 @@ class DeltaSensorOptions(TypedDict, total=False):
     """How often to look for new tables below the root, in seconds; 300 by default. Local
     directories are walked; on object stores, every name below the root is listed.
     """
-    storage_options: StorageOptions | Mapping[str, Any]
+    storage_options: StorageOptions | Mapping[str, object]
     """Storage options."""
     target: Any
     """What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a target, the

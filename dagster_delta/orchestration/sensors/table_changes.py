@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dagster import (
     AssetKey,
@@ -13,6 +13,7 @@ from dagster import (
     Config,
     DataVersion,
     MetadataValue,
+    RunConfig,
     RunRequest,
 )
 from pydantic import Field
@@ -120,7 +121,9 @@ class TableChanges:
             to_version=self.to_version,
         )
 
-    def run_request(self, run_config: Any, tags: dict[str, str]) -> RunRequest:
+    def run_request(
+        self, run_config: RunConfig | Mapping[str, object] | None, tags: dict[str, str]
+    ) -> RunRequest:
         """The request for the run."""
         return RunRequest(
             run_key=self.run_key,

@@ -43,7 +43,7 @@ class Watch:
     tables: tuple[str, ...]
     root: str | None
     """Root below which to find tables, instead of `tables`."""
-    storage_options: Callable[[], Mapping[str, Any]]
+    storage_options: Callable[[], Mapping[str, object]]
     rules: CommitRules
     requests_runs: bool
     mapping: PartitionMapping | None

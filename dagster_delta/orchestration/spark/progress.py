@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from dagster import MetadataValue
 
 from dagster_delta.engines import is_spark_frame
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.spark.plan import physical_plan
 from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 
@@ -49,7 +50,7 @@ class _Watch(Protocol):
     def line(self) -> str | None:
         """Progress of Spark; None if it is idle."""
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> RawMetadata:
         """Totals of the work."""
 
     def close(self) -> None:
@@ -60,7 +61,7 @@ class _Watch(Protocol):
 class SparkWork:
     """Work of Spark for one step; empty without a session."""
 
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: RawMetadata = field(default_factory=dict)
     """For the metadata of the output, after the work."""
 
 
@@ -133,7 +134,7 @@ def _session(data: object) -> SparkSession | None:
     return cast("SparkSession", data) if is_session else None
 
 
-def _history_link(session: SparkSession) -> dict[str, Any]:
+def _history_link(session: SparkSession) -> RawMetadata:
     """URL of the application after its process has ended, if known."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -195,7 +196,7 @@ class _NoWatch:
     def line(self) -> str | None:
         return None
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> RawMetadata:
         return {}
 
     def close(self) -> None:
@@ -248,7 +249,7 @@ class _ClassicWatch:
     def _ids_of_group(self) -> list[int]:
         return list(self._context.statusTracker().getJobIdsForGroup(self._group))
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> RawMetadata:
         from py4j.protocol import Py4JError
 
         try:
@@ -257,9 +258,9 @@ class _ClassicWatch:
             # The rows are committed: do not fail if the session was stopped since.
             return {}
 
-    def _metadata(self) -> dict[str, Any]:
+    def _metadata(self) -> RawMetadata:
         stages = self._stages()
-        found: dict[str, Any] = {
+        found: RawMetadata = {
             "spark/application_id": self._context.applicationId,
             "spark/jobs": len(self._job_ids()),
             "spark/stages": len(stages),
@@ -314,7 +315,7 @@ class _ConnectWatch:
         ]
         return f"{self._running} tasks running; {'; '.join(parts)}" if parts else None
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> RawMetadata:
         # Work that ended between two reports is missing, so every sum could be too low.
         return {}
 
