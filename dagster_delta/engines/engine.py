@@ -118,10 +118,10 @@ class Engine(Protocol):
             SchemaMismatch: a column has a type that no Delta type holds.
         """
 
-    def schema_of(self, data: Any) -> StructType:
+    def schema_of(self, data: Any) -> StructType:  # noqa: ANN401
         """The logical schema of a value to write."""
 
-    def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
+    def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:  # noqa: ANN401
         """Write rows as data files under the table root.
 
         Columns are matched by name (case-insensitively), missing ones are filled as in the spec or
@@ -212,7 +212,7 @@ class Engine(Protocol):
                 deleted if possible.
         """
 
-    def merge_source(self, data: Any, directory: str, *, store: ObjectStore) -> MergeSource:
+    def merge_source(self, data: Any, directory: str, *, store: ObjectStore) -> MergeSource:  # noqa: ANN401
         """The source of a MERGE: read once, as a second read could give other rows.
 
         Args:

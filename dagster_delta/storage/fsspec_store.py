@@ -208,7 +208,7 @@ class _OpenedObject:
     def closed(self) -> bool:
         return bool(self._file.closed)
 
-    def read(self, size: int = -1) -> Any:
+    def read(self, size: int = -1) -> Any:  # noqa: ANN401
         with self._requests():
             return self._file.read(size)
 

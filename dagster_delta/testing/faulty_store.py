@@ -213,10 +213,10 @@ class _WatchedFile:
     def closed(self) -> bool:
         return bool(self._file.closed)
 
-    def read(self, size: int = -1) -> Any:
+    def read(self, size: int = -1) -> Any:  # noqa: ANN401
         return self._run(lambda: self._file.read(size if size >= 0 else None))
 
-    def write(self, data: bytes | pa.Buffer) -> Any:
+    def write(self, data: bytes | pa.Buffer) -> Any:  # noqa: ANN401
         return self._run(lambda: self._file.write(data))
 
     def seek(self, offset: int, whence: int = 0) -> int:

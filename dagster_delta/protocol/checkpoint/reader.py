@@ -482,7 +482,7 @@ def _take_table_action(found: TableActions, kind: str, action: object) -> None:
             found.sidecars.append(msgspec.convert(action, SidecarFile))
 
 
-def _plain(value: Any, data_type: pa.DataType) -> Any:
+def _plain(value: Any, data_type: pa.DataType) -> Any:  # noqa: ANN401
     # Arrow spells a map as a list of pairs, and a missing field as None.
     if isinstance(value, dict):
         return {

@@ -128,7 +128,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
         ) from None
 
 
-def _parse(spelled: Any) -> object:
+def _parse(spelled: Any) -> object:  # noqa: ANN401
     data_type, text = data_type_from_json(spelled["type"]), spelled["value"]
     if not isinstance(text, str):
         raise TypeError("values stand as text")

@@ -211,7 +211,7 @@ def serialize_partition_value(
         ) from error
 
 
-def _serialize(value: Any, data_type: DataType) -> str:
+def _serialize(value: Any, data_type: DataType) -> str:  # noqa: ANN401
     match data_type:
         case DecimalType(precision, scale):
             return _serialize_decimal(value, precision, scale)

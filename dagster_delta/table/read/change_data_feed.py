@@ -157,7 +157,7 @@ class ChangeDataFeed(RowFrames):
             files = self._matching(predicate)
             return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
-    def _matching(self, predicate: Any) -> ChangedFiles:
+    def _matching(self, predicate: Any) -> ChangedFiles:  # noqa: ANN401
         if self.where is None:
             return self._files
         return self._files.matching(self.where, predicate)

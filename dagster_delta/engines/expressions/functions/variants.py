@@ -90,7 +90,7 @@ def _try_parse_json(texts: pa.Array) -> pa.Array:
     return pa.array([_tried(each) for each in texts.to_pylist()], VARIANT_STORAGE)
 
 
-def _tried(text: str | None) -> Any:
+def _tried(text: str | None) -> Any:  # noqa: ANN401
     try:
         return variants_from_json([text])[0].as_py()
     except InvalidArgument as error:

@@ -312,7 +312,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     tree[path[-1]] = value
 
 
-def _comparable(leaf: _Leaf, raw: Any) -> Any:
+def _comparable(leaf: _Leaf, raw: Any) -> Any:  # noqa: ANN401
     """A raw bound in a form that sorts as its value does; raw bytes of a decimal do not."""
     if isinstance(leaf.data_type, DecimalType) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)

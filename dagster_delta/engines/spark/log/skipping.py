@@ -404,7 +404,7 @@ def _ascending(values: Sequence[Any]) -> list[Any]:
     return sorted(set(values))
 
 
-def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:
+def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:  # noqa: ANN401
     """A value of a predicate in the form in which values compare."""
     name = _name(data_type)
     if isinstance(data_type, DecimalType):
