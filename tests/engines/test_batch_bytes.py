@@ -14,6 +14,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.parquet.read import batch_sizes, data_file_reader
+from tests.families import family
 
 ROWS = 60_000
 LONG = "x" * 20_000
@@ -47,7 +48,7 @@ OPERATIONS = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", family(OPERATIONS, "filtered scan", "merge"))
 def test_operation_over_one_long_value_in_many_rows_takes_little_memory(
     tmp_path: Path, operation: str
 ) -> None:

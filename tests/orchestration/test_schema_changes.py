@@ -387,6 +387,7 @@ def test_a_config_without_sense_is_refused(
         run(filled, config)
 
 
+@pytest.mark.exhaustive
 def test_readers_are_found_among_all_assets_of_the_code_location(tmp_path: Path) -> None:
     root, home = tmp_path / "lake", tmp_path / "home"
     home.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from dagster_delta import DeltaTable
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from tests.families import family
 from tests.golden.answers import QUERIES, query_id, rows_of, table_path
+from tests.reference.changed_tables import for_few_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.delta_spark
+pytestmark = [pytest.mark.delta_spark, pytest.mark.usefixtures("sparing")]
 
 FEED = "'delta.enableChangeDataFeed' = 'true'"
 VECTORS = "'delta.enableDeletionVectors' = 'true'"
@@ -29,6 +31,13 @@ KINDS = {
     "mapped by id": ("", f"{FEED}, 'delta.columnMapping.mode' = 'id'"),
     "timed in commit": ("", f"{FEED}, 'delta.enableInCommitTimestamps' = 'true'"),
 }
+
+
+@pytest.fixture
+def sparing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark does for these tables what they need, and no more."""
+    with for_few_rows(request.getfixturevalue("spark")):
+        yield
 
 
 def theirs(session: SparkSession, uri: str, start: int, end: int | None = None) -> pa.Table:
