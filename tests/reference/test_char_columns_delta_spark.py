@@ -57,6 +57,7 @@ def table(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.exhaustive
 def test_texts_are_filled_up_at_every_depth(
     delta_spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
@@ -108,7 +109,7 @@ WHERES = [
 ONLY_SPARK = ["c BETWEEN 'ab' AND 'ab'", "c = 'abcdefgh'", "c = concat('a', 'b')", "c > p"]
 
 
-@pytest.mark.parametrize("where", family(WHERES + ONLY_SPARK, *(WHERES + ONLY_SPARK)[::4]))
+@pytest.mark.parametrize("where", family(WHERES + ONLY_SPARK, *(WHERES + ONLY_SPARK)[::8]))
 def test_filters_find_what_they_find_in_delta_spark(
     delta_spark: SparkSession, table: DeltaTable, where: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_filters_find_what_they_find_in_delta_spark(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_changes_find_and_keep_the_rows(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
@@ -159,6 +161,7 @@ def test_changes_find_and_keep_the_rows(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_merges_compare_as_filters_do(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
@@ -172,6 +175,7 @@ def test_merges_compare_as_filters_do(
     assert sorted(ids) == [3, 4, 40]
 
 
+@pytest.mark.exhaustive
 def test_files_that_arrow_reads_on_executors_are_filled_up_too(
     delta_spark: SparkSession, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +184,7 @@ def test_files_that_arrow_reads_on_executors_are_filled_up_too(
     assert sorted(row.id for row in rows.where("d = 'ab'").collect()) == [1]
 
 
+@pytest.mark.exhaustive
 def test_a_constraint_holds_for_what_it_holds_for_in_delta_spark(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -198,6 +203,7 @@ def test_a_constraint_holds_for_what_it_holds_for_in_delta_spark(
     assert read_by_delta_spark(delta_spark, uri).num_rows == 2
 
 
+@pytest.mark.exhaustive
 def test_a_copy_of_the_rows_keeps_the_declared_lengths(
     delta_spark: SparkSession, table: DeltaTable, tmp_path: Path
 ) -> None:

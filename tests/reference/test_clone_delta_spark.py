@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from dagster_delta import DeltaTable
+from tests.families import family
 from tests.reference.test_deltalake import read_by_deltalake
 from tests.reference.test_maintenance_delta_spark import fingerprint, readings
 
@@ -56,7 +57,9 @@ def native(table: DeltaTable, session: SparkSession) -> tuple[int, int]:
     return fingerprint(table.refresh().scan().to_spark(session).toArrow())
 
 
-@pytest.mark.parametrize(("shape", "deep"), [("tracked_vectors", False), ("mapped", True)])
+@pytest.mark.parametrize(
+    ("shape", "deep"), family([("tracked_vectors", False), ("mapped", True)], ("mapped", True))
+)
 def test_our_clones_are_read_and_written_by_delta_spark(
     delta_spark: SparkSession, sources: dict[str, str], tmp_path: Path, shape: str, deep: bool
 ) -> None:
@@ -81,7 +84,10 @@ def test_our_clones_are_read_and_written_by_delta_spark(
     assert readings(delta_spark, uri) == {before}
 
 
-@pytest.mark.parametrize(("shape", "engine"), [("tracked_vectors", "spark"), ("mapped", "arrow")])
+@pytest.mark.parametrize(
+    ("shape", "engine"),
+    family([("tracked_vectors", "spark"), ("mapped", "arrow")], ("mapped", "arrow")),
+)
 def test_clones_of_delta_spark_are_read_and_written_by_us(
     delta_spark: SparkSession,
     sources: dict[str, str],

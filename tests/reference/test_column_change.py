@@ -30,6 +30,7 @@ def rows_of(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_delta_spark_writes_throughout_and_reads_what_a_change_leaves(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
@@ -83,6 +84,7 @@ def test_delta_spark_writes_throughout_and_reads_what_a_change_leaves(
     assert rows_of(delta_spark, uri)[-1] == (3000, 3001, 0)
 
 
+@pytest.mark.exhaustive
 def test_rows_keep_their_ids_as_delta_spark_counts_them(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_delta_spark_reads_a_change_in_a_struct_and_in_an_array(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_delta_spark_goes_on_with_what_a_statement_changed_and_renamed(
     delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
 ) -> None:

@@ -64,6 +64,7 @@ def check_numbers(rows: list[tuple[Any, ...]], count: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_we_write_the_table_of_delta_spark_and_it_goes_on(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
@@ -114,6 +115,7 @@ def test_delta_spark_writes_the_table_of_ours_and_we_go_on(
     assert table.snapshot().scan(["size"], where="id = 10").to_arrow()["size"].to_pylist() == [4]
 
 
+@pytest.mark.exhaustive
 def test_an_update_and_a_merge_leave_what_those_of_delta_spark_leave(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -145,6 +147,7 @@ def test_an_update_and_a_merge_leave_what_those_of_delta_spark_leave(
     check_numbers(mine, 4)
 
 
+@pytest.mark.exhaustive
 def test_tasks_number_rows_without_meeting_or_passing_the_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -166,6 +169,7 @@ def test_tasks_number_rows_without_meeting_or_passing_the_end(
     assert table.version() == 0
 
 
+@pytest.mark.exhaustive
 def test_what_only_spark_computes_is_computed_by_spark(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -187,6 +191,7 @@ def test_what_only_spark_computes_is_computed_by_spark(
     )
 
 
+@pytest.mark.exhaustive
 def test_the_keyword_default_means_what_it_means_to_delta_spark(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

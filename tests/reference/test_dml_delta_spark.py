@@ -95,7 +95,7 @@ def _statement(sql: str) -> Any:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("shape", family(SHAPES, "partitioned_vectors", "mapped_by_name"))
+@pytest.mark.parametrize("shape", family(SHAPES, "mapped_vectors"))
 def test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:
@@ -108,9 +108,8 @@ def test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "shape", family(["partitioned", "partitioned_vectors"], "partitioned_vectors")
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("shape", ["partitioned", "partitioned_vectors"])
 def test_without_a_change_data_feed_the_rows_are_the_same(
     shape: str,
     engine: str,
@@ -139,7 +138,7 @@ def test_without_a_change_data_feed_the_rows_are_the_same(
             ("vectors", "arrow"),
             ("mapped_vectors", "spark"),
         ],
-        ("partitioned", "arrow"),
+        ("mapped_vectors", "spark"),
     ),
 )
 def test_delta_spark_goes_on_where_we_left_off(

@@ -115,6 +115,7 @@ def test_days_and_times_are_those_that_delta_spark_reads(
         "d IS NULL",
     ],
 )
+@pytest.mark.exhaustive
 def test_filters_find_the_rows_that_they_find_on_spark(
     delta_spark: SparkSession, tmp_path: Path, where: str
 ) -> None:
@@ -130,6 +131,7 @@ def test_filters_find_the_rows_that_they_find_on_spark(
     assert [row.id for row in ours.collect()] == ids
 
 
+@pytest.mark.exhaustive
 def test_rewritten_rows_keep_their_days(delta_spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "old")
     write_legacy(delta_spark, uri, "INT96", "America/Los_Angeles")
@@ -191,6 +193,7 @@ def test_files_of_spark_2_are_known_by_their_version(
     assert is_moved == (version == "2.4.8")
 
 
+@pytest.mark.exhaustive
 def test_columns_that_stay_are_not_copied_from_a_file_of_another_calendar(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,6 @@ def originals(
             ("mapped", "compacted"),
             ("mapped", "z_ordered_on_spark"),
         ],
-        ("partitioned_vectors", "on_spark"),
         ("mapped", "z_ordered_on_spark"),
     ),
 )
@@ -234,6 +233,7 @@ def aged_log(spark: SparkSession, uri: str, properties: str) -> None:
         "'delta.checkpointInterval' = '3', 'delta.checkpointPolicy' = 'v2'",
     ],
 )
+@pytest.mark.exhaustive
 def test_the_log_is_cut_where_delta_spark_cuts_it(
     delta_spark: SparkSession, tmp_path: Path, properties: str
 ) -> None:

@@ -142,8 +142,7 @@ def sources(delta_spark: SparkSession) -> dict[int, pa.Table]:
     ("shape", "feed"),
     family(
         [("plain", False), ("vectors", False), *((shape, True) for shape in SHAPES)],
-        ("partitioned", True),
-        ("vectors", False),
+        ("mapped_vectors", True),
     ),
 )
 def test_every_merge_gives_the_rows_that_delta_spark_gives(
@@ -198,7 +197,9 @@ def _compare_commits(session: SparkSession, uri: str, reference: ChangedTable) -
             assert mine.operationMetrics[count] == theirs.operationMetrics[count], (mine, count)
 
 
-@pytest.mark.parametrize(("shape", "engine"), [("plain", "spark"), ("vectors", "arrow")])
+@pytest.mark.parametrize(
+    ("shape", "engine"), family([("plain", "spark"), ("vectors", "arrow")], ("plain", "spark"))
+)
 def test_what_delta_spark_finds_ambiguous_so_do_we(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:

@@ -86,7 +86,6 @@ def _statement(source: str, sql: str) -> Any:
             ("mapped_vectors", "spark"),
         ],
         ("mapped_vectors", "arrow"),
-        ("mapped_vectors", "spark"),
     ),
 )
 def test_a_merge_adds_the_columns_that_delta_spark_adds(
@@ -116,6 +115,7 @@ def _spelled(uri: str) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.exhaustive
 def test_without_evolution_columns_of_the_source_are_left_alone(
     engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:

@@ -99,9 +99,7 @@ def change_with_spark(session: SparkSession, uri: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "engine"), family(CASES, ("vectors", "arrow"), ("copy_on_write", "spark"))
-)
+@pytest.mark.parametrize(("shape", "engine"), family(CASES, ("vectors", "arrow")))
 def test_ids_stay_through_our_changes_and_delta_sparks(
     delta_spark: SparkSession, tmp_path: Path, shape: str, engine: Literal["arrow", "spark"]
 ) -> None:
@@ -131,6 +129,7 @@ def test_ids_stay_through_our_changes_and_delta_sparks(
 
 
 @pytest.mark.parametrize("shape", ["copy_on_write", "mapped_vectors"])
+@pytest.mark.exhaustive
 def test_ids_of_delta_sparks_rows_stay_through_our_changes(
     delta_spark: SparkSession, tmp_path: Path, shape: str
 ) -> None:
@@ -158,6 +157,7 @@ def test_ids_of_delta_sparks_rows_stay_through_our_changes(
     assert min(after[key][0] for key in (200, 201, 202)) > max(i for i, _ in before.values())
 
 
+@pytest.mark.exhaustive
 def test_rows_that_are_there_get_ids_when_tracking_is_enabled(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def alike(session: SparkSession, table: DeltaTable) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "depths", [["top", "field", "element"], ["value", "key", "deep"]], ids=["flat", "nested"]
 )
+@pytest.mark.exhaustive
 def test_every_widening_at_every_depth_is_read_alike(
     depths: list[str], delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_widened_partition_columns_are_read_and_skipped_alike(
     assert [row.n for row in by_spark.to_spark(delta_spark).collect()] == [0]
 
 
+@pytest.mark.exhaustive
 def test_delta_spark_goes_on_with_what_we_changed(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_delta_spark_goes_on_with_what_we_changed(
     assert changes == [("byte", "integer"), ("integer", "long")]
 
 
+@pytest.mark.exhaustive
 def test_delta_spark_knows_what_we_cluster_by(delta_spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     table = DeltaTable.create(uri, pa.schema([("a", pa.int32()), ("b", pa.int32())]))
@@ -190,6 +193,7 @@ def test_delta_spark_knows_what_we_cluster_by(delta_spark: SparkSession, tmp_pat
     assert len(alike(delta_spark, table)) == 2
 
 
+@pytest.mark.exhaustive
 def test_clusters_of_ours_and_of_delta_spark_are_known_to_both(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -212,6 +216,7 @@ def test_clusters_of_ours_and_of_delta_spark_are_known_to_both(
     assert len(alike(delta_spark, table)) == 300
 
 
+@pytest.mark.exhaustive
 def test_a_preview_table_stays_one_that_delta_spark_reads(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

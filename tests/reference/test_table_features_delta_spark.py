@@ -57,6 +57,7 @@ VALUES = {
 }
 
 
+@pytest.mark.exhaustive
 def test_delta_spark_writes_on_after_each_feature_that_was_enabled(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -87,7 +88,7 @@ DROPPED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("feature", family(DROPPED, "deletionVectors", "columnMapping"))
+@pytest.mark.parametrize("feature", family(DROPPED, "deletionVectors"))
 def test_delta_spark_reads_and_writes_a_table_whose_feature_was_dropped(
     delta_spark: SparkSession, tmp_path: Path, feature: str
 ) -> None:
@@ -110,6 +111,7 @@ def test_delta_spark_reads_and_writes_a_table_whose_feature_was_dropped(
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.exhaustive
 def test_tables_that_stay_readable_as_iceberg_are_written_by_both(
     delta_spark: SparkSession, tmp_path: Path, version: int
 ) -> None:
@@ -137,6 +139,7 @@ def test_tables_that_stay_readable_as_iceberg_are_written_by_both(
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.exhaustive
 def test_spark_writes_tables_that_stay_readable_as_iceberg(
     delta_spark: SparkSession, tmp_path: Path, version: int
 ) -> None:
@@ -158,6 +161,7 @@ def test_spark_writes_tables_that_stay_readable_as_iceberg(
     assert ids_by_us(uri) == [2, 3, 4, 5, 9] == ids_by_spark(delta_spark, uri)
 
 
+@pytest.mark.exhaustive
 def test_partition_columns_stand_in_the_files_too(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def session_texts(rows: DataFrame) -> list[tuple[int, str | None]]:
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.exhaustive
 def test_a_table_of_delta_spark_is_written_on(
     engine: Any, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_table_of_delta_spark_is_written_on(
     assert seen(judged(delta_spark, uri)) == seen(frame(delta_spark, 0, 9))
 
 
+@pytest.mark.exhaustive
 def test_a_preview_table_stays_one(delta_spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "copy")
     shutil.copytree(table_path("golden__spark-variant-checkpoint"), uri)
@@ -161,6 +163,7 @@ def test_a_preview_table_stays_one(delta_spark: SparkSession, tmp_path: Path) ->
     assert table.protocol() == protocol
 
 
+@pytest.mark.exhaustive
 def test_delta_spark_puts_columns_of_every_type_together(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -199,6 +202,7 @@ def test_delta_spark_puts_columns_of_every_type_together(
     assert variants_to_python(stored["v"]) == variants_to_python(variants)
 
 
+@pytest.mark.exhaustive
 def test_rows_are_split_by_partition_with_their_variants(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_rows_are_split_by_partition_with_their_variants(
     assert DeltaTable(uri).snapshot().num_files == 40
 
 
+@pytest.mark.exhaustive
 def test_spark_stores_simple_values_and_no_structs(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -230,6 +235,7 @@ def test_spark_stores_simple_values_and_no_structs(
         table.append(delta_spark.sql("SELECT 1L id, named_struct('a', 1) v"))
 
 
+@pytest.mark.exhaustive
 def test_a_malformed_variant_is_refused_on_executors_too(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
