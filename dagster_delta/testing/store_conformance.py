@@ -18,7 +18,7 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import ClassVar
 
 import pyarrow as pa
@@ -272,9 +272,12 @@ class StoreConformance(ReadConformance):
             pytest.skip("another process sees other objects")
         writers, versions = 3, 30
         context = multiprocessing.get_context("spawn")
-        with context.Pool(writers) as pool:
-            arguments = [(store.location, writer, versions) for writer in range(writers)]
-            won = pool.starmap(_contend, arguments)
+        # Unlike a `Pool`, it notices a process that was killed, and ends its processes by itself.
+        with ProcessPoolExecutor(writers, context) as pool:
+            started = [
+                pool.submit(_contend, store.location, writer, versions) for writer in range(writers)
+            ]
+            won = [each.result() for each in started]
         assert sorted(version for winner in won for version in winner) == list(range(versions))
         for writer, winner in enumerate(won):
             for version in winner:
