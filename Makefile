@@ -16,7 +16,7 @@ SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
-	@echo "make test         run the tests but those that take long: ten minutes on two cores"
+	@echo "make test         run the tests, but for those that take long"
 	@echo "make test-all     run every test, a short soak run, make test-connect and make test-sail"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"

@@ -44,6 +44,7 @@ from dagster_delta.table.log import state as log_state
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
+from tests.families import family
 from tests.golden.answers import NAMES, answer, rows_of, table_path
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
 
@@ -93,7 +94,7 @@ def listed(files: pa.Table) -> list[str]:
 
 
 @pytest.mark.classic("the layouts below are replayed on Connect")
-@pytest.mark.parametrize("name", CHECKPOINTED)
+@pytest.mark.parametrize("name", family(CHECKPOINTED, *list(CHECKPOINTED)[::4]))
 @pytest.mark.usefixtures("golden_tables")
 def test_a_golden_log_replayed_by_spark_has_the_same_files(
     name: str, planned: SparkSession
