@@ -276,7 +276,7 @@ class _IncrementalAsset:
         context = inspect.Parameter("context", kind, annotation=dg.AssetExecutionContext)
 
         @functools.wraps(self._function)
-        def compute(context: Any, **arguments: Any) -> Any:
+        def compute(context: Any, **arguments: Any) -> Any:  # noqa: ANN401
             return self._run(context, arguments)
 
         signature = inspect.Signature([context, *parameters.values()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 
@@ -14,6 +14,7 @@ from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.metadata_keys import UiValue
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
+    IO_MANAGER_KEY,
     definition_metadata,
     table_schema,
 )
@@ -27,31 +28,33 @@ _TABLES_AT_ONCE = 16
 
 
 def with_tables(
-    definitions: dg.Definitions, managers: Mapping[dg.AssetKey, DeltaIOManager], *, columns: bool
+    definitions: dg.Definitions, keys: Iterable[dg.AssetKey], *, columns: bool
 ) -> dg.Definitions:
-    """The definitions, in which the assets have the location of their table and the Delta kind.
+    """The definitions, in which assets have the location of their table and the Delta kind.
 
     What an asset declares itself is kept.
 
     Args:
-        definitions: with the assets.
-        managers: keys of the assets, with the IO manager that stores each.
+        definitions: with the assets and their IO managers.
+        keys: of the assets that a DeltaIOManager stores.
         columns: whether to read the columns of existing tables from their logs.
     """
-    by_manager: dict[int, tuple[DeltaIOManager, list[dg.AssetKey]]] = {}
-    for key, manager in managers.items():
-        by_manager.setdefault(id(manager), (manager, []))[1].append(key)
+    by_manager: dict[str, list[dg.AssetSpec]] = {}
+    for key in keys:
+        asset = definitions.resolve_assets_def(key)
+        manager_key = asset.get_io_manager_key_for_asset_key(key)
+        by_manager.setdefault(manager_key, []).append(asset.get_asset_spec(key))
     found: dict[dg.AssetKey, Mapping[str, UiValue]] = {}
-    for manager, keys in by_manager.values():
-        specs = [definitions.resolve_assets_def(key).get_asset_spec(key) for key in keys]
-        found |= _metadata_by_key(manager, specs, columns=columns)
+    for manager_key, specs in by_manager.items():
+        manager = (definitions.resources or {})[manager_key]
+        tables = _metadata_by_key(manager, specs, columns=columns)
+        for spec in specs:
+            found[spec.key] = {**tables.get(spec.key, {}), IO_MANAGER_KEY: manager_key}
 
     def described(spec: dg.AssetSpec) -> dg.AssetSpec:
-        if spec.key not in managers:
+        if spec.key not in found:
             return spec
-        missing = {
-            key: value for key, value in found.get(spec.key, {}).items() if key not in spec.metadata
-        }
+        missing = {k: value for k, value in found[spec.key].items() if k not in spec.metadata}
         return spec.merge_attributes(metadata=missing, kinds={DELTA_KIND})
 
     assets = definitions.assets or ()

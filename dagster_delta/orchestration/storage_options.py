@@ -34,7 +34,7 @@ _MASK = "********"
 """The Launchpad's placeholder for a secret, which it sends back as the value of a run."""
 
 
-def _secret(description: str) -> Any:
+def _secret(description: str) -> Any:  # noqa: ANN401
     return Field(
         default=None,
         repr=False,

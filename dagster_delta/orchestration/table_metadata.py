@@ -21,10 +21,13 @@ from dagster_delta.table.write.clustering import table_clustering
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["DELTA_KIND", "definition_metadata", "table_metadata", "table_schema"]
+__all__ = ["DELTA_KIND", "IO_MANAGER_KEY", "definition_metadata", "table_metadata", "table_schema"]
 
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
+
+IO_MANAGER_KEY = "dagster/io_manager_key"
+"""Metadata key that names the IO manager of an asset, for code that has only its spec."""
 
 
 def definition_metadata(uri: str, **further: UiValue) -> dict[str, UiValue]:

@@ -48,7 +48,13 @@ class Checked:
 
 
 def facts(evaluation: Any) -> dict[str, Any]:
-    return {key.removeprefix("delta/"): value.value for key, value in evaluation.metadata.items()}
+    found = {key.removeprefix("delta/"): value.value for key, value in evaluation.metadata.items()}
+    return found | found.pop("details")
+
+
+def rows_shown(evaluation: Any) -> list[dict[str, Any]]:
+    """The failing rows in the table of the UI."""
+    return [dict(each.data) for each in evaluation.metadata["delta/failing_rows"].records]
 
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("price", pa.int64())])
@@ -94,11 +100,37 @@ def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
     found = checked.evaluate()
     not_null, constraints = found["delta_not_null"], found["delta_constraints"]
     assert not not_null.passed
-    assert facts(not_null)["examples"] == [{"id": None, "price": None}]
+    assert rows_shown(not_null) == [{"id": None, "price": None}]
     assert not constraints.passed
     assert facts(constraints)["violations"] == 2
     assert "CHECK positive (price > 0)" in constraints.description
-    assert {"id": 3, "price": -1} in facts(constraints)["examples"]
+    assert {"id": 3, "price": -1} in rows_shown(constraints)
+
+
+def test_masked_columns_are_hidden_in_failing_rows(checked):
+    spoil(checked.table, {"id": [3, None], "price": [-1, None]})
+    found = checked.evaluate(masked_columns=["PRICE"])
+    assert rows_shown(found["delta_not_null"]) == [{"id": None, "price": None}]
+    assert {"id": 3, "price": "•••"} in rows_shown(found["delta_constraints"])
+    # A misspelled name must not show what it is to hide.
+    found = checked.evaluate(masked_columns=["prize"])
+    shown = found["delta_constraints"].metadata["delta/failing_rows"].value
+    assert "masked_columns names prize" in shown
+
+
+def test_what_the_asset_masks_is_masked_in_its_checks(lake, events):
+    asset = events(pa.table({"id": [1, 1]}), metadata={"masked_columns": "id"})
+    lake.materialize(asset)
+    definitions = dg.Definitions(
+        assets=[asset],
+        asset_checks=delta_asset_checks(asset, unique="id"),
+        resources={"io_manager": lake.manager()},
+        jobs=[dg.define_asset_job("check", selection=dg.AssetSelection.all_asset_checks())],
+    )
+    job = definitions.resolve_job_def("check")
+    result = job.execute_in_process(instance=lake.instance, run_config=QUIET)
+    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert rows_shown(found) == [{"id": "•••", "rows": 2}]
 
 
 def test_only_new_rows_are_looked_at_once_a_check_has_passed(checked):
@@ -150,7 +182,7 @@ def test_generated_columns_are_computed_again(lake):
     found = Checked(lake, table).evaluate()["delta_generated_columns"]
     assert not found.passed
     assert facts(found)["violations"] == 1
-    assert facts(found)["examples"][0]["day"] == "2026-01-03"
+    assert rows_shown(found)[0]["day"] == "2026-01-03"
 
 
 def test_a_rule_that_only_spark_evaluates_is_a_warning(lake):
@@ -170,7 +202,7 @@ def test_keys_that_several_rows_hold_are_shown(checked):
     checked.table.append(pa.table({"id": [2, 2, 7], "price": [1, 1, 1]}, schema=SCHEMA))
     found = checked.evaluate(unique="ID", constraints=False)["delta_unique"]
     assert not found.passed
-    assert facts(found)["examples"] == [{"id": 2, "rows": 3}]
+    assert rows_shown(found) == [{"id": 2, "rows": 3}]
     assert (
         checked.evaluate(unique=["id", "price"], constraints=False)["delta_unique"].passed is False
     )

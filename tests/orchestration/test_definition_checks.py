@@ -18,6 +18,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
+from dagster_delta.orchestration.maintenance.maintained_tables import maintained_tables
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
 
@@ -111,9 +112,17 @@ def test_assets_show_where_their_tables_are_before_the_first_run(monkeypatch):
     assert "deltalake" not in spec_of(definitions, "elsewhere").kinds
 
 
+def test_maintenance_of_described_assets_uses_their_io_manager():
+    definitions = check(asset("orders"), lake=MANAGER)
+    spec = spec_of(definitions, "orders").merge_attributes(metadata={"dagster/uri": "s3://lake/o"})
+    (table,) = maintained_tables([spec], None, {}, None)
+    assert (table.io_manager_key, table.uri) == ("io_manager", None)
+
+
 def test_without_its_environment_variable_only_the_kind_is_known():
     spec = spec_of(check(asset("orders")), "orders")
-    assert (spec.kinds, dict(spec.metadata)) == ({"deltalake"}, {})
+    assert spec.kinds == {"deltalake"}
+    assert dict(spec.metadata) == {"dagster/io_manager_key": "io_manager"}
 
 
 def test_the_columns_of_existing_tables_are_shown_if_wanted(tmp_path, caplog):

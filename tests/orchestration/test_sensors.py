@@ -110,7 +110,7 @@ def test_the_first_tick_starts_at_the_latest_version(daemon, uri) -> None:
     watch = daemon(uri)
     first = watch.tick()
     assert not first.run_requests
-    assert "Nothing to run for 1 tables" in str(first.skip_reason)
+    assert str(first.skip_reason.skip_message).startswith("Watched from now on: ")
     append(uri, 2)
     append(uri, 3)
     assert watch.run_keys() == [f"{table_id(uri)}:2"]
@@ -255,13 +255,54 @@ def test_updates_that_are_not_recorded_change_every_column(daemon, uri) -> None:
     assert len(watch.run_keys()) == 1
 
 
+def test_a_tick_without_a_run_says_why(daemon, uri) -> None:
+    watch = daemon(uri, minimum_rows=3, minimum_age_seconds=3600)
+
+    def reason() -> str:
+        return str(watch.tick().skip_reason.skip_message)
+
+    assert reason() == f"Watched from now on: {uri} after version 0"
+    assert reason() == f"No new commits: {uri} (version 0)"
+    deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    ignored = reason()
+    assert ignored.startswith(f"No changed rows to run for: {uri} version 1 (")
+    append(uri, 2)
+    assert reason() == (
+        f"Changes wait: {uri}: version 2 with 1 row, until 3 rows or an age of 3,600 seconds, "
+        "which is 0 now"
+    )
+
+
+def test_tables_with_news_come_first_and_failures_are_named(daemon, uri, tmp_path) -> None:
+    later = str(tmp_path / "later")
+    watch = daemon(uri, later, minimum_rows=9)
+    watch.tick()
+    append(uri, 2)
+    reason = str(watch.tick().skip_reason.skip_message)
+    assert reason.startswith(f"Changes wait: {uri}: version 1 with 1 row, until 9 rows. ")
+    assert reason.endswith(f"Not there yet: {later}")
+
+
+def test_the_cursor_is_laid_out_for_people(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    lines = watch.cursor.splitlines()
+    assert [line.strip() for line in lines[:5]] == [
+        "{",
+        '"tables": {',
+        f'"{uri}": {{',
+        '"log": {',
+        '"version": 0,',
+    ]
+
+
 def test_few_rows_wait_until_there_are_enough(daemon, uri) -> None:
     watch = daemon(uri, minimum_rows=3)
     watch.tick()
     append(uri, 2)
     waiting = watch.tick()
     assert not waiting.run_requests
-    assert "changes wait in" in str(waiting.skip_reason)
+    assert "Changes wait: " in str(waiting.skip_reason)
     append(uri, 3, 4)
     (request,) = watch.requests()
     assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "2")
@@ -489,7 +530,7 @@ def test_changes_that_were_not_recorded_fail_the_change_feed_sensor(daemon, uri)
 def test_a_table_that_appears_later_is_new_from_its_first_commit(daemon, tmp_path) -> None:
     uri = str(tmp_path / "later")
     watch = daemon(uri)
-    assert "not there yet" in str(watch.tick().skip_reason)
+    assert "Not there yet: " in str(watch.tick().skip_reason)
     append(uri, 1)
     append(uri, 2)
     assert watch.run_keys() == [f"{table_id(uri)}:1"]
@@ -608,7 +649,7 @@ def test_the_other_tables_go_on_without_one_that_is_out_of_reach(
     stores[bad] = unreachable(bad)
     watch = daemon(good, bad)
     first = watch.tick()
-    assert "failed:" in str(first.skip_reason)
+    assert "Failed: " in str(first.skip_reason)
     append(good, 2)
     context = dg.build_sensor_context(instance=watch.instance, cursor=watch.cursor)
     errors: list[str] = []

@@ -3,7 +3,6 @@
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 import datetime as dt
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,10 @@ from dagster_delta.orchestration.checks.table_checks import (
     rows_since,
     spell_age,
 )
+from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.schema import StructType
 
@@ -43,7 +44,11 @@ CheckOfVersion = Callable[["Snapshot", int | None], Finding]
 """Maps a version, and the version at which the rule last held, to the result of the rule."""
 
 _VERSION_KEY = "delta/version"
-_ID_KEY = "delta/table_id"
+_ROWS_KEY = "delta/failing_rows"
+_ID = "table_id"
+"""Detail that identifies the table."""
+_DETAILS = {"rules", "scope"}
+"""Facts of a finding that are details."""
 
 _HISTORY = 10
 """Number of evaluations to search for the last one with a result; if there is none, all rows are
@@ -63,6 +68,7 @@ def delta_asset_checks(
     allow_more_columns: bool = False,
     health: Mapping[str, float] | None = None,
     all_rows: bool = False,
+    masked_columns: Sequence[str] = (),
     blocking: bool | Collection[str] = False,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
@@ -72,8 +78,8 @@ def delta_asset_checks(
     Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
     `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three check
     the rows that were added since the check last passed, unless the table's declarations have
-    changed. Failing rows are shown as metadata. A rule that the embedded engine cannot evaluate
-    like Spark is a warning, never a pass.
+    changed. A few failing rows are shown as a table. A rule that the embedded engine cannot
+    evaluate like Spark is a warning, never a pass.
 
     Args:
         asset: the asset, its spec, or its key if `table` is given.
@@ -88,6 +94,8 @@ def delta_asset_checks(
         allow_more_columns: whether the table may have other columns too.
         health: largest allowed values, by a name of `TableHealth`: `{"small_file_share": 0.5}`.
         all_rows: check all rows in every check.
+        masked_columns: columns whose values are hidden where failing rows are shown, in addition
+            to the `masked_columns` of the asset.
         blocking: whether downstream assets wait for the checks; or the names of those they wait
             for.
         severity: of a check that fails.
@@ -133,13 +141,14 @@ def delta_asset_checks(
         can_subset=True,
         required_resource_keys=set() if table is not None else {io_manager_key},
     )
-    def checks(context: dg.AssetCheckExecutionContext) -> Any:
+    def checks(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
         snapshot = source.open(context)
+        masked = {*masked_columns, *source.masked_columns()}
         for check_key in context.selected_asset_check_keys:
             rule = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
             finding = _evaluate(rule, snapshot, last)
-            yield _result(check_key, snapshot, finding, severity)
+            yield _result(check_key, snapshot, finding, severity, masked)
 
     return [checks]
 
@@ -187,6 +196,13 @@ class _Table:
                 f"{self.key.to_user_string()} has no Delta table yet: materialize it first"
             )
         return snapshot
+
+    def masked_columns(self) -> Collection[str]:
+        """The masked columns that the asset declares."""
+        if not isinstance(self.asset, dg.AssetsDefinition | dg.AssetSpec):
+            return ()
+        name = self.key.to_user_string()
+        return read_asset_options(self._metadata(), AssetOptions(), asset=name).masked_columns
 
     def _metadata(self) -> Mapping[str, object]:
         if isinstance(self.asset, dg.AssetSpec):
@@ -271,8 +287,12 @@ def _result(
     snapshot: "Snapshot",
     finding: Finding | str,
     severity: dg.AssetCheckSeverity,
+    masked: Collection[str],
 ) -> dg.AssetCheckResult:
-    metadata: RawMetadata = {_VERSION_KEY: snapshot.version, _ID_KEY: snapshot.metadata.id}
+    metadata: dict[str, object] = {
+        _VERSION_KEY: snapshot.version,
+        DETAILS: {_ID: snapshot.metadata.id},
+    }
     if isinstance(finding, str):
         return dg.AssetCheckResult(
             passed=False,
@@ -280,20 +300,31 @@ def _result(
             check_name=key.name,
             severity=dg.AssetCheckSeverity.WARN,
             description=f"Not evaluated: {finding}",
-            metadata=metadata,
+            metadata=shown(metadata),
         )
-    metadata |= {f"delta/{name}": value for name, value in finding.facts.items()}
+    details = {DETAILS: {name: finding.facts[name] for name in _DETAILS & set(finding.facts)}}
+    facts = {f"delta/{name}": value for name, value in finding.facts.items()}
+    metadata |= {key: value for key, value in facts.items() if key[6:] not in _DETAILS}
     if finding.examples:
-        plain = json.loads(json.dumps(finding.examples, default=str))
-        metadata["delta/examples"] = dg.MetadataValue.json(plain)
+        metadata |= _failing_rows(finding, snapshot, masked)
     return dg.AssetCheckResult(
         passed=finding.passed,
         asset_key=key.asset_key,
         check_name=key.name,
         severity=severity,
         description=finding.description,
-        metadata=metadata,
+        metadata=shown(metadata, details),
     )
+
+
+def _failing_rows(
+    finding: Finding, snapshot: "Snapshot", masked: Collection[str]
+) -> dict[str, object]:
+    try:
+        check_masked_columns(masked, snapshot.schema)
+    except InvalidArgument as error:
+        return {_ROWS_KEY: str(error)}
+    return {_ROWS_KEY: row_table(finding.examples, masked)}
 
 
 def _passed_at(
@@ -304,7 +335,8 @@ def _passed_at(
     if evaluation is None or not evaluation.passed:
         return None
     known = {name: value.value for name, value in evaluation.metadata.items()}
-    if known.get(_ID_KEY) != snapshot.metadata.id:
+    details = known.get(DETAILS)
+    if not isinstance(details, Mapping) or details.get(_ID) != snapshot.metadata.id:
         return None
     version = known.get(_VERSION_KEY)
     return version if isinstance(version, int) else None

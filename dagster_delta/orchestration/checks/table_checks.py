@@ -22,6 +22,7 @@ from dagster_delta.engines.statements.generated_columns import generation_constr
 from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.metadata_values import RawMetadataValue
+from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.scratch_directory import scratch_directory
@@ -71,7 +72,7 @@ class Finding:
     description: str
     facts: Mapping[str, RawMetadataValue] = field(default_factory=dict)
     """Figures, by the name that the UI shows after `delta/`."""
-    examples: tuple[Mapping[str, object], ...] = ()
+    examples: tuple[Row, ...] = ()
     """A few rows that violate the rule."""
 
 
@@ -332,13 +333,13 @@ def check_health_measures(names: Iterable[str]) -> None:
 
 def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
     counts: dict[str, int] = {}
-    examples: list[Mapping[str, object]] = []
+    examples: list[Row] = []
     for each in constraints:
         broken = f"NOT coalesce(({each.sql}), false)"
         count = sum(batch.num_rows for batch in rows.batches(broken, ()))
         if count:
             counts[f"{each.name} ({each.sql})"] = count
-            examples += _first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
+            examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
     described = "; ".join(f"{count} rows violate {name}" for name, count in counts.items())
     if not constraints:
         described = "The table declares no constraints of this kind"
@@ -348,15 +349,6 @@ def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
         facts={"violations": sum(counts.values()), "rules": len(constraints), "scope": rows.scope},
         examples=tuple(examples),
     )
-
-
-def _first_rows(batches: Iterable[pa.RecordBatch], count: int) -> list[Mapping[str, object]]:
-    found: list[Mapping[str, object]] = []
-    for batch in batches:
-        found += batch.slice(0, count - len(found)).to_pylist()
-        if len(found) >= count:
-            break
-    return found
 
 
 def _last_change_ms(snapshot: Snapshot) -> int | None:

@@ -82,7 +82,7 @@ def strict_model(config: type[dg.Config]) -> type[BaseModel]:
     return create_model(config.__name__, __base__=dg.Model, __doc__=config.__doc__, **fields)
 
 
-def _with_templates(annotation: Any) -> Any:
+def _with_templates(annotation: Any) -> Any:  # noqa: ANN401
     if inspect.isclass(annotation) and issubclass(annotation, dg.Config):
         return strict_model(annotation) | None
     # Choices are few and fixed: an editor should offer only them.
@@ -111,7 +111,7 @@ def _resolve_maintenance(context: dg.ResolutionContext, value: object) -> DeltaM
     return DeltaMaintenanceConfig(**plain) if isinstance(plain, Mapping) else plain
 
 
-def _rendered(context: dg.ResolutionContext, value: Any) -> Any:
+def _rendered(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
     """Plain values with their templates resolved; results of templates are not changed."""
     if isinstance(value, BaseModel) and not isinstance(value, dg.Config):
         return _texts(context, value.model_dump(exclude_unset=True))
@@ -122,7 +122,7 @@ _NO_LITERAL = "$"
 """Prefix that no Python literal starts with."""
 
 
-def _texts(context: dg.ResolutionContext, value: Any) -> Any:
+def _texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
     """The value with its templates resolved; strings stay strings.
 
     Templates convert number-like strings to numbers, including `"1"` and a key `"1e5"`. Fields for
@@ -140,7 +140,7 @@ def _texts(context: dg.ResolutionContext, value: Any) -> Any:
     return plain
 
 
-def _only_texts(value: Any) -> Any:
+def _only_texts(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         return {key: _only_texts(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -32,6 +32,7 @@ from dagster_delta.orchestration.io.option_values import (
     COUNT,
     EXPRESSION,
     NAMES,
+    SAMPLE_SIZE,
     STRING_MAPPING,
     TEXT,
     VERSION,
@@ -86,6 +87,8 @@ ASSET_KEYS = {
     "custom_metadata": "custom_metadata",
     "commit_properties": "commit_properties",
     "show_history": "history",
+    "sample_rows": "sample_rows",
+    "masked_columns": "masked_columns",
     "writer_properties": "writer_properties",
     "merge_config": "merge",
     "merge_predicate": "merge_predicate",
@@ -172,6 +175,10 @@ class AssetOptions:
     """Configuration of the mode `merge`."""
     history: int = 0
     """Number of latest commits that every materialisation shows; it reads one file per commit."""
+    sample_rows: int = 0
+    """Number of written rows that every materialisation shows, 100 at most."""
+    masked_columns: tuple[str, ...] = ()
+    """Columns whose values are hidden in sample rows and in failing rows of checks."""
     renamed_from: tuple[str, ...] = ()
     """Earlier keys of the asset, as `a/b`: its table may belong to one of them."""
     shared_table: bool = False
@@ -242,6 +249,7 @@ def read_asset_options(
     commit = reader.read("commit_properties", COMMIT_PROPERTIES, none)
     custom_metadata = reader.read("custom_metadata", STRING_MAPPING, none)
     schema_mode = reader.read("schema_mode", _SCHEMA_MODE, defaults.schema_mode)
+    masked = reader.read("masked_columns", NAMES, defaults.masked_columns or None)
     if reader.read("overwrite_schema", BOOLEAN, default=False):
         schema_mode = "overwrite"
     return AssetOptions(
@@ -257,6 +265,8 @@ def read_asset_options(
         custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
         merge=_merge(reader, defaults.merge),
         history=reader.read("history", COUNT, defaults.history),
+        sample_rows=reader.read("sample_rows", SAMPLE_SIZE, defaults.sample_rows),
+        masked_columns=masked or (),
         renamed_from=reader.read("renamed_from", ASSET_KEY_LIST, ()),
         shared_table=reader.read("shared_table", BOOLEAN, default=False),
     )

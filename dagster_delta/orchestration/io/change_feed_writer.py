@@ -215,7 +215,7 @@ def _is_spark(rows: object) -> bool:
     return type(rows).__module__.startswith("pyspark.")
 
 
-def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:
+def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:  # noqa: ANN401
     if _is_spark(rows):
         return net_changes_of_frame(rows, applied.keys, asset=asset)
     from dagster_delta.engines.values.data_input import to_reader
@@ -223,7 +223,7 @@ def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:
     return net_changes(to_reader(rows).read_all(), applied.keys, asset=asset)
 
 
-def _present(rows: Any) -> Any:
+def _present(rows: Any) -> Any:  # noqa: ANN401
     """The rows that exist after the changes."""
     if _is_spark(rows):
         from pyspark.sql import functions

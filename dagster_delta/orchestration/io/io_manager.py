@@ -191,7 +191,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             handler_named(default, with_table_types(type(self).type_handlers()))
         super().__init__(**data)
 
-    def handle_output(self, context: OutputContext, obj: Any) -> None:
+    def handle_output(self, context: OutputContext, obj: Any) -> None:  # noqa: ANN401
         """Write the value as one commit.
 
         Raises:
@@ -258,7 +258,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         name = ".".join(filter(None, options.table_path(*_identity(context))))
         report_write(context, write, written, table_name=name, further=further)
 
-    def load_input(self, context: InputContext) -> Any:
+    def load_input(self, context: InputContext) -> Any:  # noqa: ANN401
         """The input as its annotation says; None if the annotation allows it and the table does not
         exist.
 

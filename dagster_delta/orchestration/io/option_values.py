@@ -18,6 +18,7 @@ __all__ = [
     "COUNT",
     "EXPRESSION",
     "NAMES",
+    "SAMPLE_SIZE",
     "STRING_MAPPING",
     "TEXT",
     "VERSION",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_MAX_SAMPLE_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ def _parse_version(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     return int(value) if str(value).isdecimal() else None
+
+
+def _parse_sample_size(value: object) -> int | None:
+    count = _parse_version(value)
+    return None if count is None or count > _MAX_SAMPLE_ROWS else count
 
 
 def _parse_names(value: object) -> tuple[str, ...] | None:
@@ -97,6 +105,9 @@ VERSION: ValueKind[int | None] = ValueKind(
     "a version: a number that is not negative", _parse_version
 )
 COUNT: ValueKind[int] = ValueKind("a number that is not negative", _parse_version)
+SAMPLE_SIZE: ValueKind[int] = ValueKind(
+    f"a number from 0 to {_MAX_SAMPLE_ROWS}", _parse_sample_size
+)
 NAMES: ValueKind[tuple[str, ...] | None] = ValueKind(
     "a column name or a list of them", _parse_names
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import TypeVar
 
 from dagster import MetadataValue, OutputContext
@@ -14,6 +15,12 @@ from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
 from dagster_delta.orchestration.partitions.partition_figures import (
     PartitionFigures,
     partition_figures,
+)
+from dagster_delta.orchestration.row_tables import (
+    MAX_COLUMNS,
+    check_masked_columns,
+    first_rows,
+    row_table,
 )
 from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.orchestration.table_metadata import table_metadata
@@ -71,7 +78,8 @@ def report_write(
     history = _optional(
         context, "history", lambda: history_metadata(snapshot, write.options.history)
     )
-    context.add_output_metadata(shown(table, _facts(written), effect, history, further))
+    sample = _optional(context, "sample rows", lambda: _sample(write, written))
+    context.add_output_metadata(shown(table, _facts(written), effect, history, sample, further))
 
 
 def _facts(written: WrittenAsset) -> dict[str, object]:
@@ -134,6 +142,18 @@ def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, UiV
             "delta/bytes_added": figures.size_bytes,
         }
     return shown(metadata)
+
+
+def _sample(write: AssetWrite, written: WrittenAsset) -> dict[str, UiValue]:
+    """A few rows of the table, or of the partitions of the run, read from its data files."""
+    options, schema = write.options, written.snapshot.schema
+    if not options.sample_rows:
+        return {}
+    check_masked_columns(options.masked_columns, schema)
+    scan = written.snapshot.scan(columns=schema.names[:MAX_COLUMNS], where=written.predicate)
+    with closing(scan.to_batches()) as batches:
+        rows = first_rows(batches, options.sample_rows)
+    return {"delta/sample_rows": row_table(rows, options.masked_columns)} if rows else {}
 
 
 def _optional(

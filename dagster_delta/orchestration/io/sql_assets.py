@@ -80,7 +80,7 @@ def delta_sql_asset(
     ins = dict(options.pop("ins", None) or {})
     options["ins"] = {table: dg.AssetIn(key) for table, key in keys.items()} | ins
 
-    def compute_embedded(context: dg.AssetExecutionContext, **scans: "Scan") -> Any:
+    def compute_embedded(context: dg.AssetExecutionContext, **scans: "Scan") -> Any:  # noqa: ANN401
         from dagster_delta.orchestration.io.embedded_query import run_query
 
         qualified = _qualified_query(name, sql, keys, '"')
@@ -89,7 +89,7 @@ def delta_sql_asset(
         lineage = _lineage(context, qualified, keys, columns, rows.schema.names, "duckdb")
         return dg.Output(rows, metadata=_shown(query) | lineage)
 
-    def compute_on_spark(context: dg.AssetExecutionContext, **frames: Any) -> Any:
+    def compute_on_spark(context: dg.AssetExecutionContext, **frames: Any) -> Any:  # noqa: ANN401
         result = next(iter(frames.values())).sparkSession.sql(sql, **frames)
         columns = {table: frame.columns for table, frame in frames.items()}
         qualified = _qualified_query(name, sql, keys, "`")
@@ -112,7 +112,7 @@ def _input_type(engine: str) -> type:
     return DataFrame
 
 
-def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:
+def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:  # noqa: ANN401
     """Set a function's parameters for Dagster: a context, and an input per table."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     inputs = [inspect.Parameter(table, kind, annotation=input_type) for table in tables]

@@ -156,7 +156,7 @@ def _tables_below(
     ]
 
 
-def _state(maintained: MaintainedTable, resources: Any) -> TableState:
+def _state(maintained: MaintainedTable, resources: Any) -> TableState:  # noqa: ANN401
     key = maintained.asset_key
     try:
         table = maintained.open(resources)

@@ -250,7 +250,7 @@ def _job_on_one_table(
     tables = {each.name: each for each in known}
     only = known[0] if len(known) == 1 else None
 
-    def do(context: dg.OpExecutionContext, config: Any) -> None:
+    def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
         chosen = tables[config.table]
         table = chosen.open(context.resources)
         if table is None:
@@ -269,7 +269,7 @@ def _job_on_one_table(
     def doing() -> None:
         op.alias(step)()
 
-    def mapping(val: Any) -> dg.RunConfig:
+    def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
         return dg.RunConfig(ops={step: {"config": plain_config(val)}})
 
     mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
@@ -330,7 +330,7 @@ def _mapping(
     return dg.config_mapping(mapping)
 
 
-def _with_default(field: FieldInfo, default: object) -> Any:
+def _with_default(field: FieldInfo, default: object) -> Any:  # noqa: ANN401
     return Field(default=default, description=field.description)
 
 

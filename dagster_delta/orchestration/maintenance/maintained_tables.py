@@ -22,6 +22,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
@@ -36,7 +37,6 @@ __all__ = [
 ]
 
 _URI_KEY = "dagster/uri"
-_IO_MANAGER_KEY = "dagster/io_manager_key"
 _DEFAULT_IO_MANAGER = "io_manager"
 
 _MAX_NAMED = 30
@@ -242,7 +242,7 @@ def plain_config(config: Config) -> dict[str, Any]:
     return {name: _plain(value) for name, value in config.model_dump().items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return value.name if isinstance(value, Enum) else value
@@ -278,9 +278,10 @@ def _of_key(
         for name, each in metadata.items()
     }
     name = key.to_user_string()
-    if _URI_KEY in plain:
+    # Assets of `check_definitions` have both; the IO manager has the storage options.
+    if _URI_KEY in plain and IO_MANAGER_KEY not in plain:
         return MaintainedTable(
             name, key, plain, uri=str(plain[_URI_KEY]), storage_options=storage_options
         )
-    manager = io_manager_key or plain.get(_IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
+    manager = io_manager_key or plain.get(IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
     return MaintainedTable(name, key, plain, io_manager_key=str(manager))

@@ -111,7 +111,7 @@ def _read_columns(
     return read, computed
 
 
-def _lineage(instance: DagsterInstance, spec: AssetSpec) -> Any:
+def _lineage(instance: DagsterInstance, spec: AssetSpec) -> Any:  # noqa: ANN401
     event = instance.get_latest_materialization_event(spec.key)
     materialization = None if event is None else event.asset_materialization
     told = {} if materialization is None else materialization.metadata

@@ -107,6 +107,8 @@ class PollResult:
     """State to store for it; unchanged after an error."""
     commits: tuple[SelectedCommit, ...] = ()
     """New included commits."""
+    ignored: tuple[str, ...] = ()
+    """Operations of the new commits that the sensor does not include."""
     is_missing: bool = False
     """Whether the table does not exist yet."""
     error: DeltaError | None = None
@@ -168,20 +170,33 @@ def _look(
         known = TableState(log=_first_cursor(store, "earliest" if is_new else rules.start_from))
     cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits)
     selected = []
+    ignored: dict[str, None] = {}
     waiting = known.waiting
     for commit in commits:
-        if not rules.selects(commit):
-            continue
-        _require_change_feed(commit, rules)
-        if rules.columns and not changes_columns(store, commit, rules.columns):
-            continue
-        partitions = rules.selected_partitions(commit)
-        if rules.partitions is not None and not partitions and commit.all_partitions_known:
+        partitions = _selected_partitions(store, commit, rules)
+        if partitions is None:
+            ignored[commit.operation or "unknown operation"] = None
             continue
         selected.append(SelectedCommit(commit, partitions))
         waiting = (waiting or _nothing_waiting(commit, now_ms)).absorb(commit, partitions)
     state = TableState(log=cursor, waiting=waiting)
-    return PollResult(uri, state, tuple(selected), is_missing=cursor.version == NOTHING_SEEN)
+    is_missing = cursor.version == NOTHING_SEEN
+    return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
+
+
+def _selected_partitions(
+    store: ObjectStore, commit: CommitSummary, rules: CommitRules
+) -> tuple[Mapping[str, str | None], ...] | None:
+    """The changed partitions to include; None if the commit is not included."""
+    if not rules.selects(commit):
+        return None
+    _require_change_feed(commit, rules)
+    if rules.columns and not changes_columns(store, commit, rules.columns):
+        return None
+    partitions = rules.selected_partitions(commit)
+    if rules.partitions is not None and not partitions and commit.all_partitions_known:
+        return None
+    return partitions
 
 
 def _first_cursor(store: ObjectStore, start_from: StartFrom) -> LogCursor:

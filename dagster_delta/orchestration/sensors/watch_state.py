@@ -105,7 +105,7 @@ class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def to_cursor(self) -> str:
         """The cursor of this state."""
-        return msgspec.json.encode(self).decode()
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
 
 def merge_partitions(

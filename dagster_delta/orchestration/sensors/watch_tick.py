@@ -18,6 +18,7 @@ from dagster_delta.orchestration.sensors.table_changes import (
     commit_event,
 )
 from dagster_delta.orchestration.sensors.table_watcher import CommitRules, PollResult, poll_tables
+from dagster_delta.orchestration.sensors.tick_summary import skip_reason, waiting_text
 from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -127,8 +128,8 @@ class _Tick:
         self._events: list[dg.AssetMaterialization | dg.AssetObservation] = []
         self._new_partitions: list[dg.AddDynamicPartitionsRequest] = []
         self._failures: list[DeltaError] = []
-        self._missing: list[str] = []
-        self._waiting: list[str] = []
+        self._polled: list[PollResult] = []
+        self._waiting: dict[str, str] = {}
         self._count = 0
 
     def take(self, news: PollResult) -> None:
@@ -137,8 +138,6 @@ class _Tick:
         if news.error is not None or news.state is None:
             self._fail(news.uri, news.error)
             return
-        if news.is_missing:
-            self._missing.append(news.uri)
         try:
             events = self._commit_events(news)
             waiting, requests = self._run_requests(news.uri, news.state.waiting)
@@ -149,8 +148,14 @@ class _Tick:
         self._events.extend(events)
         self._requests.extend(requests)
         self.tables[news.uri] = TableState(log=news.state.log, waiting=waiting)
+        self._polled.append(news)
         if waiting is not None:
-            self._waiting.append(news.uri)
+            self._waiting[news.uri] = waiting_text(
+                waiting,
+                self._now_ms,
+                minimum_rows=self._watch.minimum_rows,
+                minimum_age_seconds=self._watch.minimum_age_seconds,
+            )
 
     def _fail(self, uri: str, error: DeltaError | None) -> None:
         if error is not None:
@@ -241,7 +246,9 @@ class _Tick:
             self._context.log.error(f"A table could not be watched: {failure}")
         return dg.SensorResult(
             run_requests=self._requests or None,
-            skip_reason=None if self._requests else self._reason(),
+            skip_reason=None
+            if self._requests
+            else skip_reason(self._polled, before, self._waiting, self._failures),
             cursor=after.to_cursor(),
             dynamic_partitions_requests=self._new_partitions or None,
             asset_events=self._events,
@@ -257,20 +264,6 @@ class _Tick:
         )
         failure.__cause__ = first
         return failure
-
-    def _reason(self) -> str:
-        parts = [f"Nothing to run for {self._count} tables"]
-        parts += [f"not there yet: {_named(self._missing)}"] if self._missing else []
-        parts += [f"changes wait in: {_named(self._waiting)}"] if self._waiting else []
-        parts += [f"failed: {_named([str(each) for each in self._failures])}"] * bool(
-            self._failures
-        )
-        return "; ".join(parts)
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _progress(state: SensorState) -> dict[str, TableState | None]:

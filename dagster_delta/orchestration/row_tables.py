@@ -1,0 +1,98 @@
+"""A few rows of a table as a table in the Dagster UI, with masked columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
+
+__all__ = ["MAX_COLUMNS", "Row", "check_masked_columns", "first_rows", "row_table"]
+
+Row: TypeAlias = Mapping[str, Any]
+"""Values by column."""
+
+MAX_COLUMNS = 50
+"""Maximum number of columns shown."""
+
+_MAX_CHARACTERS = 100
+_MASK = "•••"
+_EXACT_IN_A_BROWSER = 2**53
+
+
+def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
+    """Refuse a masked column that does not exist: a misspelled name would show its values.
+
+    Raises:
+        InvalidArgument: a name is not a column.
+    """
+    names = {name.casefold() for name in schema.names}
+    unknown = [name for name in masked if name.casefold() not in names]
+    if unknown:
+        raise InvalidArgument(
+            f"masked_columns names {', '.join(unknown)}, and the table has no such column, so that "
+            f"no rows are shown; its columns are {', '.join(schema.names)}",
+            column=unknown[0],
+        )
+
+
+def first_rows(batches: Iterable[Any], count: int) -> list[Row]:
+    """The first rows of record batches, at most `count`."""
+    found: list[Row] = []
+    for batch in batches:
+        found += batch.slice(0, count - len(found)).to_pylist()
+        if len(found) >= count:
+            break
+    return found
+
+
+def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValue:
+    """Rows as a value for the UI: at most `MAX_COLUMNS` columns, with short texts.
+
+    Args:
+        rows: with the same columns, at least one.
+        masked: columns whose values are replaced by a mask; nulls remain.
+    """
+    hidden = {name.casefold() for name in masked}
+    names = list(rows[0])[:MAX_COLUMNS]
+    records = [
+        TableRecord(
+            {
+                name: _MASK
+                if name.casefold() in hidden and row[name] is not None
+                else _cell(row[name])
+                for name in names
+            }
+        )
+        for row in rows
+    ]
+    schema = TableSchema([TableColumn(name, _type_of(records, name)) for name in names])
+    return MetadataValue.table(records, schema)
+
+
+def _type_of(records: Sequence[TableRecord], name: str) -> str:
+    values = [record.data[name] for record in records]
+    found = next((value for value in values if value is not None), "")
+    return {str: "string", bool: "boolean", int: "integer", float: "float"}[type(found)]
+
+
+def _cell(value: Any) -> Any:  # noqa: ANN401
+    """The value as JSON that a browser shows exactly, or as a short text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) <= _EXACT_IN_A_BROWSER:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, bytes):
+        text = value.hex()
+    elif isinstance(value, dict | list | tuple):
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    else:
+        text = str(value)
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"

@@ -1,0 +1,100 @@
+"""Why a tick requested no run, for the list of ticks in the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.orchestration.sensors.table_watcher import PollResult
+from dagster_delta.orchestration.sensors.watch_state import SensorState, WaitingChanges
+
+__all__ = ["named", "skip_reason", "waiting_text"]
+
+# A longer list is not useful.
+_MAX_NAMED = 10
+
+
+def skip_reason(
+    polls: Sequence[PollResult],
+    before: SensorState,
+    waiting: Mapping[str, str],
+    failures: Sequence[DeltaError],
+) -> str:
+    """The reason by table, the tables with news first.
+
+    Args:
+        polls: of the tables that did not fail.
+        before: state of the sensor before the tick.
+        waiting: what each table with pending changes waits for, by location.
+        failures: of other tables.
+    """
+    groups: dict[str, list[str]] = {
+        "Changes wait": [f"{uri}: {text}" for uri, text in waiting.items()],
+        "Reported": [],
+        "No changed rows to run for": [],
+        "Watched from now on": [],
+        "Not there yet": [],
+        "Failed": [str(each) for each in failures],
+        "No new commits": [],
+    }
+    for poll in polls:
+        if poll.uri not in waiting:
+            group, text = _outcome(poll, before)
+            groups[group].append(text)
+    found = [f"{group}: {named(texts)}" for group, texts in groups.items() if texts]
+    return ". ".join(found) or "There is no table below the root yet"
+
+
+def waiting_text(
+    waiting: WaitingChanges,
+    now_ms: int,
+    *,
+    minimum_rows: int | None,
+    minimum_age_seconds: float | None,
+) -> str:
+    """What pending changes are, and what they wait for.
+
+    Args:
+        waiting: the changes.
+        now_ms: the time, in milliseconds since the epoch.
+        minimum_rows: of the sensor.
+        minimum_age_seconds: of the sensor.
+    """
+    what = f"{_versions(waiting.from_version, waiting.to_version)} with {_rows(waiting.rows)}"
+    if waiting.unsent_keys is not None:
+        return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
+    limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
+    if minimum_age_seconds is not None:
+        age = (now_ms - waiting.seen_at_ms) / 1000
+        limits.append(f"an age of {minimum_age_seconds:,.0f} seconds, which is {age:,.0f} now")
+    return f"{what}, until {' or '.join(limits) or 'the next tick'}"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names of a list, and the number of the others."""
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _outcome(poll: PollResult, before: SensorState) -> tuple[str, str]:
+    version = -1 if poll.state is None else poll.state.log.version
+    known = before.tables.get(poll.uri)
+    if poll.is_missing:
+        return "Not there yet", poll.uri
+    if poll.commits:
+        commits = f"{len(poll.commits)} commit{'s' * (len(poll.commits) > 1)}"
+        return "Reported", f"{commits} of {poll.uri}, up to version {version}"
+    if known is None:
+        return "Watched from now on", f"{poll.uri} after version {version}"
+    if poll.ignored:
+        versions = _versions(known.log.version + 1, version)
+        return "No changed rows to run for", f"{poll.uri} {versions} ({', '.join(poll.ignored)})"
+    return "No new commits", f"{poll.uri} (version {version})"
+
+
+def _versions(first: int, last: int) -> str:
+    return f"version {last}" if first == last else f"versions {first} to {last}"
+
+
+def _rows(rows: int | None) -> str:
+    return "an unknown number of rows" if rows is None else f"{rows:,} row{'s' * (rows != 1)}"
