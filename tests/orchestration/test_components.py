@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import dagster_delta
 from dagster_delta import (
@@ -112,7 +114,8 @@ def test_dg_finds_the_components_where_we_registered_them() -> None:
 def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
     schema = component.get_model_cls().model_json_schema()
     models = {"": schema, **schema["$defs"]}
-    ours = {name: each for name, each in models.items() if not name.startswith("DefsState")}
+    theirs = ("DefsState", "AssetSpecUpdate", "Hourly", "Daily", "Weekly", "TimeWindow", "Static")
+    ours = {name: each for name, each in models.items() if not name.startswith(theirs)}
     assert all(
         each["additionalProperties"] is False for each in ours.values() if "properties" in each
     )
@@ -376,6 +379,113 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
 )
 def test_what_makes_no_sense_is_refused(sandbox, component, attributes, said) -> None:
     assert said in refusal(sandbox, component, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("component", "attributes", "path", "said"),
+    [
+        (DeltaTableComponent, {"colour": 1}, [], "'colour' was unexpected"),
+        (DeltaTableComponent, {"checks": {"unque": ["a"]}}, ["checks"], "'unque' was"),
+        (
+            DeltaTableComponent,
+            {"storage_options": {"provider": "s3", "regin": "x"}},
+            ["storage_options"],
+            "'regin' was unexpected",
+        ),
+        (
+            DeltaTableComponent,
+            {"storage_options": {"provider": "s4"}},
+            ["storage_options", "provider"],
+            "'s4' is not one of ['azure'",
+        ),
+        (DeltaTableComponent, {"storage_options": {}}, ["storage_options"], "'provider' is a req"),
+        (DeltaTableComponent, {"observe": "maybe"}, ["observe"], "'maybe' is not valid"),
+        (
+            DeltaTableComponent,
+            {"checks": {"severity": "BAD"}},
+            ["checks", "severity"],
+            "'BAD' is not valid",
+        ),
+        (
+            DeltaLakeComponent,
+            {"maintenance": {"config": {"vacuum": {"dryrun": True}}}},
+            ["maintenance", "config", "vacuum"],
+            "'dryrun' was unexpected",
+        ),
+        (DeltaTableComponent, {"translation": {"grup": 1}}, ["translation"], "'grup' was unexp"),
+    ],
+)
+def test_the_schema_names_the_wrong_key(component, attributes, path, said) -> None:
+    given = {"root": "r"} if component is DeltaLakeComponent else {"key": "a", "uri": "u"}
+    schema = component.get_model_cls().model_json_schema()
+    (error,) = Draft202012Validator(schema).iter_errors({**given, **attributes})
+    assert list(error.path) == path
+    assert said in error.message
+
+
+def test_the_schema_takes_templates_and_the_text_of_texts() -> None:
+    attributes = {
+        "key": "a",
+        "uri": "u",
+        "observe": "{{ env.OBSERVE }}",
+        "checks": "{{ checks }}",
+        "storage_options": {"provider": "s3", "region": "x", "skip_signature": "{{ skip }}"},
+        "sensor": {"name": "s", "assets": "*", "start_from": 3, "partitions": {"p": ["1", None]}},
+        "tags": {"a": 1, "b": "c"},
+        "translation": {"group_name": "lake", "key": "lake/{{ spec.key.path[-1] }}"},
+    }
+    model = DeltaTableComponent.get_model_cls()
+    assert model is not None
+    schema = model.model_json_schema()
+    Draft202012Validator.check_schema(schema)
+    assert list(Draft202012Validator(schema).iter_errors(attributes)) == []
+
+
+class OwnLakeComponent(DeltaLakeComponent):
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        return super().get_asset_spec(spec).merge_attributes(tags={"layer": spec.key.path[0]})
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_assets_are_translated_before_they_are_defined(
+    sandbox, root, observe, tmp_path, monkeypatch
+) -> None:
+    state = tmp_path / "state"
+    translation = {"key": "lake/{{ spec.key.path[-1] }}", "description": "At {{ uri }}"}
+    attributes = {"root": str(root), "observe": observe, "translation": translation}
+    attributes |= {"checks": {"row_count": {"least": 1}}, "sensor": {"name": "s", "assets": "*"}}
+    monkeypatch.setattr(dagster_delta, "OwnLakeComponent", OwnLakeComponent, raising=False)
+    path = declare(sandbox, OwnLakeComponent, attributes, {"root": "r"})
+    with sandbox.load_component_and_build_defs(path) as (component, _):
+        component.write_state_to_path(state)
+        defs = component.build_defs_from_state(None, state)
+    specs = {each.key.to_user_string(): each for each in defs.resolve_all_asset_specs()}
+    assert set(specs) == {"lake/flights", "lake/odd-name"}
+    assert specs["lake/flights"].description == f"At {root}/raw/flights"
+    assert specs["lake/flights"].tags["layer"] == "raw"
+    checks = defs.resolve_asset_graph().asset_check_keys
+    assert {each.asset_key for each in checks} == set(map(dg.AssetKey.from_user_string, specs))
+    if observe:
+        with dg.DagsterInstance.ephemeral() as instance:
+            job = defs.resolve_implicit_global_asset_job_def()
+            result = job.execute_in_process(instance=instance, run_config=QUIET)
+            observed = {each.asset_key.path[-1] for each in result.get_asset_observation_events()}
+        assert observed == {"flights", "odd-name"}
+
+
+def test_freshness_follows_the_commits_that_a_sensor_reports(sandbox, root, instance) -> None:
+    uri = str(root / "raw" / "flights")
+    attributes = {"key": "a", "uri": uri, "freshness": {"fail_hours": 24, "warn_hours": 12}}
+    assert "observe: false" in refusal(sandbox, DeltaTableComponent, **attributes)
+    sensor = {"name": "s", "start_from": "earliest"}
+    defs = load(sandbox, DeltaTableComponent, **attributes, observe=False, sensor=sensor)
+    (spec,) = defs.resolve_all_asset_specs()
+    policy = spec.freshness_policy
+    assert policy == dg.FreshnessPolicy.time_window(
+        fail_window=dt.timedelta(hours=24), warn_window=dt.timedelta(hours=12)
+    )
+    reported = tick(defs, "s", instance).asset_events
+    assert {type(each) for each in reported} == {dg.AssetMaterialization}
 
 
 def test_secrets_come_from_the_environment_and_show_nowhere(sandbox, monkeypatch) -> None:

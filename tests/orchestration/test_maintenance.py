@@ -257,9 +257,18 @@ def test_the_launchpad_names_the_tables_that_a_job_has() -> None:
         told = asked.fields[field].description
         assert told.endswith(" There are: raw/flights, raw/weather.")
         choice = asked.fields[field].config_type
-        choice = choice.inner_type.inner_type if field == "tables" else choice
+        while not hasattr(choice, "config_values"):
+            choice = choice.inner_type
         assert choice.config_values == ["raw/flights", "raw/weather"]
-        assert asked.fields[field].is_required == (field == "table")
+    assert asked.fields["table"].is_required
+
+
+def test_a_schema_change_of_no_table_is_refused(lake: Lake) -> None:
+    fill(lake)
+    job = delta_schema_change_job(assets=ASSETS)
+    with pytest.raises(Exception) as caught:
+        run(lake, job, {"statement": "ADD COLUMN n INT"})
+    assert "the job has raw/flights, raw/weather" in str(library_error(caught.value))
 
 
 def test_the_launchpad_fills_in_the_only_table(lake: Lake) -> None:

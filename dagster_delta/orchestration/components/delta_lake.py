@@ -18,6 +18,7 @@ from dagster_delta.orchestration.components.config_fields import (
     documented,
     documented_texts,
 )
+from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
 from dagster_delta.orchestration.components.delta_maintenance import (
     MaintenanceOptions,
     build_maintenance,
@@ -40,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dg.scaffold_with(DeltaLakeScaffolder)
-class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
+class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAssetOptions):
     """Every Delta table at or below a root, as an asset with its columns and comments.
 
     The tables are discovered when the state is refreshed: by `dg dev`, or by
@@ -93,11 +94,6 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     ] = None
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Metadata of the component for `dg`."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"])
-
     @property
     def defs_state_config(self) -> DefsStateConfig:
         """Where the state is kept."""
@@ -135,6 +131,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
         if not tables:
             return dg.Definitions()
         assets = [self._asset(key, each) for key, each in tables.items()]
+        tables = {asset.key: each for asset, each in zip(assets, tables.values(), strict=True)}
         parts = [dg.Definitions(assets=assets), self._checks(tables)]
         if self.sensor is not None:
             parts.append(self._sensor(self.sensor, tables))
@@ -172,6 +169,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     ) -> dg.AssetsDefinition | dg.AssetSpec:
         return table_asset(
             self,
+            self.get_asset_spec,
             key,
             table.uri,
             storage_options=self.storage_options,

@@ -13,6 +13,7 @@ from dagster_delta.orchestration.components.config_fields import (
     documented,
     documented_texts,
 )
+from dagster_delta.orchestration.components.delta_component import DeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
 from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.maintenance.jobs import (
@@ -56,7 +57,7 @@ class MaintenanceOptions(dg.Model, dg.Resolvable):
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
-class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
+class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
     """A job that optimizes, vacuums and checkpoints tables, one step per table, and its schedule.
 
     For the tables below a root, use `maintenance` of `DeltaLakeComponent`.
@@ -78,11 +79,6 @@ class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
         examples=[{"raw/flights": "s3://lake/raw/flights"}],
     )
     storage_options: StorageField = None
-
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Metadata of the component for `dg`."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The job, or the schedule with its job.

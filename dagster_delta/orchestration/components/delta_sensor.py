@@ -14,6 +14,7 @@ from dagster_delta.orchestration.components.config_fields import (
     documented,
     documented_texts,
 )
+from dagster_delta.orchestration.components.delta_component import DeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.table_keys import table_key
@@ -24,7 +25,7 @@ __all__ = ["DeltaSensorComponent"]
 
 
 @dg.scaffold_with(DeltaSensorScaffolder)
-class DeltaSensorComponent(dg.Component, SensorOptions):
+class DeltaSensorComponent(DeltaComponent, SensorOptions):
     """A sensor that requests runs when commits by any writer change the rows of tables.
 
     It watches some tables, or every table below a root. It runs assets or a job, or only reports
@@ -71,11 +72,6 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
             "Event type for reported commits; automation conditions react to materializations."
         ),
     ] = "materialization"
-
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Metadata of the component for `dg`."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The sensor.

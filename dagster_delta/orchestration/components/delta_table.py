@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import dagster as dg
@@ -15,6 +16,7 @@ from dagster_delta.orchestration.components.config_fields import (
     documented,
     documented_texts,
 )
+from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.metadata_values import RawMetadataValue
@@ -25,6 +27,21 @@ from dagster_delta.orchestration.sensors.observations import (
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
 __all__ = ["DeltaTableComponent", "TableAssetOptions"]
+
+
+class FreshnessOptions(dg.Model, dg.Resolvable):
+    """How long ago the last commit of a table may be."""
+
+    fail_hours: float = Field(description="Older: the asset is overdue.")
+    warn_hours: Annotated[float | None, documented("Older: the asset is shown as a warning.")] = (
+        None
+    )
+
+    def policy(self) -> dg.FreshnessPolicy:
+        """The freshness policy."""
+        warn = None if self.warn_hours is None else dt.timedelta(hours=self.warn_hours)
+        fail = dt.timedelta(hours=self.fail_hours)
+        return dg.FreshnessPolicy.time_window(fail_window=fail, warn_window=warn)
 
 
 class TableAssetOptions(dg.Model, dg.Resolvable):
@@ -61,6 +78,13 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
             template=True,
         ),
     ] = None
+    freshness: Annotated[
+        FreshnessOptions | None,
+        documented(
+            "How long ago the last commit may be, as a freshness policy of the asset. It needs "
+            "observe: false and a sensor, which reports each commit as a materialization."
+        ),
+    ] = None
     show_history: Annotated[
         int,
         documented(
@@ -71,7 +95,7 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
 
 
 @dg.scaffold_with(DeltaTableScaffolder)
-class DeltaTableComponent(dg.Component, TableAssetOptions):
+class DeltaTableComponent(AssetDeltaComponent, TableAssetOptions):
     """A Delta table written outside Dagster, as an asset with observations, checks and a sensor.
 
     Its data version is the last commit that changed rows, so that downstream automation conditions
@@ -103,11 +127,6 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
         ),
     ] = None
 
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Metadata of the component for `dg`."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"])
-
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset with its checks and its sensor.
 
@@ -116,6 +135,7 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
         """
         asset = table_asset(
             self,
+            self.get_asset_spec,
             self.key,
             self.uri,
             storage_options=self.storage_options,
@@ -124,10 +144,10 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
         )
         checks = []
         if self.checks is not None:
-            checks = build_checks(self.checks, self.key, self.uri, self.storage_options)
+            checks = build_checks(self.checks, asset.key, self.uri, self.storage_options)
         sensors = []
         if self.sensor is not None:
-            further = {} if self.observe else {"asset_key": self.key}
+            further = {} if self.observe else {"asset_key": asset.key}
             sensor = build_sensor(
                 self.sensor, tables=self.uri, storage_options=self.storage_options, **further
             )
@@ -137,6 +157,7 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
 
 def table_asset(
     options: TableAssetOptions,
+    translate: Callable[[dg.AssetSpec], dg.AssetSpec],
     key: dg.AssetKey,
     uri: str,
     *,
@@ -148,6 +169,7 @@ def table_asset(
 
     Args:
         options: of the asset.
+        translate: changes the spec before the asset is defined.
         key: of the asset.
         uri: location of the table.
         storage_options: how to reach it.
@@ -155,12 +177,19 @@ def table_asset(
         metadata: further metadata of the asset.
 
     Raises:
-        InvalidArgument: there is an automation condition, but the asset is not observable.
+        InvalidArgument: there is an automation condition, but the asset is not observable, or a
+            freshness policy, but the asset is observed.
     """
     if options.automation_condition is not None and not options.observe:
         raise InvalidArgument(
             f"{key.to_user_string()} has an automation_condition, which says when to observe it, "
             "and observe is off: set one of them"
+        )
+    if options.freshness is not None and options.observe:
+        raise InvalidArgument(
+            f"{key.to_user_string()} has freshness, which Dagster evaluates on materializations, "
+            "and an observed asset has none: set observe: false and declare a sensor, which "
+            "reports each commit as a materialization"
         )
     looks: dict[str, Any] = {
         "description": description,
@@ -171,12 +200,12 @@ def table_asset(
         "kinds": options.kinds,
         "automation_condition": options.automation_condition,
     }
-    if options.observe:
-        return observable_delta_asset(
-            key,
-            uri,
-            storage_options=storage_options,
-            show_history=options.show_history,
-            **looks,
-        )
-    return delta_asset_spec(key, uri, **looks)
+    if options.freshness is not None:
+        looks["freshness_policy"] = options.freshness.policy()
+    spec = translate(delta_asset_spec(key, uri, **looks))
+    if not options.observe:
+        return spec
+    asset = observable_delta_asset(
+        spec.key, uri, storage_options=storage_options, show_history=options.show_history
+    )
+    return asset.map_asset_specs(lambda _: spec)

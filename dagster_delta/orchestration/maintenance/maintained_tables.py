@@ -208,7 +208,8 @@ def config_naming_tables(
 ) -> type[_C]:
     """The config, whose field for names of tables is a choice that the Launchpad offers and checks.
 
-    A field for one name is required, unless there is only one table.
+    A field for one name is the only table, if there is one. Otherwise it is required, or empty if
+    the config allows that: the Launchpad fills in defaults only where nothing is required.
 
     Args:
         config: of the job.
@@ -216,17 +217,20 @@ def config_naming_tables(
         tables: of the job.
     """
     asked = config.model_fields[field_name]
+    is_list = asked.annotation is not str
     names = {each.name: each.name for each in tables}
     # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
     make_enum: Any = Enum
     choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
-    default: Any = asked.get_default()
-    if asked.annotation is str:
-        default = choice(tables[0].name) if len(tables) == 1 else ...
+    default: Any = ... if asked.is_required() else asked.get_default()
+    if not is_list and len(tables) == 1:
+        default = choice(tables[0].name)
+    elif not is_list and not asked.is_required():
+        default, choice = None, choice | None
     told = f"{asked.description} There are: {named_tables(tables)}."
     fields: dict[str, Any] = {
         field_name: (
-            choice if asked.annotation is str else list[choice],
+            list[choice] if is_list else choice,
             Field(default=default, description=told),
         )
     }
@@ -234,12 +238,13 @@ def config_naming_tables(
 
 
 def plain_config(config: Config) -> dict[str, Any]:
-    """The config as in a run: choices as texts.
+    """The config as in a run: choices as texts, without fields that are None.
 
     Args:
         config: with names of tables as choices, see `config_naming_tables`.
     """
-    return {name: _plain(value) for name, value in config.model_dump().items()}
+    given = config.model_dump()
+    return {name: _plain(value) for name, value in given.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

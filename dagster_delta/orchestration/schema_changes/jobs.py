@@ -99,6 +99,8 @@ def delta_schema_change_job(
         pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
     )
     def change_schema(context: dg.OpExecutionContext, config: DeltaSchemaChangeConfig) -> None:
+        if not config.table:
+            raise InvalidArgument(f"the config names no table; the job has {named_tables(tables)}")
         chosen = by_name[config.table]
         table = chosen.open(context.resources)
         if table is None:
