@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.maintenance.health import TableHealth
     from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
+    from dagster_delta.table.maintenance.missing_files import MissingFiles
     from dagster_delta.table.maintenance.optimize import OptimizeResult
     from dagster_delta.table.maintenance.vacuum import VacuumResult
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
@@ -127,6 +128,7 @@ __all__ = [
     "MergeConfig",
     "MergeOperationsConfig",
     "MergeType",
+    "MissingFiles",
     "OptimizeConfig",
     "OptimizeResult",
     "S3StorageOptions",
@@ -205,6 +207,7 @@ _HOMES = {
     "MergeConfig": "orchestration.io.merge_config",
     "MergeOperationsConfig": "orchestration.io.merge_config",
     "MergeType": "orchestration.io.merge_config",
+    "MissingFiles": "table.maintenance.missing_files",
     "OptimizeConfig": "orchestration.maintenance.config",
     "OptimizeResult": "table.maintenance.optimize",
     "S3StorageOptions": "orchestration.storage_options",

@@ -620,6 +620,23 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "FSCK: files that vanished from storage are found, and removed from the log",
+        "tests/table/test_fsck.py::test_a_dry_run_names_what_vanished_and_a_repair_removes_it",
+        None,
+    ),
+    Operation(
+        "REORG: deleted rows, dropped columns and types from before a widening leave the files",
+        "tests/table/test_reorg.py::test_dropped_columns_leave_the_files",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_a_reorg_on_spark_leaves_files_that_delta_spark_has_nothing_to_purge_in",
+    ),
+    Operation(
+        "OPTIMIZE with `sort_by`: rows in one order over the files of a partition",
+        "tests/table/test_reorg.py::test_optimize_sorts_the_rows_over_all_files_of_a_partition",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_a_reorg_on_spark_leaves_files_that_delta_spark_has_nothing_to_purge_in",
+    ),
+    Operation(
         "Restore an older version, after checking that its files still exist",
         "tests/table/test_restore.py::test_a_missing_file_is_found_before_anything_is_changed",
         None,

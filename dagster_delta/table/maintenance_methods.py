@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
     from dagster_delta.table.maintenance.health import TableHealth
     from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
+    from dagster_delta.table.maintenance.missing_files import MissingFiles
     from dagster_delta.table.maintenance.optimize import OptimizeProgress, OptimizeResult
     from dagster_delta.table.maintenance.restore import RestorePlan
     from dagster_delta.table.maintenance.vacuum import VacuumResult
+    from dagster_delta.table.schema.outdated_files import Purge
 
 __all__ = ["MaintenanceMethods"]
 
@@ -42,6 +44,7 @@ class MaintenanceMethods(TableHandle):
         min_file_size: int | None = None,
         max_deleted_share: float = 0.05,
         zorder_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
         full: bool = False,
         engine: Literal["arrow", "spark"] | None = None,
         max_commit_bytes: int | None = None,
@@ -69,6 +72,8 @@ class MaintenanceMethods(TableHandle):
                 rewritten at any size; 0 purges every deleted row.
             zorder_by: columns to sort the rows of each partition by, along a Z-order curve, so that
                 filters on any of them skip files. Every file is then rewritten.
+            sort_by: columns to sort the rows of each file by, nulls last; files of a partition
+                divide the values of the first one among them. Every file is then rewritten.
             full: on a table with clustering columns, whether files that were clustered by other
                 columns than the present ones are clustered again too.
             engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
@@ -100,9 +105,56 @@ class MaintenanceMethods(TableHandle):
             min_file_size_bytes=min_file_size,
             max_deleted_share=max_deleted_share,
             zorder_by=tuple(zorder_by),
+            sort_by=sort_by,
             full=full,
             engine=engine_for(None, engine),
             max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
+            commit_info=commit_info,
+            on_progress=on_progress,
+        )
+        result = optimize_table(self._store, self._existing(), options, clock=now_ms)
+        self._snapshot = result.snapshot
+        return result
+
+    def reorg(
+        self,
+        where: str | None = None,
+        *,
+        purge: Collection[Purge] = ("deletion_vectors", "dropped_columns", "widened_types"),
+        target_file_size: int | None = None,
+        engine: Literal["arrow", "spark"] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[OptimizeProgress], None] | None = None,
+    ) -> OptimizeResult:
+        """Rewrite the files that hold deleted rows, dropped columns, or values of a type from
+        before a widening. No row changes, and other files stay.
+
+        Older versions keep their files until VACUUM deletes them: only then is what was purged
+        gone from storage.
+
+        Args:
+            where: Spark SQL; only files that may hold rows that satisfy it are considered.
+            purge: what to remove: `deletion_vectors`, `dropped_columns` and `widened_types`; the
+                last two read the footer of every file.
+            target_file_size: as for `optimize`.
+            engine: as for `optimize`.
+            commit_info: recorded in each commitInfo beside this library's own fields.
+            on_progress: called after each commit.
+
+        Raises:
+            InvalidArgument: an option is invalid.
+            TableNotFound, SchemaMismatch, InvalidTable, DataFileMissing, CorruptDeletionVector,
+            StorageFailure, UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as
+            for `optimize`.
+        """
+        from dagster_delta.engines import engine_for
+        from dagster_delta.table.maintenance.optimize import OptimizeOptions, optimize_table
+
+        options = OptimizeOptions(
+            where=where,
+            purge=purge,
+            target_file_size_bytes=target_file_size,
+            engine=engine_for(None, engine),
             commit_info=commit_info,
             on_progress=on_progress,
         )
@@ -183,6 +235,35 @@ class MaintenanceMethods(TableHandle):
         from dagster_delta.table.maintenance.leftover_files import find_unreferenced_files
 
         return find_unreferenced_files(self._existing(), clock=now_ms)
+
+    def fsck(
+        self, *, dry_run: bool = True, commit_info: Mapping[str, object] | None = None
+    ) -> MissingFiles:
+        """Find the live files that storage no longer has, and remove them from the table, so that
+        the rest can be read again.
+
+        Their rows are lost: try first to copy the files back from a backup, or `restore`. A file
+        whose deletion vector is missing is reported and stays, as its deleted rows would come back.
+
+        Args:
+            dry_run: only find the files.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound: the table does not exist.
+            UnsupportedFeature, ConditionalPutUnsupported: the table is append-only, or cannot be
+                written.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+                failed.
+        """
+        from dagster_delta.table.maintenance.missing_files import repair_table
+
+        snapshot = self._existing()
+        result = repair_table(
+            self._store, snapshot, dry_run=dry_run, clock=now_ms, commit_info=commit_info
+        )
+        self._snapshot = result.snapshot
+        return result
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the version of this handle.

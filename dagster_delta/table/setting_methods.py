@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from dagster_delta.clock import now_ms
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.table_handle import TableHandle
@@ -81,6 +83,45 @@ class SettingMethods(TableHandle):
             {"properties": wanted, "ifExists": if_exists},
             commit_info,
         )
+
+    def set_name(
+        self, name: str | None, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Set the name of the table that catalogs and tools show; its location stays.
+
+        Args:
+            name: the new name; None for none.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        return self._change_metadata({"name": name}, commit_info)
+
+    def set_description(
+        self, description: str | None, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Set the description of the table that catalogs and tools show.
+
+        Args:
+            description: the new description; None for none.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        return self._change_metadata({"description": description}, commit_info)
+
+    def _change_metadata(
+        self, fields: Mapping[str, str | None], commit_info: Mapping[str, object] | None
+    ) -> CommitResult:
+        def changed(now: TableConfiguration) -> TableConfiguration:
+            metadata = msgspec.structs.replace(now.metadata, **fields)
+            return TableConfiguration(now.protocol, metadata)
+
+        return self._change(changed, "UPDATE TABLE METADATA", fields, commit_info)
 
     def enable_feature(
         self, name: str, *, commit_info: Mapping[str, object] | None = None

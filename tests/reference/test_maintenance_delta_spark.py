@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
@@ -211,6 +212,30 @@ def files_below(uri: str) -> set[str]:
     return {
         str(path.relative_to(uri)) for path in Path(uri).rglob("*.parquet") if path.name[0] != "."
     } - {str(path.relative_to(uri)) for path in (Path(uri) / "_delta_log").rglob("*")}
+
+
+def test_a_reorg_on_spark_leaves_files_that_delta_spark_has_nothing_to_purge_in(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "table")
+    table = DeltaTable(uri, must_exist=False)
+    properties = {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"}
+    for first in (0, 300):
+        ids = list(range(first, first + 300))
+        table.append(pa.table({"id": ids, "v": ids}), properties=properties)
+    table.delete("id % 7 = 3")
+    table.drop_column("v")
+    before = fingerprint(table.snapshot().scan().to_arrow())
+    result = table.reorg(engine="spark")
+    assert result.metrics["numRemovedFiles"] == 2
+    assert readings(delta_spark, uri) == {before}
+    delta_spark.sql(f"REORG TABLE delta.`{uri}` APPLY (PURGE)")
+    assert table.refresh().version == result.version
+    table.optimize(sort_by=["id"], engine="spark")
+    assert readings(delta_spark, uri) == {before}
+    (path,) = table.snapshot().files()["path"].to_pylist()
+    (column,) = pq.read_table(Path(uri) / path, partitioning=None).columns
+    assert column.to_pylist() == sorted(column.to_pylist())
 
 
 def aged_log(spark: SparkSession, uri: str, properties: str) -> None:

@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 
-__all__ = ["FileGroup", "group_by_partition", "in_batches", "is_purged", "pack_small_files"]
+__all__ = [
+    "FileGroup",
+    "group_by_partition",
+    "in_batches",
+    "is_purged",
+    "pack_files",
+    "pack_small_files",
+]
 
 PartitionKey = tuple[Hashable, ...]
 
@@ -74,6 +81,21 @@ def pack_small_files(
         ordered = sorted(candidates, key=lambda each: each.size_bytes)
         groups += list(_pack(ordered, target_size_bytes))
     return groups
+
+
+def pack_files(files: pa.Table, *, target_size_bytes: int) -> list[FileGroup]:
+    """All files, in groups of one partition and of about the target size.
+
+    Args:
+        files: `pa.Table` with `size_bytes` and `partition_values`.
+        target_size_bytes: total size of the files of a group.
+    """
+    everything = boolean_column([True] * files.num_rows)
+    return [
+        group
+        for candidates in _by_partition(files, everything, everything)
+        for group in _pack(candidates, target_size_bytes)
+    ]
 
 
 def group_by_partition(files: pa.Table) -> list[FileGroup]:

@@ -12,7 +12,7 @@ Spec: Add File and Remove File (dataChange); Deletion Vectors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -36,12 +36,14 @@ from dagster_delta.table.maintenance.compaction_plan import (
     group_by_partition,
     in_batches,
     is_purged,
+    pack_files,
     pack_small_files,
 )
 from dagster_delta.table.maintenance.cube_plan import clustered, plan_cubes
 from dagster_delta.table.maintenance.zorder_columns import zorder_columns
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.schema.outdated_files import Purge, outdated_files
 from dagster_delta.table.write.clustering import table_clustering
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.moved_groups import MovedGroup, MovedGroups
@@ -88,6 +90,10 @@ class OptimizeOptions:
     min_file_size_bytes: int | None = None
     max_deleted_share: float = 0.05
     zorder_by: Sequence[str] = ()
+    sort_by: Sequence[str] = ()
+    """Columns to sort rows by, the first one over all files of a partition."""
+    purge: Collection[Purge] | None = None
+    """What a REORG removes from files, instead of compacting small ones."""
     full: bool = False
     """Whether files that were clustered by other columns are clustered again."""
     min_files: int = 1
@@ -152,9 +158,10 @@ def optimize_table(
             "full clusters files anew, and the table has no clustering columns: leave it out, or "
             "choose some with ALTER TABLE … CLUSTER BY"
         )
-    columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
+    clustering = () if options.purge is not None else clustering
+    columns = _sort_columns(snapshot, options) or clustering
     options.engine.check_reachable(store)
-    everything = bool(clustering or options.zorder_by)
+    everything = bool(clustering or columns or options.purge is not None)
     files = _candidates(snapshot, options, target, everything=everything)
     groups = _groups(snapshot, files, options, target, clustering)
     parameters = _parameters(options, clustering)
@@ -167,6 +174,19 @@ def optimize_table(
     for batch in in_batches(groups, max_bytes):
         job.run([files.take(index_column(each.positions)) for each in batch])
     return job.result()
+
+
+def _sort_columns(snapshot: Snapshot, options: OptimizeOptions) -> tuple[tuple[str, ...], ...]:
+    """The columns of the curve that orders the rows of a partition; empty for none."""
+    if not options.sort_by:
+        return zorder_columns(snapshot.configuration, options.zorder_by)
+    if options.zorder_by:
+        raise InvalidArgument("rows are sorted by sort_by or by zorder_by: leave one of them out")
+    spec = _spec(snapshot, 1, options.sort_by)  # refuses columns without an order
+    if len(spec.sort_by) != len(set(spec.sort_by)):
+        raise InvalidArgument(f"sort_by names a column twice: {', '.join(spec.sort_by)}")
+    # A curve through one column has its order; each file is then sorted by all of them.
+    return zorder_columns(snapshot.configuration, options.sort_by[:1], option="sort_by")
 
 
 def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
@@ -185,7 +205,8 @@ def _candidates(
 ) -> pa.Table:
     """The files that may have to be rewritten."""
     if everything or options.where is not None:
-        return snapshot.scan(where=options.where).files()
+        files = snapshot.scan(where=options.where).files()
+        return files if options.purge is None else outdated_files(snapshot, files, options.purge)
     minimum = integer_scalar(_min_size(options, target))
 
     def is_chosen(files: pa.Table) -> pa.ChunkedArray:
@@ -210,8 +231,10 @@ def _groups(
         raise InvalidArgument(
             f"max_deleted_share is a share from 0 to 1, not {options.max_deleted_share}"
         )
-    if options.zorder_by:
+    if options.zorder_by or options.sort_by:
         return group_by_partition(files)
+    if options.purge is not None:
+        return pack_files(files, target_size_bytes=target)
     num_records = parse_statistics_json(files["stats"], ())["num_records"]
     if clustering:
         purged = is_purged(files["deletion_vector"], num_records, options.max_deleted_share)
@@ -236,6 +259,10 @@ def _parameters(
         "zOrderBy": list(options.zorder_by),
         "auto": options.is_automatic,
     }
+    if options.sort_by:
+        parameters["sortBy"] = list(options.sort_by)
+    if options.purge is not None:
+        return {"predicate": parameters["predicate"], "applyPurge": True}
     if clustering:
         parameters["clusterBy"] = [dotted(each) for each in clustering]
         parameters["isFull"] = options.full
@@ -323,7 +350,7 @@ class _Optimization:
     def _commit(self, groups: list[pa.Table]) -> tuple[CommitResult, MovedGroups]:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
-        spec = _spec(snapshot, self.target_size_bytes)
+        spec = _spec(snapshot, self.target_size_bytes, self.options.sort_by)
         kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
         rewritten, results = self._rewrite(groups, [plan for plan, _ in kept], kept[0][1])
         transaction.created_files.add_logged(
@@ -338,7 +365,7 @@ class _Optimization:
                         files,
                         tombstones(files, self.clock(), data_change=False),
                         self._added(written),
-                        keeps_order=not self.columns,
+                        keeps_order=not (self.columns or self.options.sort_by),
                     )
                     for files, written in zip(rewritten, results, strict=True)
                 ]
@@ -346,7 +373,7 @@ class _Optimization:
         transaction.declare_row_ids_kept()
         transaction.stage_moved(moved)
         result = transaction.commit(
-            "OPTIMIZE",
+            "OPTIMIZE" if self.options.purge is None else "REORG",
             parameters=self.parameters,
             metrics=lambda: _metrics(moved),
             user_info=self.options.commit_info,
@@ -381,9 +408,11 @@ class _Optimization:
             )
 
 
-def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
+def _spec(snapshot: Snapshot, target_size_bytes: int, sort_by: Sequence[str]) -> WriteSpec:
     # The rows are in the table, so they have passed its constraints.
-    spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
+    spec = write_spec(
+        snapshot.configuration, snapshot.store.location, check_rows=False, sort_by=sort_by
+    )
     return replace(spec, target_file_size_bytes=target_size_bytes)
 
 

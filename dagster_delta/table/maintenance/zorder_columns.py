@@ -26,12 +26,13 @@ _UNORDERED = frozenset({"variant", "void"})
 
 
 def zorder_columns(
-    configuration: TableConfiguration, columns: Sequence[str]
+    configuration: TableConfiguration, columns: Sequence[str], *, option: str = "zorder_by"
 ) -> tuple[tuple[str, ...], ...]:
     """The logical paths of the columns, as the schema spells them.
 
     Args:
         configuration: of the table.
+        option: the option that names them, for errors.
         columns: names; dots separate struct fields, and backticks quote a name that contains dots.
 
     Raises:
@@ -42,14 +43,14 @@ def zorder_columns(
     if columns and configuration.supports("clustering"):
         raise InvalidArgument(
             "the table has clustering columns, which say how its rows are laid out; leave "
-            "zorder_by out"
+            f"{option} out"
         )
     indexed = {each.path for each in statistics_columns(configuration)}
     found: list[tuple[str, ...]] = []
     for name in columns:
         fields = _resolve(configuration.schema, name)
         path = tuple(each.name for each in fields)
-        _check(configuration, name, fields)
+        _check(configuration, name, fields, option)
         mode = configuration.column_mapping_mode
         if tuple(physical_name(each, mode) for each in fields) not in indexed:
             raise InvalidArgument(
@@ -59,7 +60,7 @@ def zorder_columns(
                 column=name,
             )
         if path in found:
-            raise InvalidArgument(f"zorder_by names {name} twice", column=name)
+            raise InvalidArgument(f"{option} names {name} twice", column=name)
         found.append(path)
     return tuple(found)
 
@@ -78,11 +79,12 @@ def _resolve(schema: StructType, name: str) -> tuple[StructField, ...]:
     return tuple(fields)
 
 
-def _check(configuration: TableConfiguration, name: str, fields: tuple[StructField, ...]) -> None:
+def _check(
+    configuration: TableConfiguration, name: str, fields: tuple[StructField, ...], option: str
+) -> None:
     if fields[0].name in configuration.partition_columns:
         raise InvalidArgument(
-            f"{name} is a partition column: its values are apart already; leave it out of "
-            "zorder_by",
+            f"{name} is a partition column: its values are apart already; leave it out of {option}",
             column=name,
         )
     kind = fields[-1].data_type

@@ -6,29 +6,24 @@ Spec: Table Features; Checkpoint Protection; Deletion Vectors; Row Tracking.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
-from dagster_delta.engines.footers import read_arrow_schema
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.schema_change.feature_drop import FeatureDrop, plan_feature_drop
 from dagster_delta.protocol.actions import DeletionVectorDescriptor, RemoveFile
-from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
-from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
-from dagster_delta.protocol.schema import StructField, StructType, walk_fields
-from dagster_delta.protocol.values.arrow_columns import boolean_column
-from dagster_delta.protocol.values.partition_values import decode_path, encode_path
+from dagster_delta.protocol.values.partition_values import encode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.schema.file_columns import OlderFiles
+from dagster_delta.table.schema.outdated_files import files_of_old_types
 from dagster_delta.table.write.file_actions import added_again
 from dagster_delta.table.write.moved_rows import stage_moved_rows
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -38,7 +33,6 @@ __all__ = ["drop_feature"]
 _NUM_BARRIERS = 3
 """Number of empty commits with a checkpoint each before a reader feature is dropped: a client that
 does not know the feature finds one of them wherever it starts reading close to the drop."""
-_FOOTER_READERS = 8
 
 
 def drop_feature(
@@ -120,46 +114,11 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
         case "with_vectors":
             return files.filter(pc.is_valid(files["deletion_vector"]))
         case "of_old_types":
-            return files.filter(boolean_column(_are_of_old_types(snapshot, files)))
+            return files_of_old_types(snapshot, files)
         case "without_defaults":
             return OlderFiles().of(snapshot)
         case "none":
             return files.slice(0, 0)
-
-
-def _are_of_old_types(snapshot: Snapshot, files: pa.Table) -> list[bool]:
-    """Whether each file has a column in a type from before a widening; reads the footers."""
-    configuration = snapshot.configuration
-    widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
-    if not widened.fields:
-        return [False] * int(files.num_rows)
-    expected = {
-        each.name: list(_leaf_types(each.type))
-        for each in physical_arrow_schema(widened, configuration.column_mapping_mode)
-    }
-
-    def is_old(path: str) -> bool:
-        schema = read_arrow_schema(snapshot.store, decode_path(path))
-        found = {each.name: each.type for each in schema}
-        return any(
-            name in found and list(_leaf_types(found[name])) != types
-            for name, types in expected.items()
-        )
-
-    with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
-        return list(readers.map(is_old, files["path"].to_pylist()))
-
-
-def _was_widened(field: StructField) -> bool:
-    return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
-
-
-def _leaf_types(arrow_type: pa.DataType) -> Iterator[pa.DataType]:
-    if arrow_type.num_fields:
-        for index in range(arrow_type.num_fields):
-            yield from _leaf_types(arrow_type.field(index).type)
-    else:
-        yield arrow_type
 
 
 def _vector_files(files: pa.Table, now_ms: int) -> Iterator[RemoveFile]:

@@ -1,0 +1,143 @@
+"""Files that REORG rewrites: with deleted rows, dropped columns or types from before a widening.
+
+Spec: Deletion Vectors; Column Mapping; Type Widening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from dagster_delta.engines.footers import read_arrow_schema
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.features.column_mapping import physical_arrow_schema, physical_name
+from dagster_delta.protocol.features.row_tracking import tracked_configuration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import type_changes
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    walk_fields,
+)
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.partition_values import decode_path
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.table_properties import ColumnMappingMode
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["Purge", "files_of_old_types", "outdated_files"]
+
+Purge = Literal["deletion_vectors", "dropped_columns", "widened_types"]
+_FOOTER_READERS = 8
+
+
+def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]) -> pa.Table:
+    """The files that hold something to purge.
+
+    Args:
+        snapshot: the version.
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        purge: what is purged.
+
+    Raises:
+        InvalidArgument: there is no such thing to purge.
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+    if isinstance(purge, str) or not set(purge) <= set(get_args(Purge)) or not purge:
+        names = ", ".join(get_args(Purge))
+        raise InvalidArgument(f"purge lists what is purged, of {names}; not {purge!r}")
+    chosen = [False] * files.num_rows
+    if "deletion_vectors" in purge:
+        chosen = files["deletion_vector"].is_valid().to_pylist()
+    tests: list[Callable[[pa.Schema], bool]] = []
+    if "dropped_columns" in purge:
+        configuration = tracked_configuration(snapshot.configuration)
+        tests.append(lambda found: _holds_dropped_columns(found, configuration))
+    if "widened_types" in purge and (expected := _widened_types(snapshot.configuration)):
+        tests.append(lambda found: _is_of_old_types(found, expected))
+    if tests:
+        doubtful = files.filter(boolean_column([not each for each in chosen]))
+        schemas = _schemas(snapshot, doubtful)
+        chosen = [each or _satisfies(next(schemas), tests) for each in chosen]
+    return files.filter(boolean_column(chosen))
+
+
+def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
+    """The files with a column in a type from before a widening; reads the footers.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+    purge: tuple[Purge, ...] = ("widened_types",)
+    return outdated_files(snapshot, files, purge)
+
+
+def _satisfies(found: pa.Schema, tests: list[Callable[[pa.Schema], bool]]) -> bool:
+    return any(test(found) for test in tests)
+
+
+def _schemas(snapshot: Snapshot, files: pa.Table) -> Iterator[pa.Schema]:
+    """The physical schema of each file."""
+    paths = [decode_path(path) for path in files["path"].to_pylist()]
+    with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
+        yield from readers.map(lambda path: read_arrow_schema(snapshot.store, path), paths)
+
+
+def _holds_dropped_columns(found: pa.Schema, configuration: TableConfiguration) -> bool:
+    mode = configuration.column_mapping_mode
+    return _holds_unknown(list(found), configuration.schema, mode)
+
+
+def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:
+    known = {physical_name(field, mode).casefold(): field for field in schema}
+    for each in found:
+        field = known.get(each.name.casefold())
+        if field is None or _holds_unknown_inside(each.type, field.data_type, mode):
+            return True
+    return False
+
+
+def _holds_unknown_inside(found: pa.DataType, expected: DataType, mode: ColumnMappingMode) -> bool:
+    if isinstance(expected, StructType) and pa.types.is_struct(found):
+        return _holds_unknown([found.field(i) for i in range(found.num_fields)], expected, mode)
+    if isinstance(expected, ArrayType) and pa.types.is_list(found):
+        return _holds_unknown_inside(found.value_type, expected.element_type, mode)
+    if isinstance(expected, MapType) and pa.types.is_map(found):
+        return _holds_unknown_inside(
+            found.key_type, expected.key_type, mode
+        ) or _holds_unknown_inside(found.item_type, expected.value_type, mode)
+    return False
+
+
+def _widened_types(configuration: TableConfiguration) -> dict[str, list[Any]]:
+    """The leaf types of the columns whose type was widened, by physical name."""
+    widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
+    fields = physical_arrow_schema(widened, configuration.column_mapping_mode)
+    return {each.name: list(_leaf_types(each.type)) for each in fields}
+
+
+def _was_widened(field: StructField) -> bool:
+    return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
+
+
+def _is_of_old_types(found: pa.Schema, expected: dict[str, list[Any]]) -> bool:
+    types = {each.name: each.type for each in found}
+    return any(
+        name in types and list(_leaf_types(types[name])) != leaves
+        for name, leaves in expected.items()
+    )
+
+
+def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
+    if arrow_type.num_fields:
+        for index in range(arrow_type.num_fields):
+            yield from _leaf_types(arrow_type.field(index).type)
+    else:
+        yield arrow_type
