@@ -620,6 +620,13 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "CONVERT: a directory of Parquet files becomes a table in place, with statistics from the "
+        "footers",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it",
+        None,
+    ),
+    Operation(
         "FSCK: files that vanished from storage are found, and removed from the log",
         "tests/table/test_fsck.py::test_a_dry_run_names_what_vanished_and_a_repair_removes_it",
         None,

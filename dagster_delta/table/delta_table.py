@@ -194,6 +194,51 @@ class DeltaTable(
             return self
         raise refused.conflict.to_error(table=self.uri)
 
+    @classmethod
+    def convert(
+        cls,
+        uri: str | os.PathLike[str],
+        *,
+        partition_by: Sequence[str] | pa.Schema | StructType | None = None,
+        properties: Mapping[str, object] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> DeltaTable:
+        """Make a table of a directory of Parquet files, in place: only a log is written.
+
+        Columns and statistics are read from the footers, several files at once. Partition columns
+        are those of directories like `day=2026-01-01`, of type integer, long, date or string.
+
+        Args:
+            uri: path or URI of the directory.
+            partition_by: names of the partition columns, in directory order, to be checked against
+                the directories; or a schema of them, if their types are others.
+            properties: table properties.
+            name: shown by catalogs and tools.
+            description: shown by catalogs and tools.
+            storage_options: credentials and settings of the storage.
+            store: an opened store instead of `uri`'s own.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+
+        Raises:
+            TableAlreadyExists: the directory already is a table.
+            InvalidArgument: there is no Parquet file, or a file of another kind; directories are
+                not those of the partition columns.
+            SchemaMismatch: files have different types in one column, or a type that no Delta type
+                holds.
+            InvalidTable, StorageFailure: a file cannot be read.
+            UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
+        """
+        from dagster_delta.table.maintenance.convert import ConvertOptions, convert_directory
+
+        table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
+        options = ConvertOptions(partition_by, properties, name, description, commit_info)
+        table._adopt(convert_directory(table.store, options, clock=now_ms))
+        return table
+
     @staticmethod
     def is_delta_table(
         uri: str | os.PathLike[str],

@@ -238,6 +238,33 @@ def test_a_reorg_on_spark_leaves_files_that_delta_spark_has_nothing_to_purge_in(
     assert column.to_pylist() == sorted(column.to_pylist())
 
 
+def test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    rows = delta_spark.sql(
+        "SELECT id, concat('v', id) AS v, cast(id / 4 AS DECIMAL(20,2)) AS d, "
+        "timestamp_seconds(id * 3600) AS at, array(id) AS a, id / 3 AS f, "
+        "date_add(DATE '2026-01-01', cast(id % 3 AS INT)) AS day, "
+        "if(id % 2 = 0, 'x y', null) AS t FROM range(60)"
+    )
+    rows.repartition(1).write.partitionBy("day", "t").parquet(ours)
+    shutil.copytree(ours, theirs)
+    delta_spark.sql(f"CONVERT TO DELTA parquet.`{theirs}` PARTITIONED BY (day DATE, t STRING)")
+    table, other = DeltaTable.convert(ours), DeltaTable(theirs)
+    assert table.schema() == other.schema()
+    mine, yours = (
+        {row["path"]: row for row in each.snapshot().live_files().to_pylist()}
+        for each in (table, other)
+    )
+    assert mine.keys() == yours.keys()
+    before = fingerprint(other.snapshot().scan().to_arrow())
+    assert readings(delta_spark, ours) == {before}
+    assert table.snapshot().scan(where="day = '2026-01-02' AND v = 'v4'").to_arrow().num_rows == 1
+    table.delete("id = 4")
+    assert readings(delta_spark, ours) == {fingerprint(table.snapshot().scan().to_arrow())}
+
+
 def aged_log(spark: SparkSession, uri: str, properties: str) -> None:
     """A table of eleven versions by delta-spark, of which the last was written today."""
     spark.sql(f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta TBLPROPERTIES ({properties})")

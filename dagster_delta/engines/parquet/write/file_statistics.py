@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +195,22 @@ class FileStatistics:
         null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
         statistics._null_counts.update(null_counts)
         statistics._nan_columns.update(nan_columns)
+        return statistics
+
+    @classmethod
+    def of_foreign(cls, layout: StatisticsLayout, usable: Collection[int]) -> FileStatistics:
+        """The statistics of a file of another writer, whose rows nobody has seen.
+
+        A column of floats may hold NaN, and how many arrays and maps are null is unknown.
+
+        Args:
+            layout: layout of the file.
+            usable: indexes of the Parquet columns whose bounds are stored as here.
+        """
+        leaves = [each for each in layout.leaves if not each.is_nested]
+        bounded = tuple(each for each in leaves if each.parquet_index in usable)
+        statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
+        statistics._nan_columns.update(each.positions for each in bounded if each.is_float)
         return statistics
 
     def to_json(self, footer: pq.FileMetaData) -> str:

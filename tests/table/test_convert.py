@@ -1,0 +1,173 @@
+"""CONVERT: a directory of Parquet files of any writer becomes a table, in place."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, TableAlreadyExists
+from dagster_delta.table.delta_table import DeltaTable
+from tests.table_rows import stored_rows
+
+
+def rows(first: int, count: int = 10) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "text": [f"text {each}" for each in ids],
+            "f": pa.array([float("nan") if each == 3 else each / 2 for each in ids]),
+            "price": pa.array([Decimal(each) / 4 for each in ids], pa.decimal128(10, 2)),
+            "at": pa.array([dt.datetime(2026, 1, 1) + dt.timedelta(hours=each) for each in ids],
+                           pa.timestamp("us", "UTC")),
+            "list": pa.array([None if each % 2 else [each] for each in ids]),
+            "s": pa.array([{"a": each} for each in ids]),
+        }
+    )  # fmt: skip
+
+
+def write(directory: Path, name: str, data: pa.Table, **options: Any) -> None:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(data, path, **options)
+
+
+def stats(table: DeltaTable) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in table.snapshot().live_files()["stats"].to_pylist()]
+
+
+def test_a_directory_becomes_a_table_and_no_file_is_touched(tmp_path: Path) -> None:
+    write(tmp_path, "a.parquet", rows(0))
+    write(tmp_path, "deep/b.parquet", rows(10))
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    table = DeltaTable.convert(tmp_path, name="converted", properties={"a": "b"})
+    assert table.version() == 0
+    assert (table.metadata().name, table.metadata().configuration) == ("converted", {"a": "b"})
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == before
+    assert len(stored_rows(table)) == 20
+    assert table.snapshot().num_records == 20
+    assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 20
+    table.append(rows(20))
+    assert len(stored_rows(table, where="id >= 15")) == 15
+
+
+def test_statistics_come_from_footers_and_only_what_they_prove(tmp_path: Path) -> None:
+    write(tmp_path, "a.parquet", rows(0))
+    (found,) = stats(DeltaTable.convert(tmp_path))
+    assert found["numRecords"] == 10
+    assert found["minValues"] == {
+        "id": 0,
+        "text": "text 0",
+        "f": 0.0,
+        "price": 0.0,
+        "at": "2026-01-01T00:00:00.000Z",
+        "s": {"a": 0},
+    }
+    # There may be NaN, which is above every number.
+    assert "f" not in found["maxValues"]
+    assert found["maxValues"]["price"] == 2.25
+    assert found["nullCount"]["text"] == 0
+    assert "list" not in found["nullCount"]
+
+
+def test_bounds_in_another_unit_are_left_out(tmp_path: Path) -> None:
+    data = pa.table({"at": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("ms", "UTC"))})
+    write(tmp_path, "a.parquet", data)
+    table = DeltaTable.convert(tmp_path)
+    (found,) = stats(table)
+    assert (found["minValues"], found["maxValues"]) == ({}, {})
+    assert len(stored_rows(table, where="at = TIMESTAMP '2026-01-01T00:00:00Z'")) == 1
+
+
+def test_old_timestamps_of_spark_are_instants(tmp_path: Path) -> None:
+    data = rows(0).select(["id", "at"])
+    write(tmp_path, "a.parquet", data, use_deprecated_int96_timestamps=True)
+    table = DeltaTable.convert(tmp_path)
+    assert str(table.schema().field("at").data_type) == "timestamp"
+    assert stored_rows(table) == data.to_pylist()
+
+
+def test_partitions_are_inferred_from_directories(tmp_path: Path) -> None:
+    data = rows(0).select(["id"])
+    for n, (day, text) in enumerate([("2026-01-01", "a%20b"), ("2026-01-02", "c")]):
+        write(tmp_path, f"day={day}/n={n}/_k=00{n}/t={text}/x.parquet", data)
+    write(tmp_path, "day=__HIVE_DEFAULT_PARTITION__/n=5/_k=005/t=d/y.parquet", data)
+    table = DeltaTable.convert(tmp_path)
+    assert table.snapshot().configuration.partition_columns == ("day", "n", "_k", "t")
+    types = [str(table.schema().field(name).data_type) for name in ("day", "n", "_k", "t")]
+    assert types == ["date", "integer", "string", "string"]
+    (row,) = stored_rows(table, where="t = 'a b' AND id = 3")
+    assert (row["day"], row["n"], row["_k"]) == (dt.date(2026, 1, 1), 0, "000")
+    assert len(stored_rows(table, where="day IS NULL")) == 10
+    theirs = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert sorted(set(theirs["t"].to_pylist())) == ["a b", "c", "d"]
+
+
+def test_partition_types_may_be_given(tmp_path: Path) -> None:
+    write(tmp_path, "n=01/x.parquet", rows(0))
+    table = DeltaTable.convert(tmp_path, partition_by=pa.schema([("n", pa.int16())]))
+    assert str(table.schema().field("n").data_type) == "short"
+    assert len(stored_rows(table, where="n = 1")) == 10
+
+
+def test_files_with_fewer_columns_are_read_with_nulls(tmp_path: Path) -> None:
+    write(tmp_path, "a.parquet", rows(0).select(["id"]))
+    write(tmp_path, "b.parquet", rows(10).select(["text", "id"]))
+    table = DeltaTable.convert(tmp_path)
+    assert list(table.schema().names) == ["id", "text"]
+    found = stored_rows(table, where="id = 3 OR id = 13")
+    assert {row["id"]: row["text"] for row in found} == {3: None, 13: "text 13"}
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "error", "text"),
+    [
+        ({}, {}, InvalidArgument, "no Parquet file"),
+        ({"p=1/a.parquet": 0, "b.parquet": 0}, {}, InvalidArgument, "directories of the partition"),
+        ({"p=1/a.parquet": 0}, {"partition_by": ["q"]}, InvalidArgument, "correct partition_by"),
+        (
+            {"p=x/a.parquet": 0},
+            {"partition_by": pa.schema([("p", pa.int32())])},
+            InvalidArgument,
+            "no value of the partition column",
+        ),
+        (
+            {"a.parquet": 0},
+            {"properties": {"delta.columnMapping.mode": "name"}},
+            InvalidArgument,
+            "without column mapping",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_and_left_as_it_is(
+    files: dict[str, int], options: dict[str, Any], error: type[Exception], text: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    for name, first in files.items():
+        write(tmp_path, name, rows(first))
+    with pytest.raises(error, match=text):
+        DeltaTable.convert(tmp_path, **options)
+    assert not (tmp_path / "_delta_log").exists()
+
+
+def test_files_of_other_types_and_other_kinds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.parquet", pa.table({"x": pa.array([1], pa.int32())}))
+    write(tmp_path, "b.parquet", pa.table({"x": pa.array([1], pa.int64())}))
+    with pytest.raises(SchemaMismatch, match="of type long in one file and x of type integer in a"):
+        DeltaTable.convert(tmp_path)
+    (tmp_path / "b.parquet").rename(tmp_path / "b.csv")
+    with pytest.raises(InvalidArgument, match="not Parquet files by their name"):
+        DeltaTable.convert(tmp_path)
+    (tmp_path / "b.csv").unlink()
+    DeltaTable.convert(tmp_path)
+    with pytest.raises(TableAlreadyExists):
+        DeltaTable.convert(tmp_path)
