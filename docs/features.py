@@ -627,6 +627,13 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Symlink manifests, on request or kept by every commit",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_symlink_manifests_are_those_of_delta_spark",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_symlink_manifests_are_those_of_delta_spark",
+    ),
+    Operation(
         "FSCK: files that vanished from storage are found, and removed from the log",
         "tests/table/test_fsck.py::test_a_dry_run_names_what_vanished_and_a_repair_removes_it",
         None,

@@ -46,6 +46,8 @@ _HONOURED = {
     "checkpoint.writeStatsAsStruct": "statistics in checkpoints as columns",
     "checkpointInterval": "commits between two checkpoints",
     "checkpointPolicy": "`classic` or `v2` checkpoints",
+    "compatibility.symlinkFormatManifest.enabled": "each commit writes the symlink manifests of "
+    "the partitions that it changes",
     "columnMapping.mode": "how columns are found in data files",
     "dataSkippingNumIndexedCols": "leading columns with statistics",
     "dataSkippingStatsColumns": "columns with statistics, in place of the leading ones",
@@ -103,8 +105,6 @@ _INTERNAL = {
     "rowTracking.materializedRowIdColumnName": "column of the ids of rows",
 }
 _REFUSED = {
-    "compatibility.symlinkFormatManifest.enabled": "no manifests are written; on a table that has "
-    "it, each commit logs a warning",
     "coordinatedCommits.commitCoordinator-preview": "tables with a commit coordinator are rejected",
     "coordinatedCommits.commitCoordinatorConf-preview": "tables with a commit coordinator are "
     "rejected",

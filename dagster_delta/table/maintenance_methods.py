@@ -236,6 +236,21 @@ class MaintenanceMethods(TableHandle):
 
         return find_unreferenced_files(self._existing(), clock=now_ms)
 
+    def generate_symlink_manifests(self) -> tuple[str, ...]:
+        """Write the symlink manifests of the latest version, by which Presto, Athena and Hive read
+        it, and return their paths, relative to the root.
+
+        On a table with `delta.compatibility.symlinkFormatManifest.enabled`, each commit writes
+        those of the partitions that it changes.
+
+        Raises:
+            TableNotFound, InvalidTable, StorageFailure.
+            UnsupportedFeature: files of the table have deletion vectors.
+        """
+        from dagster_delta.table.log_upkeep.symlink_manifests import generate_manifests
+
+        return generate_manifests(self._existing())
+
     def fsck(
         self, *, dry_run: bool = True, commit_info: Mapping[str, object] | None = None
     ) -> MissingFiles:

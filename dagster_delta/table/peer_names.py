@@ -23,6 +23,7 @@ _OURS = {
     "detail": "snapshot(), with its schema, metadata and protocol",
     "file_uris": 'snapshot().files()["path"]',
     "files": "snapshot().files()",
+    "generate": "generate_symlink_manifests()",
     "get_add_actions": "snapshot().files()",
     "is_deltatable": "DeltaTable.is_delta_table(uri)",
     "load_as_version": "snapshot(version=…) or snapshot(timestamp=…)",

@@ -265,6 +265,38 @@ def test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it(
     assert readings(delta_spark, ours) == {fingerprint(table.snapshot().scan().to_arrow())}
 
 
+@pytest.mark.parametrize("partition_by", [[], ["day", "t"]])
+def test_symlink_manifests_are_those_of_delta_spark(
+    delta_spark: SparkSession, tmp_path: Path, partition_by: list[str]
+) -> None:
+    uri = str(tmp_path / "table")
+    table = DeltaTable(uri, must_exist=False)
+    properties = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+    for day, text in (("2026-01-01", "a b/c"), ("2026-01-02", None), ("2026-01-03", "ü:%")):
+        rows = pa.table({"id": [1, 2], "day": [day] * 2, "t": pa.array([text] * 2, pa.string())})
+        table.append(rows, partition_by=partition_by, properties=properties)
+    table.delete("day = '2026-01-03'")
+    ours = manifests(uri)
+    assert len(ours) == (2 if partition_by else 1)
+    shutil.rmtree(Path(uri) / "_symlink_format_manifest")
+    delta_spark.sql(f"GENERATE symlink_format_manifest FOR TABLE delta.`{uri}`")
+    assert manifests(uri) == ours
+    delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE day = '2026-01-02' AND id = 1")
+    theirs = manifests(uri)
+    assert theirs != ours
+    assert set(table.generate_symlink_manifests()) == theirs.keys()
+    assert manifests(uri) == theirs
+
+
+def manifests(uri: str) -> dict[str, list[str]]:
+    """The lines of each manifest by its path."""
+    found = Path(uri).rglob("_symlink_format_manifest/**/manifest")
+    return {
+        str(path.relative_to(uri)): sorted(path.read_text().splitlines(keepends=True))
+        for path in found
+    }
+
+
 def aged_log(spark: SparkSession, uri: str, properties: str) -> None:
     """A table of eleven versions by delta-spark, of which the last was written today."""
     spark.sql(f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta TBLPROPERTIES ({properties})")

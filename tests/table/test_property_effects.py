@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +187,6 @@ def test_no_row_gets_an_id_while_row_tracking_is_suspended() -> None:
     table.append(rows(2))
     ids = table.snapshot().live_files()["base_row_id"].to_pylist()
     assert sorted(ids, key=str) == [0, None]
-
-
-def test_manifests_that_fall_behind_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    table = make({})
-    force(table, **{"delta.compatibility.symlinkFormatManifest.enabled": "true"})
-    with caplog.at_level(logging.WARNING):
-        table.append(rows(1))
-    assert "symlink manifests are those of an older version" in caplog.text
-    table.unset_properties(["delta.compatibility.symlinkFormatManifest.enabled"])
 
 
 def test_what_would_have_no_effect_cannot_be_set() -> None:

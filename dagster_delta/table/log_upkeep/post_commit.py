@@ -1,5 +1,5 @@
-"""What follows a commit and may fail without harm: the version checksum and the checkpoint, and
-then the clean-up of the log.
+"""What follows a commit and may fail without harm: the version checksum, symlink manifests and the
+checkpoint, and then the clean-up of the log.
 
 Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup.
 """
@@ -56,21 +56,28 @@ def follow_commit(
 
     version = commits[-1][0]
     checksum = version_checksum_after(None if base is None else base.checksum, commits)
-    if base is not None and base.configuration.properties.symlink_manifests:
-        _LOG.warning(
-            "version %d of %s is committed, but its symlink manifests are those of an older "
-            "version: generate them with the engine that reads them, or unset "
-            "delta.compatibility.symlinkFormatManifest.enabled",
-            version,
-            store.location.uri,
-        )
     _store_checksum(store, version, checksum)
     if base is None:
         snapshot = Snapshot.load(store, version=version)
     else:
         snapshot = base.advance(commits, checksum=checksum, is_own=True)
+    if snapshot.configuration.properties.symlink_manifests:
+        _keep_manifests(snapshot, commits)
     checkpointed = _checkpointed_when_due(snapshot, clock=clock)
     return snapshot if checkpointed is None else _with_clean_log(checkpointed, clock=clock)
+
+
+def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
+    """Write the manifests of the partitions that commits changed."""
+    from dagster_delta.table.log_upkeep.symlink_manifests import (
+        changed_manifests,
+        generate_manifests,
+    )
+
+    try:
+        generate_manifests(snapshot, changed_manifests(commits, snapshot.configuration))
+    except Exception as error:  # noqa: BLE001 - the commit exists already
+        _warn("set of symlink manifests", snapshot.version, snapshot.store, error)
 
 
 def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:

@@ -1,0 +1,107 @@
+"""Symlink manifests: lists of data files, by which Presto, Athena and Hive read a table.
+
+They have the layout of delta-spark: `_symlink_format_manifest/manifest`, or one such file for each
+partition, with the absolute URI of one data file per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import decode_commit
+from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.spark_uris import spark_path
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["changed_manifests", "generate_manifests"]
+
+_DIRECTORY = "_symlink_format_manifest"
+_Values = dict[str, str | None]
+
+
+def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) -> tuple[str, ...]:
+    """Write the manifests of a version, and delete those of partitions without files.
+
+    Args:
+        snapshot: the latest version.
+        only: paths of the manifests to write; None for all.
+
+    Returns:
+        Paths of the manifests that were written, relative to the root.
+
+    Raises:
+        UnsupportedFeature: files have deletion vectors, which readers of manifests do not know.
+        InvalidTable, StorageFailure.
+    """
+    store, configuration = snapshot.store, snapshot.configuration
+    files = snapshot.live_files(["path", "partition_values", "deletion_vector"])
+    if files["deletion_vector"].null_count < files.num_rows:
+        raise UnsupportedFeature(
+            "files of the table have deletion vectors, and readers of symlink manifests would show "
+            'deleted rows: call reorg(purge=["deletion_vectors"]) and unset '
+            "delta.enableDeletionVectors first",
+            table=store.location.uri,
+            version=snapshot.version,
+        )
+    lines: dict[str, list[str]] = {}
+    paths, values = files["path"].to_pylist(), files["partition_values"].to_pylist()
+    for path, found in zip(paths, values, strict=True):
+        manifest = _manifest_path(configuration, dict(found or ()))
+        if only is None or manifest in only:
+            lines.setdefault(manifest, []).append(_uri(store, path))
+    if not configuration.partition_columns:
+        # An empty table has an empty manifest.
+        lines.setdefault(f"{_DIRECTORY}/manifest", [])
+    for manifest, uris in lines.items():
+        store.put(manifest, "".join(f"{uri}\n" for uri in uris).encode())
+    stale = _present(store) if only is None else only
+    store.delete([path for path in stale if path not in lines])
+    return tuple(lines)
+
+
+def changed_manifests(
+    commits: Sequence[tuple[int, bytes]], configuration: TableConfiguration
+) -> set[str] | None:
+    """Paths of the manifests that some commits change; None for all.
+
+    Args:
+        commits: version and bytes of each.
+        configuration: the configuration of the table after them.
+    """
+    changed: set[str] = set()
+    for version, data in commits:
+        actions = decode_commit(data, version=version)
+        if actions.metadata is not None:
+            return None
+        for file in (*actions.adds, *actions.removes):
+            if file.partition_values is None:
+                return None
+            changed.add(_manifest_path(configuration, file.partition_values))
+    return changed
+
+
+def _manifest_path(configuration: TableConfiguration, values: _Values) -> str:
+    # Readers know the partition columns by their logical names.
+    named = {
+        name: values.get(physical)
+        for name, physical in zip(
+            configuration.partition_columns, configuration.physical_partition_columns, strict=True
+        )
+    }
+    directory = partition_directory(named)
+    return f"{_DIRECTORY}/{directory}/manifest" if directory else f"{_DIRECTORY}/manifest"
+
+
+def _uri(store: ObjectStore, path: str) -> str:
+    return spark_path(store.resolve_uri(decode_path(path)))
+
+
+def _present(store: ObjectStore) -> list[str]:
+    found = (meta.path for meta in store.list_recursive(_DIRECTORY))
+    return [path for path in found if path.rpartition("/")[2] == "manifest"]

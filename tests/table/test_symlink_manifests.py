@@ -1,0 +1,80 @@
+"""Symlink manifests: written on request, or kept by every commit of a table with the property."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.table.delta_table import DeltaTable
+from tests.sample_tables import VECTORS, numbered
+
+KEPT = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+
+
+def make(path: Path, properties: dict[str, str], partition_by: tuple[str, ...] = ()) -> DeltaTable:
+    table = DeltaTable(str(path), must_exist=False)
+    table.append(numbered(1, 2, 3, 4), properties=properties, partition_by=partition_by)
+    return table
+
+
+def listed(table: DeltaTable) -> dict[str, list[str]]:
+    """Names of the data files by the directory of the manifest."""
+    root = Path(table.uri) / "_symlink_format_manifest"
+    return {
+        str(path.parent.relative_to(root)): [
+            line.removeprefix(f"file:{table.uri}/") for line in path.read_text().splitlines()
+        ]
+        for path in root.rglob("manifest")
+    }
+
+
+def live(table: DeltaTable) -> list[str]:
+    return sorted(table.snapshot().files()["path"].to_pylist())
+
+
+def test_they_are_written_on_request(tmp_path: Path) -> None:
+    table = make(tmp_path, {})
+    assert listed(table) == {}
+    assert table.generate_symlink_manifests() == ("_symlink_format_manifest/manifest",)
+    assert listed(table) == {".": live(table)}
+    table.delete()
+    assert len(listed(table)["."]) == 1
+    table.generate_symlink_manifests()
+    assert listed(table) == {".": []}
+
+
+def test_each_commit_keeps_those_of_the_partitions_that_it_changes(tmp_path: Path) -> None:
+    table = make(tmp_path, KEPT, ("p",))
+    assert sorted(listed(table)) == ["p=0", "p=1"]
+    other = Path(table.uri) / "_symlink_format_manifest" / "p=0" / "manifest"
+    before = other.stat().st_mtime_ns
+    table.append(numbered(5))
+    assert other.stat().st_mtime_ns == before
+    assert sorted(path for paths in listed(table).values() for path in paths) == live(table)
+    table.delete("p = 1")
+    assert sorted(listed(table)) == ["p=0"]
+    table.set_properties({"a": "b"})
+    table.vacuum(0, enforce_retention=False, dry_run=False)
+    assert sorted(path for paths in listed(table).values() for path in paths) == live(table)
+
+
+def test_setting_the_property_writes_all_of_them(tmp_path: Path) -> None:
+    table = make(tmp_path, {}, ("p",))
+    table.set_properties(KEPT)
+    assert sorted(listed(table)) == ["p=0", "p=1"]
+
+
+def test_readers_of_manifests_are_not_shown_deleted_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = make(tmp_path, VECTORS | KEPT)
+    with caplog.at_level(logging.WARNING):
+        table.delete("id = 1")
+    assert "symlink manifests was not stored" in caplog.text
+    with pytest.raises(UnsupportedFeature, match="show deleted rows"):
+        table.generate_symlink_manifests()
+    table.reorg(purge=["deletion_vectors"])
+    assert listed(table) == {".": live(table)}
