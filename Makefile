@@ -28,7 +28,7 @@ help:
 	@echo "make ui           open the demo in the Dagster UI"
 	@echo "make docs         regenerate docs/features.md"
 	@echo "make site         build the documentation site into build/site; broken links are errors"
-	@echo "make screenshots  take the pictures in docs/images anew, with chromium"
+	@echo "make screenshots  take the pictures in docs/images again, with chromium"
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -242,11 +242,11 @@ CHECKS = [
     *delta_asset_checks(late_flights, unique=["time_hour", "carrier", "flight"]),
 ]
 
-# Small files are written together every night; VACUUM tells what it would delete until a run of
-# the job is told otherwise.
+# Small files are written together every night; VACUUM reports what it would delete, unless a run
+# of the job is configured otherwise.
 NIGHTLY = delta_maintenance_schedule("nightly_maintenance", "0 3 * * *", assets=ASSETS)
 
-# Whoever commits to the table, a Spark job elsewhere say: the months it changed are joined anew.
+# Whoever commits to the table, a Spark job elsewhere say: the months it changed are joined again.
 FLIGHTS_CHANGED = delta_table_sensor(
     "flights_changed",
     f"{LAKE}/raw/flights",

@@ -4,7 +4,7 @@
 
 Each run changes a copy of the same table, whose data files are links: `v` from text to a number.
 While ours runs once more, a writer of ours appends a row at a time and a reader looks for one; the
-longest that either took in any round is told, beside the longest without a change. delta-spark's
+longest that either took in any round is shown, beside the longest without a change. delta-spark's
 rewrite runs alone, as it fails when somebody appends meanwhile.
 """
 

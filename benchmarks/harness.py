@@ -96,7 +96,7 @@ def _median(samples: list[Measurement]) -> tuple[float, float]:
 
 def _measure_child(module: str, key: str, peer: str, directory: str, size: int) -> Measurement:
     command = [sys.executable, "-m", module, "--child", key, peer, directory, str(size)]
-    # As where packages are installed: what is imported late is not compiled anew each time.
+    # As where packages are installed: what is imported late is not compiled again each time.
     environment = {
         **os.environ,
         "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "delta-benchmark-bytecode"),

@@ -199,7 +199,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "`MODIFY COLUMN`, `CHANGE COLUMN` and `ALTER COLUMN … TYPE … USING` to any type, as an "
-        "online change; a dry run tells its steps and cost",
+        "online change; a dry run shows its steps and cost",
         "tests/table/test_alter_online.py::"
         "test_the_last_commit_brings_all_that_a_statement_says_of_the_column",
         "tests/reference/test_column_change.py::"
@@ -680,8 +680,8 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
-        "Checksums of pages, footers and commits are written, and verified before rows are written "
-        "anew; `scan(verify_checksums=True)` verifies every page it reads",
+        "Checksums of pages, footers and commits are written, and verified before rows are "
+        "rewritten; `scan(verify_checksums=True)` verifies every page it reads",
         "tests/table/test_damage.py::"
         "test_pages_carry_checksums_and_a_flipped_bit_in_a_page_is_found",
         "tests/table/test_spark_damage.py::test_a_write_on_spark_refuses_what_is_damaged_by_name",

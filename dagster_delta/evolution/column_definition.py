@@ -150,7 +150,7 @@ def check_column_values(schema: StructType) -> None:
         if len(path) > 1:
             column = ".".join(path)
             raise InvalidArgument(
-                f"field {column} stands inside another column, and only whole columns are "
+                f"field {column} is inside another column, and only whole columns are "
                 "generated, numbered or have a default",
                 column=column,
             )

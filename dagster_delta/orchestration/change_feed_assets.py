@@ -152,7 +152,7 @@ def delta_change_feed_asset(
     if (mode == "merge") != bool(key_names):
         raise InvalidArgument(
             f"an incremental asset with mode {mode!r} takes "
-            f"{'keys: the columns that tell its rows apart' if mode == 'merge' else 'no keys'}"
+            f"{'keys: the columns that identify its rows' if mode == 'merge' else 'no keys'}"
         )
     source = _Source(upstream, table, storage_options, columns, upstream_partition_expr, lineage)
 

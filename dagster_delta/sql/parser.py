@@ -151,7 +151,7 @@ class _Parser:
             "IS", "NOT", *self._predicates()
         ):
             self._refuse(
-                "a condition that is compared or tested stands in parentheses: expected the end"
+                "a condition that is compared or tested needs parentheses: expected the end"
             )
         return result
 
@@ -362,7 +362,7 @@ class _Parser:
         if word == "CASE":
             return self._case()
         if word == "INTERVAL" and following.kind == "number":
-            self._leave("an interval stands where no moment is moved by it")
+            self._leave("an interval is only added to, or subtracted from, a date or a time")
         if following.kind == "string":
             return typed_literal(self._sql, self._next(), self._strings())
         if following.is_operator("("):

@@ -143,7 +143,7 @@ class S3Store:
             # yet.
             time.sleep(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311
         raise StorageFailure(
-            "Other writers kept the object busy, and every attempt was told to come back; retry",
+            "Other writers kept the object busy, and every attempt met a conflict; retry",
             table=self._root,
             file=path,
         )

@@ -138,7 +138,7 @@ class CommitRules:
             found = Snapshot.load(self._store, version=version).configuration
         except VersionNotFound as error:
             raise VersionNotFound(
-                f"The log cannot tell the schema that version {version} was written with, as the "
+                f"The log does not have the schema that version {version} was written with, as the "
                 "checkpoint before it was cleaned up: start a new query from a later version",
                 table=self._store.location.uri,
                 version=version,
@@ -164,7 +164,7 @@ class CommitRules:
             if problem is not None:
                 raise SchemaMismatch(
                     f"The schema of the table changed at version {version}: start the query again, "
-                    "and it goes on with the new schema from where it stands",
+                    "and it continues with the new schema from its position",
                     table=table,
                     version=version,
                 )

@@ -263,7 +263,7 @@ class LogStream:
         found = self._store.head(commit_path(before))
         if seen is not None and found is not None and found != seen:
             raise SchemaMismatch(
-                f"The table was deleted and created anew since its version {before} was read: "
+                f"The table was deleted and created again since its version {before} was read: "
                 "start a new query, with a checkpoint location of its own",
                 table=self._store.location.uri,
                 version=version,

@@ -120,7 +120,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         raise InvalidArgument(
             "the location of the table is lacking: pass it to load(…) or save(…), or in SQL use "
             "CREATE TEMPORARY VIEW … USING delta_log OPTIONS (path '…'); Spark does not hand over "
-            "what CREATE TABLE was told"
+            "what CREATE TABLE declared"
         )
     _refuse_two(values, "version_as_of", "timestamp_as_of")
     _refuse_two(values, "starting_version", "starting_timestamp")

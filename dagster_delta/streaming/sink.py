@@ -121,7 +121,7 @@ def _running_query_id(frame: DataFrame) -> str:
         found = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if not found:
         raise InvalidArgument(
-            "Spark does not tell the id of the query here, as on Spark Connect or outside of "
+            "Spark does not give the id of the query here, as on Spark Connect or outside of "
             "foreachBatch: pass delta_sink(…, query_id=…) a name that belongs to this query and "
             "its checkpoint location alone"
         )

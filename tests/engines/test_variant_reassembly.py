@@ -368,7 +368,7 @@ FIELDS = pa.struct([("a", group(pa.int64()))])
         (
             FIELDS,
             {"value": encoded({"a": 1}), "typed_value": {"a": {"typed_value": 2}}},
-            "field a stands in a column and outside",
+            "field a is both in a column and outside",
         ),
         (
             pa.struct([("z", group(pa.int64()))]),

@@ -55,7 +55,7 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
     try:
         last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
     except pa.ArrowNotImplementedError as error:
-        raise InvalidArgument(f"{asset} cannot tell rows apart by {keys}: {error}") from error
+        raise InvalidArgument(f"{asset} cannot identify rows by {keys}: {error}") from error
     _refuse_ambiguous(ranked, last, keys, asset)
     positions = np.sort(last[f"{_POSITION}_max"].to_numpy())
     taken = order[positions]

@@ -162,7 +162,7 @@ def _anew(write: AssetWrite, rows: object) -> WrittenAsset:
         if write.options.schema_mode == "overwrite" or write.selection is not None:
             raise
         raise SchemaMismatch(
-            f"{error.message}\nEvery row of the upstream table was read anew: with the metadata "
+            f"{error.message}\nEvery row of the upstream table was read again: with the metadata "
             f'{{"schema_mode": "overwrite"}}, {write.name} takes their columns as they are',
             table=error.table or write.uri,
             column=error.column,

@@ -60,7 +60,7 @@ class OptimizeConfig(KnownFieldsOnly, Config):
     )
     full: bool = Field(
         default=False,
-        description="Also cluster files anew that were clustered by other columns. Tables without "
+        description="Also cluster files again that were clustered by other columns. Tables without "
         "clustering columns are compacted as usual.",
     )
     engine: MaintenanceEngine = Field(
@@ -85,7 +85,7 @@ class VacuumConfig(KnownFieldsOnly, Config):
     )
     enforce_retention: bool = Field(
         default=True,
-        description="Reject a retention shorter than the table's. Set to false only if nobody "
+        description="Reject a retention shorter than the table's. Set to false only if no one "
         "else reads or writes the table.",
     )
     lite: bool = Field(

@@ -165,7 +165,7 @@ def _dimension_keys(
         columns = ", ".join(values) or "no column"
         raise InvalidArgument(
             f"the table is partitioned by {columns} and not by {column}, so its commits do not "
-            "tell which partitions changed; name one of its partition columns, or give "
+            "show which partitions changed; name one of its partition columns, or give "
             "partition_keys",
             column=column,
         )

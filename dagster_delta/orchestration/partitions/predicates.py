@@ -207,8 +207,8 @@ def _check_wall_clock(windows: Sequence[Window], column: str) -> None:
             if boundary.fold:
                 raise InvalidArgument(
                     f"the clock goes back around {boundary.replace(tzinfo=None)} in "
-                    f"{boundary.tzinfo}, and a timestamp_ntz column cannot tell the repeated "
-                    "hour from the one before it; write both partitions in one run, or hold the "
+                    f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
+                    "repeated hour from the one before it; write both partitions in one run, or hold the "
                     "partition in a timestamp column or in partitions of UTC",
                     column=column,
                 )
@@ -242,8 +242,8 @@ def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
         if not (_is_midnight(window.start) and _is_midnight(window.end)):
             raise InvalidArgument(
                 f"the partition from {window.start} to {window.end} is a part of a day, and a "
-                "date column cannot tell it from the other parts; partition_expr must name a "
-                "timestamp, timestamp_ntz or string column",
+                "date column cannot distinguish it from the other parts; partition_expr must name "
+                "a timestamp, timestamp_ntz or string column",
                 column=each.column,
             )
     return [_days(window) for window in joined]

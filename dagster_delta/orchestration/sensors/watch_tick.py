@@ -224,7 +224,7 @@ class _Tick:
     def _warn_of_unmapped(self, uri: str, waiting: WaitingChanges, mapped: MappedKeys) -> None:
         which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
         if not mapped.keys and not mapped.unmapped:
-            self._context.log.warning(f"The commits do not tell which partitions changed: {which}")
+            self._context.log.warning(f"The commits do not show which partitions changed: {which}")
         if mapped.unmapped:
             named = ", ".join(str(dict(each)) for each in mapped.unmapped[:_MAX_NAMED])
             self._context.log.warning(

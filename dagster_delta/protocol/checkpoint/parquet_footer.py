@@ -113,7 +113,7 @@ def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     footer = memoryview(tail)[len(tail) - needed + _SEAL_BYTES : -_END_BYTES]
     is_sealed = len(tail) >= needed and tail.endswith(_MAGIC) and seal.startswith(_MARK)
     if is_sealed and seal != sealed(footer):
-        raise pa.ArrowInvalid("the footer does not have the checksum that stands before it")
+        raise pa.ArrowInvalid("the footer does not match the checksum before it")
     source = pa.BufferReader(tail)
     reader = of_whole = open_parquet_reader(source, **options)
     metadata = reader.metadata

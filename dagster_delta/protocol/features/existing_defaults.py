@@ -131,7 +131,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
 def _parse(spelled: Any) -> object:  # noqa: ANN401
     data_type, text = data_type_from_json(spelled["type"]), spelled["value"]
     if not isinstance(text, str):
-        raise TypeError("values stand as text")
+        raise TypeError("values are stored as text")
     if data_type == _STRING:
         return text
     if data_type == _BINARY:

@@ -84,7 +84,7 @@ def check_iceberg_compat(configuration: TableConfiguration) -> None:
                 raise InvalidArgument(
                     f"{what} does not allow that column {'.'.join(path)} was widened from "
                     f"{change.from_type} to {change.to_type}; "
-                    'drop_feature("typeWidening") writes the old files anew',
+                    'drop_feature("typeWidening") rewrites the old files',
                     column=".".join(path),
                 )
 

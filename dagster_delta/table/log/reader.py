@@ -472,12 +472,12 @@ def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> Ta
     if metadata is None:
         raise MissingMetadata(
             "The log holds no metaData action, so the table has no schema; restore the log from a "
-            "copy, or create the table anew"
+            "copy, or create the table again"
         )
     if protocol is None:
         raise MissingProtocol(
-            "The log holds no protocol action, so nobody can tell what it takes to read the "
-            "table; restore the log from a copy, or create the table anew"
+            "The log holds no protocol action, so the features that a reader of the table "
+            "needs are unknown; restore the log from a copy, or create the table again"
         )
     return TableConfiguration(protocol, metadata)
 

@@ -155,7 +155,7 @@ def optimize_table(
     clustering = () if options.is_automatic else table_clustering(snapshot)
     if options.full and not clustering:
         raise InvalidArgument(
-            "full clusters files anew, and the table has no clustering columns: leave it out, or "
+            "full clusters files again, and the table has no clustering columns: leave it out, or "
             "choose some with ALTER TABLE … CLUSTER BY"
         )
     clustering = () if options.purge is not None else clustering

@@ -200,7 +200,7 @@ def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
             f"a retention of {options.retention_hours:g} hours is shorter than the "
             f"{own / _HOUR_MS:g} hours of the table (delta.deletedFileRetentionDuration): readers "
             "of older versions and writers that have not committed yet would lose their files; "
-            "leave it out, or pass enforce_retention=False where nobody else uses the table",
+            "leave it out, or pass enforce_retention=False if no one else uses the table",
             table=snapshot.store.location.uri,
         )
     return retention_ms

@@ -54,9 +54,9 @@ def zorder_columns(
         mode = configuration.column_mapping_mode
         if tuple(physical_name(each, mode) for each in fields) not in indexed:
             raise InvalidArgument(
-                f"files have no statistics on {name}, so sorting by it would let nobody skip a "
+                f"files have no statistics on {name}, so sorting by it would let no reader skip a "
                 "file; extend delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols, "
-                "and write the table anew, or choose another column",
+                "and rewrite the table, or choose another column",
                 column=name,
             )
         if path in found:

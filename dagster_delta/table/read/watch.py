@@ -343,7 +343,7 @@ def _broken(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Versio
             f"{cursor.version}, and the table is at version {snapshot.version}"
         )
     return VersionNotFound(
-        f"{what}. Take the whole table anew where you keep what its commits told, then reset the "
+        f"{what}. Read the whole table again if you keep what its commits reported, then reset the "
         "cursor of this table to start over",
         table=store.location.uri,
         version=cursor.version + 1,

@@ -141,7 +141,7 @@ def _check_counted(files: pa.Table, snapshot: Snapshot, what: str) -> None:
         path = files["path"].filter(pc.is_null(counts))[0].as_py()
         raise InvalidArgument(
             f"{what} asks for the number of rows of every file, and {counts.null_count} files of "
-            "the table do not have it; write them anew",
+            "the table do not have it; rewrite them",
             table=snapshot.store.location.uri,
             version=snapshot.version,
             file=path,

@@ -83,7 +83,7 @@ def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult)
         raise InvalidTable(
             f"the log counts {expected} rows in {files.num_rows} files, which hold "
             f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
-            "find the file with a full scan, and write it anew from its source",
+            "find the file with a full scan, and write it again from its source",
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )

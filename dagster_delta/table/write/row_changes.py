@@ -1,8 +1,8 @@
 """Taking rows out of a table, or changing them, as actions of a transaction.
 
 Merge-on-read where the table has deletion vectors: the files stay, and a vector hides the rows.
-Copy-on-write otherwise: the files leave, and what stays of them is written anew. Either way a file
-that loses all its rows just leaves.
+Copy-on-write otherwise: the files are removed, and their remaining rows are rewritten. Either way a
+file that loses all its rows is only removed.
 
 Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC File.
 """
@@ -98,7 +98,7 @@ def change_rows(
     Args:
         transaction: on the snapshot that the rows were selected from.
         selected: the rows.
-        engine: writes rows anew.
+        engine: rewrites rows.
         assignments: new values; without any the rows leave.
         where: the `SqlExpression` that selected the rows, if one did, for engines that would
             rather evaluate it again than take row indexes.
@@ -238,7 +238,7 @@ def _rewrite(
     configuration = transaction.configuration
     keeps_rest = not _merges_on_read(transaction) and not all(each.leaves for each in touched)
     if not assignments and not keeps_rest:
-        # Removes, and adds with larger deletion vectors, tell readers of the feed all there is.
+        # Readers of the feed need only the removes, and the adds with larger deletion vectors.
         return None
     records = configuration.change_data_feed_enabled
     files = selected.files

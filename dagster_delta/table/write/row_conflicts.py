@@ -91,7 +91,7 @@ def unite_row_changes(
 
     Args:
         store: store of the table.
-        configuration: of the table, which no winner has changed.
+        configuration: of the table, which no concurrent commit has changed.
         change: what was to be committed.
         winners: the commits since the version it was planned on, in order.
 
@@ -104,7 +104,7 @@ def unite_row_changes(
     try:
         return _on_top_of(store, configuration, change, winners)
     except DataFileMissing:
-        # VACUUM may have deleted what one winner added and a later one removed. The newest version
+        # VACUUM may have deleted what one commit added and a later one removed. The newest version
         # shows whether the file is needed.
         return None
 
@@ -186,7 +186,7 @@ def _united(
     vectors: dict[str, BitMap64] = {}
     for path, theirs in latest.items():
         if path not in mine:
-            return None  # every row of the file was to leave, those of the winner among them
+            return None  # all its rows were to be deleted, those of the other commit included
         before = hidden.rows(removed[path].deletion_vector, path)
         selected = hidden.rows(mine[path].deletion_vector, path) - before
         taken = hidden.rows(theirs.deletion_vector, path)
@@ -212,8 +212,8 @@ def _united(
 
 def hiding(add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int) -> AddFile:
     """A file of so many rows, deleted ones included, with another deletion vector."""
-    # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A winner
-    # that gave the file no vector may have left it with other statistics.
+    # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A concurrent
+    # commit without a vector for the file may have left it with other statistics.
     stats = with_record_count(add.stats, num_rows, tight_bounds=False)
     return msgspec.structs.replace(add, deletion_vector=descriptor, stats=stats)
 

@@ -229,7 +229,7 @@ class RowWrite:
     def _replace_rows(
         self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
     ) -> dict[str, int | str]:
-        """The rows for which a predicate is true, wherever they stand."""
+        """The rows for which a predicate is true, in any file."""
         snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
         assert snapshot is not None  # noqa: S101  the caller looked
         selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)
@@ -380,11 +380,11 @@ class RowWrite:
                 return outcome
             done = None
             if self.options.record.is_done_by(outcome.winner.txns):
-                # The winner is the same transaction of the application.
+                # The other commit is the same transaction of the application.
                 winner = Snapshot.load(self.store)
                 done = CommitResult(outcome.winner.version, {}, winner, skipped=True)
             if done is None and self._joins_created_table(configuration, parameters):
-                # Later commits of the winner may hold the application's transaction as well.
+                # Later commits of the same writer may hold the application's transaction as well.
                 done = self.options.record.found_done(self.transaction.snapshot)
                 if done is None:
                     continue
@@ -404,7 +404,7 @@ class RowWrite:
         if self.transaction.snapshot is not None or parameters["mode"] != "Append":
             return False
         if self.options.progress:
-            # Where the applications stand in that table is not what this was planned on.
+            # The transactions of applications in that table differ from those this was planned on.
             return False
         snapshot = Snapshot.load(self.store)
         theirs = snapshot.configuration

@@ -330,7 +330,7 @@ class Transaction:
             InvalidTable,
             UnsupportedFeature,
         ):
-            # These say that the commit surely does not stand in the log.
+            # These say that the commit is surely not in the log.
             self.created_files.add(created)
             self.created_files.delete()
             raise

@@ -268,7 +268,7 @@ def _merge(
         raise _wrongly_shredded("it is an object by its columns and none by its value")
     # Spec: the value of a partially shredded object never contains fields that have a column.
     if twice := shredded.intersection(known.name(field_id) for field_id, _ in others):
-        raise _wrongly_shredded(f"the field {min(twice)} stands in a column and outside of it")
+        raise _wrongly_shredded(f"the field {min(twice)} is both in a column and outside of it")
     return sorted(fields + others, key=lambda field: known.name(field[0]))
 
 
