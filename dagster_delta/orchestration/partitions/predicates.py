@@ -208,8 +208,8 @@ def _check_wall_clock(windows: Sequence[Window], column: str) -> None:
                 raise InvalidArgument(
                     f"the clock goes back around {boundary.replace(tzinfo=None)} in "
                     f"{boundary.tzinfo}, and a timestamp_ntz column cannot distinguish the "
-                    "repeated hour from the one before it; write both partitions in one run, or hold the "
-                    "partition in a timestamp column or in partitions of UTC",
+                    "repeated hour from the one before it; write both partitions in one run, or "
+                    "use a timestamp column or partitions of UTC",
                     column=column,
                 )
 
