@@ -132,8 +132,7 @@ def connect_session_alone(directory: Path) -> Iterator[SparkSession]:
         yield session
         session.stop()
     finally:
-        server.terminate()
-        server.wait(timeout=60)
+        _stop(server)
 
 
 @contextmanager
@@ -150,8 +149,7 @@ def sail_server(directory: Path) -> Iterator[str]:
         _await_port(port, server, log)
         yield f"sc://127.0.0.1:{port}"
     finally:
-        server.terminate()
-        server.wait(timeout=60)
+        _stop(server)
 
 
 @contextmanager
@@ -179,6 +177,16 @@ def _server_command(settings: Mapping[str, str]) -> list[str]:
     options = [each for pair in settings.items() for each in ("--conf", "=".join(pair))]
     server = f"{_SERVICE}.SparkConnectServer"
     return [str(submit), "--master", "local[2]", "--class", server, *options, "spark-internal"]
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        # Where a shell ignores the signal, so do the processes below it.
+        server.kill()
+        server.wait()
 
 
 def _await_port(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
