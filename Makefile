@@ -12,7 +12,7 @@ ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
-.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs site screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs site clean-environment matrix screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
@@ -26,8 +26,10 @@ help:
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
 	@echo "make ui           open the demo in the Dagster UI"
-	@echo "make docs         regenerate docs/features.md"
+	@echo "make docs         regenerate docs/features.md and docs/metadata.md"
 	@echo "make site         build the documentation site into build/site; broken links are errors"
+	@echo "make clean-environment  install the wheel into an empty environment, and follow the tutorial"
+	@echo "make matrix       run a selection of the tests with the oldest and newest versions allowed"
 	@echo "make screenshots  take the pictures in docs/images again, with chromium"
 
 check-python:
@@ -94,10 +96,23 @@ ui: $(STAMP) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
+	$(BIN)/python -m docs.metadata
 
 # The check for links to nothing is that of mkdocs.yml, which is strict.
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+
+# The wheel in an empty environment, with the commands of the README and the tutorial.
+clean-environment: $(STAMP) build/uv
+	rm -rf dist/check && build/uv/bin/uv build --quiet --wheel --out-dir dist/check
+	$(BIN)/python .ci/clean_environment.py dist/check/*.whl
+
+# ENVIRONMENTS are names of .ci/matrix.py, each in quotes; all if empty.
+matrix: check-java build/uv
+	PATH="$(CURDIR)/build/uv/bin:$$PATH" $(PYTHON) .ci/matrix.py --write $(ENVIRONMENTS)
+
+build/uv: | check-python
+	$(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv
 
 screenshots: $(STAMP)
 	DAGSTER_DELTA_SCREENSHOTS=$(CURDIR)/docs/images $(PYTEST) -m browser
@@ -109,4 +124,4 @@ lock:
 		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .cache .demo .soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv build dist .cache .demo .soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -27,8 +27,8 @@ EXAMPLES = [
 ]
 
 
-def readme_example(holding: str) -> str:
-    (code,) = (each for each in EXAMPLE.findall(PAGES[0].read_text()) if holding in each)
+def example(page: str, holding: str) -> str:
+    (code,) = (each for each in EXAMPLE.findall((ROOT / page).read_text()) if holding in each)
     return str(code)
 
 
@@ -56,7 +56,7 @@ def test_the_first_example_makes_two_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    defs = run(readme_example("def big_planes"))["defs"]
+    defs = run(example("README.md", "def big_planes"))["defs"]
     assert dg.materialize(list(defs.assets), resources=dict(defs.resources)).success
     scan = DeltaTable("lake/public/big_planes").snapshot().scan()
     assert scan.to_arrow().to_pylist() == [{"tailnum": "N102UW", "seats": 182}]
@@ -72,7 +72,7 @@ def test_the_calls_of_the_python_api_do_what_their_comments_say(
     table = DeltaTable.create("lake/public/planes", frame.schema, properties=properties)
     while table.version() < 7:
         table.append(frame)
-    names = run(readme_example("when_matched_update_all"), frame=frame, spark=spark)
+    names = run(example("docs/python.md", "when_matched_update_all"), frame=frame, spark=spark)
     assert names["scan"].count() == 7
     assert names["table"].snapshot().scan(["seats"]).to_arrow().to_pylist() == [{"seats": 120}]
     assert "deletionVectors" not in (names["table"].protocol().reader_features or ())
@@ -80,7 +80,7 @@ def test_the_calls_of_the_python_api_do_what_their_comments_say(
 
 
 def test_a_variant_is_written_and_read_as_shown(tmp_path: Path) -> None:
-    code = readme_example("variants_from_json").replace("/tmp/events", str(tmp_path))
+    code = example("docs/python.md", "variants_from_json").replace("/tmp/events", str(tmp_path))
     *statements, shown = code.rstrip().splitlines()
     expression, _, comment = shown.partition("  # ")
     names = run("\n".join(statements), pa=pa)

@@ -203,7 +203,7 @@ class DeltaTable(
         properties: Mapping[str, object] | None = None,
         name: str | None = None,
         description: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         store: ObjectStore | None = None,
         commit_info: Mapping[str, object] | None = None,
     ) -> DeltaTable:

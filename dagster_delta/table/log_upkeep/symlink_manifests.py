@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
@@ -79,7 +80,8 @@ def changed_manifests(
         actions = decode_commit(data, version=version)
         if actions.metadata is not None:
             return None
-        for file in (*actions.adds, *actions.removes):
+        files: tuple[AddFile | RemoveFile, ...] = (*actions.adds, *actions.removes)
+        for file in files:
             if file.partition_values is None:
                 return None
             changed.add(_manifest_path(configuration, file.partition_values))
