@@ -12,7 +12,7 @@ ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
-.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs site clean-environment matrix screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
@@ -31,6 +31,7 @@ help:
 	@echo "make clean-environment  install the wheel into an empty environment, and follow the tutorial"
 	@echo "make matrix       run a selection of the tests with the oldest and newest versions allowed"
 	@echo "make screenshots  take the pictures in docs/images again, with chromium"
+	@echo "make release      make, try and tag a release: VERSION=0.2.0"
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -110,6 +111,9 @@ clean-environment: $(STAMP) build/uv
 # ENVIRONMENTS are names of .ci/matrix.py, each in quotes; all if empty.
 matrix: check-java build/uv
 	PATH="$(CURDIR)/build/uv/bin:$$PATH" $(PYTHON) .ci/matrix.py --write $(ENVIRONMENTS)
+
+release: check-python build/uv
+	PATH="$(CURDIR)/build/uv/bin:$$PATH" $(PYTHON) .ci/release.py $(VERSION)
 
 build/uv: | check-python
 	$(PYTHON) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -93,6 +94,7 @@ class CleanEnvironment:
             env=self.variables,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             while True:
@@ -105,8 +107,13 @@ class CleanEnvironment:
                 else:
                     break
         finally:
-            server.terminate()
-            server.wait()
+            # All of it: the webserver, the daemon and the code server are processes of their own.
+            os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait()
         print(f"{time.monotonic() - began:7.1f} s  {' '.join(command[:4])}", flush=True)
 
     def follow_tutorial(self) -> None:

@@ -87,7 +87,14 @@ def try_environment(environment: Environment, directory: Path) -> Outcome:
     steps: list[tuple[str, list[str]]] = [
         (
             f"no Python {environment.python}",
-            ["uv", "venv", "-q", "--python", environment.python, str(python.parents[1])],
+            [
+                "uv",
+                "venv",
+                "-q",
+                "--python",
+                _interpreter(environment.python),
+                str(python.parents[1]),
+            ],
         ),
         ("the wheel cannot be built", ["uv", "build", "-q", "--wheel", "-o", str(directory)]),
     ]
@@ -102,6 +109,11 @@ def try_environment(environment: Environment, directory: Path) -> Outcome:
         if subprocess.run(command, cwd=directory, check=False).returncode:
             return Outcome(environment.name, (), "cannot be installed")
     return Outcome(environment.name, _versions(python), _run_tests(python, directory))
+
+
+def _interpreter(version: str) -> str:
+    """A path from the variable PYTHON3_13 and the like, or the version, for uv to find."""
+    return os.environ.get(f"PYTHON{version.replace('.', '_')}", version)
 
 
 def _declared() -> list[str]:
