@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from dagster import MetadataValue, PathMetadataValue, UrlMetadataValue
+from dagster import MetadataValue
 
-__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "UiValue", "location_value", "shown"]
+__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "UiValue", "shown"]
 
 UiValue: TypeAlias = MetadataValue[Any] | str | float | bool | dict[str, Any] | list[Any] | None
 """A value that Dagster records."""
@@ -161,12 +161,3 @@ def shown(*parts: Mapping[str, object]) -> dict[str, UiValue]:
     }
     ordered = sorted(kept.items(), key=lambda item: _POSITIONS.get(item[0], len(_POSITIONS)))
     return cast("dict[str, UiValue]", dict(ordered))
-
-
-def location_value(uri: str) -> UrlMetadataValue | PathMetadataValue:
-    """The location of a table as a value of `dagster/uri`.
-
-    Args:
-        uri: without credentials.
-    """
-    return MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri)

@@ -13,7 +13,7 @@ from dagster import (
 )
 
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, location_value, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.write.clustering import table_clustering
@@ -40,7 +40,7 @@ def definition_metadata(uri: str, **further: UiValue) -> dict[str, UiValue]:
     path = local_root(uri) if scheme_of(uri) in {None, "file"} else uri
     return shown(
         {
-            "dagster/uri": None if holds_password(uri) else location_value(path),
+            "dagster/uri": None if holds_password(uri) else path,
             **{f"dagster/{key}": value for key, value in further.items()},
         }
     )
@@ -81,7 +81,7 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> d
             **_totals(snapshot),
             "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
             "dagster/table_name": table_name,
-            "dagster/uri": location_value(uri),
+            "dagster/uri": uri,
             "dagster/column_schema": MetadataValue.table_schema(
                 table_schema(snapshot.configuration)
             ),

@@ -255,6 +255,7 @@ def test_each_month_of_one_run_has_its_own_figures_without_the_totals_of_the_run
         assert metadata["delta/partition_files"] == (1 if days[key] else 0)
         assert metadata.get("delta/rows_written", 0) == days[key]
         assert metadata.get("delta/bytes_added", 0) == sizes.get(key, 0)
+        assert list(event.metadata)[:3] == ["delta/version", "delta/mode", "delta/rows_written"]
         run = metadata["delta/details"]["run"]
         assert (run["partitions"], run["rows_written"], run["files_added"]) == (3, 59, 2)
 

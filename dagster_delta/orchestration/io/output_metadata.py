@@ -74,6 +74,10 @@ def report_write(
         # This metadata is on the materialization of every partition.
         totals = {key.partition("/")[2]: value for key, value in effect.items() if value}
         effect = {DETAILS: {"run": {"partitions": len(keys), **totals}}}
+        if len(by_key) == len(keys):
+            # Replaced by the figures of each partition, which keep the place of these.
+            names = set.intersection(*map(set, by_key.values()))
+            effect |= {name: sum(by_key[key][name] for key in keys) for name in names}
         add_partition_metadata(context.asset_key, by_key)
     history = _optional(
         context, "history", lambda: history_metadata(snapshot, write.options.history)
@@ -115,7 +119,7 @@ def _effect(written: WrittenAsset) -> dict[str, object]:
     return {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
 
 
-def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[str, UiValue]]:
+def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[str, int]]:
     """Metadata of each partition of the run, by its key; unknown figures are omitted."""
     if write.selection is None:
         return {}
@@ -125,23 +129,21 @@ def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[st
     found = {key: _of_partition(each, replaced=replaced) for key, each in figures.items()}
     if replaced and len(write.selection.keys) == 1 and not found:
         rows = written.metrics.get("numOutputRows")
-        return {write.selection.keys[0]: {"dagster/partition_row_count": rows}}
+        if rows is not None:
+            return {write.selection.keys[0]: {"dagster/partition_row_count": int(rows)}}
     return found
 
 
-def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, UiValue]:
-    metadata: dict[str, object] = {
-        "delta/partition_files": figures.files,
-        "delta/partition_size_bytes": figures.size_bytes,
-        "dagster/partition_row_count": figures.rows,
-    }
+def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, int]:
+    files, size_bytes, rows = figures.files, figures.size_bytes, figures.rows
+    metadata = {"delta/partition_files": files, "delta/partition_size_bytes": size_bytes}
+    if rows is not None:
+        metadata["dagster/partition_row_count"] = rows
     if replaced:
-        metadata |= {
-            "delta/rows_written": figures.rows,
-            "delta/files_added": figures.files,
-            "delta/bytes_added": figures.size_bytes,
-        }
-    return shown(metadata)
+        metadata |= {"delta/files_added": files, "delta/bytes_added": size_bytes}
+    if replaced and rows is not None:
+        metadata["delta/rows_written"] = rows
+    return metadata
 
 
 def _sample(write: AssetWrite, written: WrittenAsset) -> dict[str, UiValue]:

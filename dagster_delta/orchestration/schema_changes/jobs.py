@@ -154,7 +154,6 @@ def _change(
 def _metadata(
     table: "DeltaTable", report: ChangeReport, readers: Mapping[str, tuple[str, ...]]
 ) -> RawMetadata:
-    uri = table.uri
     lines = [report.markdown]
     if readers:
         rows = [f"| `{asset}` | {', '.join(columns)} |" for asset, columns in readers.items()]
@@ -164,7 +163,7 @@ def _metadata(
         "delta/schema_change": dg.MetadataValue.md("\n\n".join(lines)),
         "delta/version": table.version(),
         "delta/dry_run": report.is_dry_run,
-        "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+        "dagster/uri": table.uri,
         **{
             f"delta/{name}": report.metrics[metric]
             for name, metric in _COLUMN_CHANGE_METRICS.items()

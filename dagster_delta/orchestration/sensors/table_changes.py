@@ -19,7 +19,7 @@ from dagster import (
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, location_value, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 
@@ -157,7 +157,7 @@ def commit_facts(commit: CommitSummary, uri: str) -> dict[str, UiValue]:
             "dagster/last_updated_timestamp": None
             if time_ms is None
             else MetadataValue.timestamp(time_ms / 1000),
-            "dagster/uri": location_value(uri),
+            "dagster/uri": uri,
             DETAILS: {
                 "table_id": commit.table_id,
                 "last_change": commit.version,
