@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         restore_op,
         vacuum_op,
     )
+    from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
     from dagster_delta.orchestration.schema_changes.config import (
         DeltaSchemaChangeConfig,
@@ -169,6 +170,7 @@ __all__ = [
     "observable_delta_asset",
     "optimize_op",
     "register_delta_log",
+    "report_delta_commit",
     "restore_op",
     "ship_package",
     "sql_column_lineage",
@@ -247,6 +249,7 @@ _HOMES = {
     "observable_delta_asset": "orchestration.sensors.observations",
     "optimize_op": "orchestration.maintenance.ops",
     "register_delta_log": "streaming.registration",
+    "report_delta_commit": "orchestration.pipes",
     "ship_package": "engines.spark.session.shipping",
     "restore_op": "orchestration.maintenance.ops",
     "sql_column_lineage": "orchestration.io.column_lineage",

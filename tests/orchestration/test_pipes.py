@@ -1,0 +1,58 @@
+"""A job in another process reports its commits as materializations."""
+
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from tests.orchestration.conftest import Lake, plain
+
+JOB = """
+import sys
+
+import deltalake
+import pyarrow as pa
+from dagster_pipes import open_dagster_pipes
+
+from dagster_delta import DeltaTable, report_delta_commit
+
+uri = sys.argv[1]
+with open_dagster_pipes() as pipes:
+    for mode in ("error", "append"):
+        deltalake.write_deltalake(uri, pa.table({"id": [1, 2], "name": ["a", "b"]}), mode=mode)
+    report_delta_commit(pipes, DeltaTable(uri))
+    report = "dagster" in sys.modules
+    pipes.log.info(f"imported dagster: {report}")
+"""
+
+
+def test_a_commit_by_another_process_is_a_materialization(lake: Lake, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    uri = str(lake.root / "remote")
+
+    @dg.asset
+    def remote(context: dg.AssetExecutionContext, client: dg.PipesSubprocessClient) -> Any:
+        command = [sys.executable, str(script), uri]
+        return client.run(command=command, context=context).get_materialize_result()
+
+    result = lake.materialize(remote, resources={"client": dg.PipesSubprocessClient()})
+    (event,) = result.asset_materializations_for_node("remote")
+    shown = plain(event.metadata)
+    assert shown["dagster/uri"] == uri
+    assert (shown["delta/version"], shown["dagster/row_count"], shown["delta/live_files"]) == (
+        1,
+        4,
+        2,
+    )
+    assert shown["delta/operation"] == "WRITE"
+    assert shown["delta/operation_metrics"]["num_added_rows"] == 2
+    columns = [(each.name, each.type) for each in shown["dagster/column_schema"].columns]
+    assert columns == [("id", "long"), ("name", "string")]
+    assert event.tags is not None
+    assert event.tags["dagster/data_version"] == "1"
+    logs = lake.instance.all_logs(result.run_id)
+    assert any("imported dagster: False" in each.user_message for each in logs)
