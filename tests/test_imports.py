@@ -12,7 +12,17 @@ import pytest
 
 from dagster_delta import DeltaTable
 
-HEAVY = ("dagster", "pyspark", "duckdb", "polars", "pandas", "sqlglot", "fsspec", "botocore")
+HEAVY = (
+    "dagster",
+    "pyspark",
+    "duckdb",
+    "polars",
+    "pandas",
+    "sqlglot",
+    "fsspec",
+    "botocore",
+    "obstore",
+)
 
 
 def _loaded(statement: str) -> set[str]:
@@ -44,6 +54,15 @@ def _protocol_modules() -> str:
 )
 def test_an_import_loads_nothing_that_the_caller_may_not_need(statement: str) -> None:
     assert _loaded(statement).isdisjoint(HEAVY)
+
+
+def test_a_table_on_s3_with_its_credentials_loads_no_second_client() -> None:
+    options = {"key": "a", "secret": "b", "region": "eu-central-1"}
+    loaded = _loaded(
+        f"from dagster_delta.storage import open_store; open_store('s3://b/t', {options})"
+    )
+    assert "obstore" in loaded
+    assert loaded.isdisjoint({"botocore", "fsspec", "pandas", "pyspark", "dagster"})
 
 
 def test_the_whole_protocol_loads_nothing_heavy() -> None:

@@ -6,9 +6,7 @@ Dagster's pages then show the name of the variable; they show a literal value in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from dagster import Config, EnvVar
@@ -63,6 +61,17 @@ def refuse_mask(name: str, value: object) -> None:
 _BUCKET = "leave it out, the location of the table names it"
 _COMMITS = "leave it out, commits are conditional puts (see conditional_put) or refused"
 _CREDENTIALS = "leave it out, and set the environment variable of the AWS SDK for it"
+_PROVIDER = "Name, as module:function, of a callable that returns credentials and when they expire."
+_CONDITIONAL_PUT = (
+    "etag: the provider is known to honour If-None-Match; disabled: it does not, so tables are "
+    "read-only; probe: find out before the first commit, unless the provider is the cloud itself."
+)
+
+
+def _conditional_put() -> Any:  # noqa: ANN401
+    return Field(default="probe", description=_CONDITIONAL_PUT)
+
+
 _PAYLOAD = "leave it out, requests are signed as the AWS SDK does"
 
 
@@ -78,9 +87,6 @@ class StorageOptions(KnownFieldsOnly, Config):
         default={}, repr=False, description="Further options, passed through unchanged."
     )
 
-    option_names: ClassVar[dict[str, str]] = {}
-    """Field name to the name of the storage option, if they differ."""
-
     def to_options(self) -> dict[str, object]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
 
@@ -90,10 +96,12 @@ class StorageOptions(KnownFieldsOnly, Config):
         for name, value in self:
             refuse_mask(name, value)
         options = {
-            self.option_names.get(name, name): value
+            name: value
             for name, value in self
             if name not in {"provider", "extra"} and value is not None
         }
+        if options.get("conditional_put") == "probe":
+            del options["conditional_put"]
         return {**options, **self.extra}
 
 
@@ -138,20 +146,10 @@ class S3StorageOptions(StorageOptions):
         default=None, description="Do not sign requests, for public buckets."
     )
     ca_bundle: str | None = Field(
-        default=None, description="Path of a CA bundle to trust instead of the system's."
+        default=None, description="Path of a CA bundle to trust besides the system's."
     )
-    conditional_put: Literal["probe", "etag", "disabled"] = Field(
-        default="probe",
-        description="etag: the provider is known to honour If-None-Match; disabled: it does not, "
-        "so tables are read-only; probe: find out before the first commit.",
-    )
-
-    def to_options(self) -> dict[str, object]:
-        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
-        options = super().to_options()
-        if options["conditional_put"] == "probe":
-            del options["conditional_put"]
-        return options
+    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
+    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
 class GcsStorageOptions(StorageOptions):
@@ -161,48 +159,25 @@ class GcsStorageOptions(StorageOptions):
 
     earlier_options: ClassVar[Mapping[str, str]] = {"bucket": _BUCKET}
 
-    option_names: ClassVar[dict[str, str]] = {
-        "service_account": "token",
-        "service_account_key": "token",
-        "application_credentials": "token",
-        "endpoint": "endpoint_url",
-    }
-
     service_account: str | None = Field(
         default=None, description="Path of the service account file."
     )
     service_account_key: str | None = _secret("The serialised service account key.")
     application_credentials: str | None = Field(
-        default=None, description="Path of the application default credentials."
+        default=None, description="Path of a credentials file of any kind."
     )
-    project: str | None = Field(default=None, description="Project to bill.")
+    bearer_token: str | None = _secret("OAuth token.")
+    skip_signature: bool | None = Field(
+        default=None, description="Do not sign requests, for public buckets."
+    )
+    project: str | None = Field(
+        default=None, description="Without effect; Google bills the project of the bucket."
+    )
     endpoint: str | None = Field(
         default=None, repr=False, description="Endpoint URL, if not Google's."
     )
-
-    def to_options(self) -> dict[str, object]:
-        """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
-
-        Raises:
-            InvalidArgument: the key is not JSON, or the mask of the Launchpad.
-        """
-        options = super().to_options()
-        if self.service_account_key is not None:
-            options["token"] = _parse_key(self.service_account_key)
-        return options
-
-
-def _parse_key(text: str) -> dict[str, object]:
-    key = None
-    with suppress(json.JSONDecodeError):
-        key = json.loads(text)
-    # Outside the handler: the parser's error contains the whole text.
-    if not isinstance(key, dict):
-        raise InvalidArgument(
-            "service_account_key is not the JSON of a key: pass the content of the key file, or "
-            "its path as service_account"
-        )
-    return key
+    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
+    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
 class AzureStorageOptions(StorageOptions):
@@ -210,22 +185,7 @@ class AzureStorageOptions(StorageOptions):
 
     provider: Literal["azure"] = "azure"
 
-    earlier_options: ClassVar[Mapping[str, str]] = {
-        "container_name": _BUCKET,
-        **dict.fromkeys(
-            [
-                "federated_token_file",
-                "token",
-                "use_azure_cli",
-                "use_fabric_endpoint",
-                "msi_resource_id",
-                "msi_endpoint",
-            ],
-            "leave it out, and hand the options of adlfs in by extra",
-        ),
-    }
-
-    option_names: ClassVar[dict[str, str]] = {"sas_key": "sas_token"}
+    earlier_options: ClassVar[Mapping[str, str]] = {"container_name": _BUCKET}
 
     account_name: str | None = Field(default=None, description="Storage account.")
     account_key: str | None = _secret("Master key of the account.")
@@ -234,6 +194,28 @@ class AzureStorageOptions(StorageOptions):
     client_id: str | None = Field(default=None, description="Client id of a service principal.")
     client_secret: str | None = _secret("Client secret of a service principal.")
     tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
+    token: str | None = _secret("OAuth token.")
+    federated_token_file: str | None = Field(
+        default=None, description="File with the token of a workload identity."
+    )
+    use_azure_cli: bool | None = Field(default=None, description="Use the login of the Azure CLI.")
+    msi_endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint of the managed identity."
+    )
+    msi_resource_id: str | None = Field(
+        default=None, description="Resource id of a managed identity."
+    )
+    use_fabric_endpoint: bool | None = Field(
+        default=None, description="The account is OneLake of Microsoft Fabric."
+    )
+    skip_signature: bool | None = Field(
+        default=None, description="Do not sign requests, for public containers."
+    )
+    endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint URL of the account, if not Azure's."
+    )
+    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
+    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
 class FsspecStorageOptions(StorageOptions):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.locations import holds_password, scheme_of
+from dagster_delta.storage.locations import cloud_of, holds_password, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
@@ -18,7 +18,8 @@ def open_store(
     """The store rooted at `uri`, which need not exist yet; nothing is read to open it.
 
     Args:
-        uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `s3a:`, or any protocol of fsspec.
+        uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `gs:`, `abfss:`, `az:`, or any
+            protocol of fsspec.
         storage_options: credentials and settings; the module of each store lists those it supports.
 
     Raises:
@@ -46,10 +47,10 @@ def open_store(
             from dagster_delta.storage.memory_store import MemoryStore
 
             return MemoryStore(location)
-        case "s3" | "s3a" | "s3n":
-            from dagster_delta.storage.s3_store import S3Store
+        case scheme if cloud_of(scheme):
+            from dagster_delta.storage.cloud_store import CloudStore
 
-            return S3Store(location, storage_options)
+            return CloudStore(location, storage_options)
         case _:
             from dagster_delta.storage.fsspec_store import FsspecStore
 

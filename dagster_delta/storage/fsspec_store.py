@@ -1,8 +1,7 @@
 """Tables on any other storage that fsspec opens, read-only.
 
 Writing is refused. A commit must never overwrite another, and fsspec has no operation that
-guarantees this. Some file systems have one (`if_generation_match` on Google Cloud, `If-None-Match`
-on Azure); it will be used once it is tested against the real service.
+guarantees this for every file system. The clouds have a store of their own.
 """
 
 from __future__ import annotations
@@ -32,9 +31,6 @@ __all__ = ["FsspecStore"]
 
 # The keys under which file systems report the time of the last modification.
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
-
-# Scheme → the extra of the distribution that installs its package.
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 
 
 class FsspecStore:
@@ -186,7 +182,7 @@ class FsspecStore:
         raise ConditionalPutUnsupported(
             f"Tables on {self._scheme}:// are read-only: no operation there is known to create an "
             "object only if it is absent, so writers could overwrite each other's commits. Write "
-            "on a local disk or on S3",
+            "on a local disk, on S3, on Google Cloud Storage or on Azure",
             table=self._root,
             file=path,
         )
@@ -233,11 +229,10 @@ def _open_file_system(
         # A cached listing would hide the commits of other writers.
         return fsspec.filesystem(scheme, use_listings_cache=False, **options)
     except ImportError as error:
-        raise _missing_package(scheme, str(error), location) from error
+        raise StorageFailure(
+            f"Tables on {scheme}:// need a package that is not installed: {error}", table=location
+        ) from error
     except (ValueError, TypeError) as error:
-        # Some schemes are registered by the package that serves them.
-        if scheme in _EXTRAS and scheme not in fsspec.available_protocols():
-            raise _missing_package(scheme, str(error), location) from error
         raise InvalidArgument(
             f"fsspec does not accept the location or its storage options "
             f"({type(error).__name__}); check the scheme {scheme}:// and the option names",
@@ -251,14 +246,6 @@ def _open_file_system(
             "storage options",
             table=location,
         ) from None
-
-
-def _missing_package(scheme: str, problem: str, location: str) -> StorageFailure:
-    extra = _EXTRAS.get(scheme)
-    mend = problem if extra is None else f"pip install 'dagster-delta-protocol[{extra}]'"
-    return StorageFailure(
-        f"Tables on {scheme}:// need a package that is not installed: {mend}", table=location
-    )
 
 
 def _object_meta(path: str, info: Mapping[str, Any]) -> ObjectMeta:

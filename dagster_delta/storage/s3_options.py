@@ -12,8 +12,11 @@
 | bucket in the host name | `virtual_hosted_style_request` | `config_kwargs.s3.addressing_style` |
 | CA bundle ² | `ca_bundle` | `verify` ¹ |
 | conditional put | `conditional_put`: `etag` or `disabled` | |
+| vended credentials ³ | `credential_provider` | |
 
-¹ also inside `client_kwargs`. ² A path; certificates are always checked.
+¹ also inside `client_kwargs`. ² A path of certificates to trust besides the system's; certificates
+are always checked. ³ See `cloud_options`; it returns `access_key_id`, `secret_access_key`,
+`session_token` and `expires_at`.
 
 Settings without an option come from the environment and the AWS configuration files, by the rules
 of the AWS SDK. An `http://` endpoint needs no `allow_http`. Options of other integrations that have
@@ -28,6 +31,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.cloud_options import (
+    CredentialProvider,
+    credential_provider,
+    parse_bool,
+    parse_conditional_put,
+    parse_options,
+    parse_text,
+)
 
 __all__ = ["S3Settings", "parse_s3_options"]
 
@@ -50,6 +61,7 @@ _NAMES = {
     "ca_bundle": "ca_bundle",
     "verify": "ca_bundle",
     "conditional_put": "conditional_put",
+    "credential_provider": "credential_provider",
 }
 
 
@@ -67,9 +79,10 @@ class S3Settings:
     anonymous: bool = False
     virtual_hosted: bool = False
     ca_bundle: str | None = None
-    """Path of the certificates to trust instead of the system's."""
+    """Path of certificates to trust besides the system's."""
     conditional_put: str | None = None
     """`etag`: the provider is known to honour `If-None-Match`; `disabled`: it does not."""
+    credential_provider: CredentialProvider | None = field(default=None, repr=False)
 
 
 def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
@@ -78,11 +91,7 @@ def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
     Raises:
         InvalidArgument: a value is invalid. The message names the option, never its value.
     """
-    found: dict[str, Any] = {}
-    for name, value in _flattened(options):
-        setting = _NAMES.get(name.lower().removeprefix("aws_"))
-        if setting is not None and value is not None and value != "":
-            found[setting] = _parse_value(setting, value, option=name)
+    found = parse_options(_flattened(options), _NAMES, _parse_value, prefixes=("aws_",))
     settings = S3Settings(**found)
     if (settings.access_key is None) != (settings.secret_key is None):
         raise InvalidArgument(
@@ -110,29 +119,17 @@ def _mapping(options: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _parse_value(setting: str, value: object, *, option: str) -> object:
+def _parse_value(setting: str, value: object, option: str) -> object:
     if setting in {"anonymous", "virtual_hosted"}:
-        return _parse_bool(value, option)
-    if setting == "ca_bundle" and str(value).lower() in _BOOLEANS:
-        if not _parse_bool(value, option):
+        return parse_bool(value, option)
+    if setting == "ca_bundle" and str(value).lower() in {"true", "false", "1", "0", "yes", "no"}:
+        if not parse_bool(value, option):
             raise InvalidArgument(
                 f"Certificates are always checked; give the path of a CA bundle as {option!r}"
             )
         return None
     if setting == "conditional_put":
-        if str(value).lower() not in {"etag", "disabled"}:
-            raise InvalidArgument(f"The storage option {option!r} is 'etag' or 'disabled'")
-        return str(value).lower()
-    if not isinstance(value, str):
-        raise InvalidArgument(f"The storage option {option!r} is a string")
-    return value
-
-
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-
-
-def _parse_bool(value: object, option: str) -> bool:
-    parsed = _BOOLEANS.get(str(value).lower())
-    if parsed is None:
-        raise InvalidArgument(f"The storage option {option!r} is true or false")
-    return parsed
+        return parse_conditional_put(value, option)
+    if setting == "credential_provider":
+        return credential_provider(value, option)
+    return parse_text(value, option)

@@ -227,6 +227,8 @@ class StoreConformance(ReadConformance):
 
     shared_between_processes: ClassVar[bool] = True
     """Whether another process that opens `store.location` sees the same objects."""
+    processes: ClassVar[int] = 3
+    """How many processes race for the same objects."""
     output_is_hidden_until_closed: ClassVar[bool] = True
     """Whether a file of `open_output` is invisible before it is closed."""
 
@@ -270,7 +272,7 @@ class StoreConformance(ReadConformance):
     def test_put_if_absent_has_one_winner_among_processes(self, store: ObjectStore) -> None:
         if not self.shared_between_processes:
             pytest.skip("another process sees other objects")
-        writers, versions = 3, 30
+        writers, versions = self.processes, 30
         context = multiprocessing.get_context("spawn")
         # Unlike a `Pool`, it notices a process that was killed, and ends its processes by itself.
         with ProcessPoolExecutor(writers, context) as pool:

@@ -179,7 +179,7 @@ def test_frames_of_spark_become_tables(recipe, spark):
         (S3StorageOptions, {"allow_unsafe_rename": True}, "conditional_put"),
         (S3StorageOptions, {"regoin": "eu-west-1"}, "did you mean 'region'"),
         (GcsStorageOptions, {"bucket": "b"}, "location"),
-        (AzureStorageOptions, {"use_azure_cli": True}, "extra"),
+        (AzureStorageOptions, {"container_name": "c"}, "location of the table names it"),
         (MergeConfig, {"on": "t.id = s.id"}, "predicate"),
         (MergeOperationsConfig, {"when_matched": []}, "when_matched_"),
     ],

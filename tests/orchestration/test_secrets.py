@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType, SimpleNamespace
+from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -39,7 +39,7 @@ from dagster_delta.orchestration.storage_options import (
     GcsStorageOptions,
     S3StorageOptions,
 )
-from dagster_delta.storage import open_store
+from dagster_delta.storage import cloud_client, cloud_requests, open_store
 from tests.orchestration.conftest import QUIET
 
 SECRET = "hush-hush"
@@ -54,14 +54,12 @@ STORES: Mapping[str, Any] = MappingProxyType(
             region="us-east-1",
         ),
         "gs://bucket/lake": GcsStorageOptions(
-            service_account_key=json.dumps({"private_key": SECRET}), endpoint=f"http://{SECRET}@h"
+            bearer_token=SECRET, endpoint=f"http://user:{SECRET}@127.0.0.1:9"
         ),
         "az://container/lake": AzureStorageOptions(
             account_name="account",
-            account_key=SECRET,
             sas_key=f"sv=1&sig={SECRET}",
-            connection_string=f"AccountName=a;AccountKey={SECRET}",
-            client_secret=SECRET,
+            endpoint=f"http://user:{SECRET}@127.0.0.1:9/account",
         ),
         "talkative://lake": FsspecStorageOptions(
             extra={"token": SECRET, "client_kwargs": {"password": SECRET}}
@@ -73,7 +71,7 @@ STORES: Mapping[str, Any] = MappingProxyType(
 class TalkativeFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """Fails with all it knows, as clients of storage do."""
 
-    protocol = ("gs", "az", "talkative")
+    protocol = "talkative"
     cachable = False
 
     def _fail(self, *_: Any, **__: Any) -> Any:
@@ -84,15 +82,12 @@ class TalkativeFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GCS, Azure and a third one, whose clients are not installed here, as that file system; S3
-    without its waits.
-    """
+    """That file system, and the clouds without their waits."""
     registered = sys.modules["fsspec.registry"]._registry
-    for name in TalkativeFileSystem.protocol:
-        monkeypatch.setitem(registered, name, TalkativeFileSystem)
-    # In these modules only: Spark and Dagster wait for good reasons.
-    for module in ("botocore.endpoint", "dagster_delta.storage.s3_store"):
-        monkeypatch.setattr(f"{module}.time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setitem(registered, "talkative", TalkativeFileSystem)
+    for name, value in (("_RETRIES", 0), ("_FIRST_PAUSE", timedelta(milliseconds=1))):
+        monkeypatch.setattr(cloud_client, name, value)
+    monkeypatch.setattr(cloud_requests, "_ATTEMPTS", 1)
 
 
 def shown_by(error: BaseException | None) -> Iterator[str]:
@@ -168,7 +163,7 @@ def test_an_error_of_the_storage_shows_none(root: str) -> None:
 def test_a_key_that_is_no_json_is_an_error_that_does_not_hold_it() -> None:
     options = GcsStorageOptions(service_account_key=f"{{{SECRET}")
     with pytest.raises(InvalidArgument, match="service_account_key") as caught:
-        options.to_options()
+        open_store("gs://bucket/t", options.to_options())
     for text in shown_by(caught.value):
         assert SECRET not in text
     assert caught.value.__context__ is None

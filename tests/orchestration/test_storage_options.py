@@ -17,6 +17,8 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     S3StorageOptions,
 )
+from dagster_delta.storage.azure_options import parse_azure_options
+from dagster_delta.storage.gcs_options import parse_gcs_options
 from dagster_delta.storage.s3_options import parse_s3_options
 
 SECRET = "hush-hush"
@@ -116,10 +118,35 @@ def test_probing_for_conditional_puts_is_what_the_store_does_when_it_is_told_not
     assert S3StorageOptions().to_options() == {}
 
 
-def test_options_take_the_names_of_the_file_system():
-    azure = AzureStorageOptions(account_name="a", sas_key="s")
-    assert azure.to_options() == {"account_name": "a", "sas_token": "s"}
-    assert GcsStorageOptions(service_account="/key.json").to_options() == {"token": "/key.json"}
-    assert GcsStorageOptions(service_account_key='{"a": 1}').to_options() == {"token": {"a": 1}}
+def test_options_of_google_and_azure_are_understood_by_the_store():
+    azure = parse_azure_options(AzureStorageOptions(account_name="a", sas_key="s").to_options())
+    assert (azure.account_name, azure.sas_token) == ("a", "s")
+    google = parse_gcs_options(GcsStorageOptions(service_account="/key.json").to_options())
+    assert google.key_file == "/key.json"
+    google = parse_gcs_options(GcsStorageOptions(service_account_key='{"a": 1}').to_options())
+    assert google.key == '{"a": 1}'
+    for made in (GcsStorageOptions(), AzureStorageOptions()):
+        assert made.to_options() == {}
+
+
+def test_every_option_of_a_cloud_is_understood_by_its_store():
+    parsers = {
+        S3StorageOptions: (parse_s3_options, {"endpoint": "http://h", "key": "a", "secret": "b"}),
+        GcsStorageOptions: (parse_gcs_options, {}),
+        AzureStorageOptions: (parse_azure_options, {"tenant_id": "t", "client_id": "c"}),
+    }
+    without_effect = {"extra", "provider", "project", "conditional_put"}
+    values = {"credential_provider": "os:getcwd", "service_account_key": "{}"}
+    values["connection_string"] = "AccountName=a;AccountKey=b"
+    for kind, (parse, others) in parsers.items():
+        for name, field in kind.model_fields.items():
+            if name in without_effect or "key_id" in name or "access_key" in name:
+                continue
+            value = True if "bool" in str(field.annotation) else values.get(name, "x")
+            with_it = parse({**others, **kind(**{name: value}).to_options()})
+            assert with_it != parse({n: v for n, v in others.items() if n != name}), name
+
+
+def test_options_of_other_storage_are_passed_on():
     assert FsspecStorageOptions(extra={"host": "h"}).to_options() == {"host": "h"}
     assert LocalStorageOptions().to_options() == {}

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dagster_delta.storage.s3_connection import connect
-from dagster_delta.storage.s3_options import parse_s3_options
 from tests.soak.part import Unavailable
 
 __all__ = ["BUCKET", "client_of", "moto_server", "options_of", "s3mock_server"]
@@ -40,7 +38,12 @@ def options_of(endpoint: str) -> dict[str, str]:
 
 def client_of(endpoint: str) -> Any:
     """A botocore client of a server."""
-    return connect(parse_s3_options(options_of(endpoint))).client
+    import botocore.session
+
+    options = options_of(endpoint)
+    session = botocore.session.Session()
+    session.set_credentials(options["access_key_id"], options["secret_access_key"])
+    return session.create_client("s3", region_name=options["region"], endpoint_url=endpoint)
 
 
 @contextmanager

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from dagster_delta.storage import cloud_client, cloud_requests
+from tests.storage.emulators import (
+    AZURITE_KEY,
+    azurite,
+    fake_gcs_server,
+    make_container,
+    make_gcs_bucket,
+)
+from tests.storage.failing_endpoint import FailingEndpoint, failing_endpoint
 
 pytest.register_assert_rewrite("dagster_delta.testing.store_conformance")
 
@@ -36,11 +49,86 @@ def s3_options(s3_endpoint: str) -> dict[str, str]:
 
 
 @pytest.fixture
+def endpoint(s3_endpoint: str) -> Iterator[FailingEndpoint]:
+    """An endpoint in front of the S3 server that answers as a test says."""
+    with failing_endpoint(s3_endpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def options(s3_options: dict[str, str], endpoint: FailingEndpoint) -> dict[str, str]:
+    """Storage options for that endpoint."""
+    return {**s3_options, "AWS_ENDPOINT_URL": endpoint.url}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask twice, and without a pause."""
+    monkeypatch.setattr(cloud_client, "_RETRIES", 1)
+    for pause in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
+        monkeypatch.setattr(cloud_client, pause, timedelta(milliseconds=1))
+    monkeypatch.setattr(cloud_requests, "_ATTEMPTS", 2)
+    for module in ("cloud_requests", "cloud_store"):
+        waits = f"dagster_delta.storage.{module}.time"
+        monkeypatch.setattr(waits, SimpleNamespace(sleep=lambda _: None))
+
+
+@pytest.fixture
 def s3_bucket(s3_options: dict[str, str]) -> str:
     """The name of a new, empty bucket."""
-    from dagster_delta.storage.s3_connection import connect
-    from dagster_delta.storage.s3_options import parse_s3_options
-
     bucket = f"bucket-{uuid.uuid4().hex}"
-    connect(parse_s3_options(s3_options)).client.create_bucket(Bucket=bucket)
+    s3_client(s3_options).create_bucket(Bucket=bucket)
     return bucket
+
+
+@pytest.fixture(scope="session")
+def azurite_endpoint() -> Iterator[str]:
+    """The URL of an account of the Azure emulator."""
+    with azurite() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def azure_options(azurite_endpoint: str) -> dict[str, str]:
+    """Storage options for the emulator of Azure."""
+    return {
+        "account_name": "devstoreaccount1",
+        "account_key": AZURITE_KEY,
+        "endpoint": azurite_endpoint,
+    }
+
+
+@pytest.fixture
+def azure_container(azure_options: dict[str, str]) -> str:
+    """The name of a new, empty container."""
+    return make_container(azure_options)
+
+
+@pytest.fixture(scope="session")
+def gcs_endpoint() -> Iterator[str]:
+    """The URL of an emulator of Google Cloud Storage."""
+    with fake_gcs_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def gcs_options(gcs_endpoint: str) -> dict[str, str]:
+    """Storage options for the emulator of Google Cloud Storage, which checks no token."""
+    return {"bearer_token": f"token-{uuid.uuid4().hex}", "endpoint": gcs_endpoint}
+
+
+@pytest.fixture
+def gcs_bucket(gcs_endpoint: str) -> str:
+    """The name of a new, empty bucket."""
+    return make_gcs_bucket(gcs_endpoint)
+
+
+def s3_client(options: Mapping[str, str]) -> Any:
+    """A botocore client with an account of `s3_options`, for what the store does not do."""
+    import botocore.session
+
+    session = botocore.session.Session()
+    session.set_credentials(options["AWS_ACCESS_KEY_ID"], options["AWS_SECRET_ACCESS_KEY"])
+    return session.create_client(
+        "s3", region_name=options["AWS_REGION"], endpoint_url=options["AWS_ENDPOINT_URL"]
+    )

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 __all__ = ["FailingEndpoint", "Way", "failing_endpoint"]
 
-Way = Literal["503", "reset", "cut", "page", "unfinished page"]
-"""`503`: an error. `reset`: no answer. `cut`: the true answer, as far as half of its body. `page`: a
-web page with the status 200. `unfinished page`: one that is no XML either."""
+Way: TypeAlias = str
+"""`503`, or a status and a code: an error. `reset`: no answer. `lost`: none to a request that took
+effect. `cut`: the true answer, as far as half of its body. `page`: a web page with the status 200.
+`unfinished page`: one that is no XML either. `unconditional`: a put without its condition."""
 
 _PAGES = {"page": b"<html><body>login</body></html>", "unfinished page": b"<!doctype html><p>login"}
 _NOT_PASSED_ON = {"expect", "transfer-encoding", "content-length", "connection", "date", "server"}
@@ -30,6 +31,8 @@ class FailingEndpoint:
     url: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of each request that was answered wrongly."""
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    """Method and path of each request."""
     _rule: tuple[str, str, Way, int] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,6 +53,7 @@ class FailingEndpoint:
     def way_for(self, method: str, path: str) -> Way | None:
         """How to answer a request; None for the true answer."""
         with self._lock:
+            self.seen.append((method, path))
             if self._rule is None:
                 return None
             asked, part, way, times = self._rule
@@ -81,6 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     endpoint: FailingEndpoint
     upstream: str
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -91,14 +96,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
         body = self._body()
         way = self.endpoint.way_for(self.command, self.path)
-        if way == "503":
-            self._send(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+        if way is not None and way[0].isdigit():
+            status, _, code = way.partition(" ")
+            self._send(
+                int(status), {}, f"<Error><Code>{code or 'SlowDown'}</Code></Error>".encode()
+            )
         elif way == "reset":
             self._reset()
         elif way in _PAGES:
             self._send(200, {"Content-Type": "text/html"}, _PAGES[way])
         else:
-            self._pass_on(body, is_cut=way == "cut")
+            if way == "unconditional":
+                del self.headers["If-None-Match"]
+            self._pass_on(body, is_cut=way == "cut", is_lost=way == "lost")
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
 
@@ -113,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         return b"".join(parts)
 
-    def _pass_on(self, body: bytes, *, is_cut: bool) -> None:
+    def _pass_on(self, body: bytes, *, is_cut: bool, is_lost: bool) -> None:
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _NOT_PASSED_ON}
         connection = HTTPConnection(self.upstream, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True)
@@ -123,6 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         connection.endheaders(body)
         found = connection.getresponse()
         data = found.read()
+        if is_lost:
+            self._reset()
+            return
         given = {k: v for k, v in found.getheaders() if k.lower() not in _NOT_PASSED_ON}
         length = found.getheader("Content-Length") if self.command == "HEAD" else None
         self._send(found.status, given, data, length=length, is_cut=is_cut)

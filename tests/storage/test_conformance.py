@@ -52,6 +52,8 @@ class TestFaultlessFaultyStore(StoreConformance):
 
 
 class TestS3Store(StoreConformance):
+    processes = 8
+
     @pytest.fixture
     def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
         return open_store(f"s3://{s3_bucket}/some/table", s3_options)
@@ -61,6 +63,22 @@ class TestS3StoreAtTheRootOfABucket(ReadConformance):
     @pytest.fixture
     def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
         return open_store(f"s3a://{s3_bucket}", s3_options)
+
+
+class TestAzureStore(StoreConformance):
+    processes = 8
+
+    @pytest.fixture
+    def store(self, azure_container: str, azure_options: dict[str, str]) -> ObjectStore:
+        return open_store(f"az://{azure_container}/some/table", azure_options)
+
+
+class TestGoogleStore(StoreConformance):
+    processes = 8
+
+    @pytest.fixture
+    def store(self, gcs_bucket: str, gcs_options: dict[str, str]) -> ObjectStore:
+        return open_store(f"gs://{gcs_bucket}/some/table", gcs_options)
 
 
 class TestFsspecStore(ReadConformance):

@@ -71,7 +71,7 @@ def test_a_file_system_that_finds_no_credentials_is_a_storage_failure(
 ) -> None:
     monkeypatch.setattr(fsspec, "filesystem", _refuse)
     with pytest.raises(StorageFailure, match="_Unreachable") as caught:
-        FsspecStore("gs://bucket/table")
+        FsspecStore("sftp://host/table")
     assert "SECRET" not in str(caught.value)
 
 

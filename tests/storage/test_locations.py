@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
+from dagster_delta.storage.cloud_store import CloudStore
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.storage.locations import (
     check_relative_path,
@@ -19,11 +22,14 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.storage.s3_store import S3Store
 
 NAMES = st.text(
     st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
 ).filter(lambda name: name not in {".", ".."})
+CLOUD_ROOTS = (
+    *("s3://bucket", "s3a://bucket", "gs://bucket", "az://container"),
+    "abfss://container@account.dfs.core.windows.net",
+)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 RELATIVE_PATHS = PATHS.filter(lambda path: scheme_of(path) is None)
 
@@ -54,10 +60,10 @@ def test_a_uri_of_a_memory_store_resolves_to_the_object_it_was_made_from(path: s
 
 
 @settings(deadline=None)
-@given(RELATIVE_PATHS, st.sampled_from(["s3", "s3a"]))
-def test_a_uri_of_an_s3_store_resolves_to_the_key_it_was_made_from(path: str, scheme: str) -> None:
-    store = S3Store(f"{scheme}://bucket/a/table", {"anon": True})
-    assert store.resolve_uri(path).startswith(f"{scheme}://bucket/a/table/")
+@given(RELATIVE_PATHS, st.sampled_from(CLOUD_ROOTS))
+def test_a_uri_of_a_cloud_store_resolves_to_the_key_it_was_made_from(path: str, root: str) -> None:
+    store = CloudStore(f"{root}/a/table", {"anon": True, "account_name": "account"})
+    assert store.resolve_uri(path).startswith(f"{root}/a/table/")
     assert store._find(store.resolve_uri(path)) == store._find(path)
 
 
@@ -105,7 +111,9 @@ def test_a_file_uri_of_another_host_is_refused() -> None:
         open_store("file://fileserver/share/table")
 
 
-@pytest.mark.parametrize("location", ["s3://", "s3:///key", "memory://", "memory:/"])
+@pytest.mark.parametrize(
+    "location", ["s3://", "s3:///key", "gs://", "az:///key", "memory://", "memory:/"]
+)
 def test_a_uri_without_its_bucket_or_name_is_refused(location: str) -> None:
     with pytest.raises(InvalidArgument):
         open_store(location)
@@ -116,19 +124,8 @@ def test_a_protocol_that_nobody_knows_is_refused() -> None:
         open_store("nosuchprotocol://x/y")
 
 
-@pytest.mark.parametrize(
-    ("location", "named"),
-    [
-        ("gs://bucket/table", r"dagster-delta-protocol\[gcs\]"),
-        (
-            "abfss://container@account.dfs.core.windows.net/table",
-            r"dagster-delta-protocol\[azure\]",
-        ),
-        ("sftp://host/table", "install sftpfs"),
-    ],
-)
 def test_a_protocol_whose_package_is_missing_says_what_to_install(
-    location: str, named: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import fsspec
 
@@ -136,8 +133,24 @@ def test_a_protocol_whose_package_is_missing_says_what_to_install(
         raise ImportError("Please install sftpfs")
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
-    with pytest.raises(StorageFailure, match=named):
-        open_store(location)
+    with pytest.raises(StorageFailure, match="install sftpfs"):
+        open_store("sftp://host/table")
+
+
+@pytest.mark.parametrize(
+    ("location", "extra"),
+    [
+        ("s3://bucket/table", "s3"),
+        ("gs://bucket/table", "gcs"),
+        ("abfss://container@account.dfs.core.windows.net/table", "azure"),
+    ],
+)
+def test_a_cloud_whose_client_is_missing_says_what_to_install(
+    location: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(StorageFailure, match=rf"dagster-delta-protocol\[{extra}\]"):
+        open_store(location, {"region": f"new-{uuid.uuid4().hex}", "token": uuid.uuid4().hex})
 
 
 @pytest.mark.parametrize("location", ["ftp://me:hush@host/t", "s3://me:hush@bucket/t"])

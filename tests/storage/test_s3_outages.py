@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import (
-    CommitStateUnknown,
-    DeltaError,
-    InvalidArgument,
-    StorageFailure,
-)
-from dagster_delta.storage import open_store, s3_connection, s3_requests
+from dagster_delta.errors import CommitStateUnknown, InvalidArgument, StorageFailure
+from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
-from tests.storage.failing_endpoint import FailingEndpoint, Way, failing_endpoint
+from tests.storage.failing_endpoint import FailingEndpoint, Way
 
 ROWS = pa.table({"id": pa.array(range(20), pa.int64()), "name": [f"n{n}" for n in range(20)]})
 FEATURES = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
-def endpoint(s3_endpoint: str) -> Iterator[FailingEndpoint]:
-    with failing_endpoint(s3_endpoint) as made:
-        yield made
-
-
-@pytest.fixture
-def options(s3_options: dict[str, str], endpoint: FailingEndpoint) -> dict[str, str]:
-    return {**s3_options, "AWS_ENDPOINT_URL": endpoint.url}
-
-
-@pytest.fixture
 def uri(s3_bucket: str) -> str:
     return f"s3://{s3_bucket}/table"
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask twice, and without a pause."""
-    monkeypatch.setattr(s3_connection, "_ATTEMPTS", 2)
-    monkeypatch.setattr(s3_requests, "_ATTEMPTS", 2)
-    for module in ("botocore.endpoint", "dagster_delta.storage.s3_requests"):
-        monkeypatch.setattr(f"{module}.time", SimpleNamespace(sleep=lambda _: None))
 
 
 def _table(uri: str, options: dict[str, str]) -> DeltaTable:
@@ -279,22 +254,73 @@ def test_an_outage_while_a_data_file_is_written_is_a_storage_failure(
     assert table.refresh().version == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_credentials_that_cannot_be_renewed_are_a_storage_failure(
-    uri: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    uri: str, options: dict[str, str]
 ) -> None:
-    from botocore.exceptions import CredentialRetrievalError
+    _table(uri, options)
+    asked = []
 
-    table = _table(uri, options)
+    def vend() -> dict[str, object]:
+        asked.append(1)
+        if len(asked) > 5:
+            raise PermissionError("expired: SECRET")
+        # The client asks again before they expire.
+        soon = datetime.now(UTC) + timedelta(seconds=30)
+        return {"access_key_id": "AK", "secret_access_key": "SECRET", "expires_at": soon}
 
-    def expired() -> object:
-        raise CredentialRetrievalError(provider="sso", error_msg="expired: SECRET")
+    names = ("AWS_ENDPOINT_URL", "AWS_REGION")
+    vended = {**{name: options[name] for name in names}, "credential_provider": vend}
+    table = DeltaTable(uri, storage_options=vended)
 
-    connection = table.store._connection  # type: ignore[attr-defined]
-    monkeypatch.setattr(connection._session, "get_credentials", expired)
-    with pytest.raises(DeltaError) as caught:
-        table.snapshot().scan().to_arrow()
-    assert isinstance(caught.value, StorageFailure)
+    def read_on() -> None:
+        while True:
+            table.refresh().scan().to_arrow()
+
+    with pytest.raises(StorageFailure, match="PermissionError") as caught:
+        read_on()
     assert "SECRET" not in str(caught.value)
+    assert len(asked) > 5
+
+
+@pytest.mark.parametrize("way", ["403 ExpiredToken", "400 ExpiredToken"])
+def test_credentials_that_expired_are_named(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint, way: Way
+) -> None:
+    table = _table(uri, options)
+    with (
+        endpoint.failing("GET", ".json", way),
+        pytest.raises(StorageFailure, match="ExpiredToken"),
+    ):
+        DeltaTable(uri, storage_options=options).snapshot().scan().to_arrow()
+    with endpoint.failing("PUT", ".json", way), pytest.raises(StorageFailure, match="ExpiredToken"):
+        table.append(ROWS)
+    assert table.refresh().version == 1
+
+
+def test_a_commit_whose_reply_was_lost_is_recognised_and_never_doubled(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint
+) -> None:
+    table = _table(uri, options)
+    with endpoint.failing("PUT", "2.json", "lost", times=1) as asked:
+        assert table.append(ROWS).version == 2
+    assert asked
+    again = DeltaTable(uri, storage_options=options)
+    assert again.version() == 2
+    assert again.snapshot().scan().to_arrow().num_rows == 40
+
+
+@pytest.mark.parametrize("way", ["429 SlowDown", "500 InternalError", "503 SlowDown"])
+def test_a_busy_storage_is_asked_again(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint, way: Way
+) -> None:
+    table = _table(uri, options)
+    with endpoint.failing("PUT", "", way, times=2) as asked:
+        assert table.append(ROWS).version == 2
+    assert len(asked) == 2
+    with endpoint.failing("GET", "", way, times=2) as asked:
+        assert DeltaTable(uri, storage_options=options).snapshot().num_records == 40
+    assert len(asked) == 2
 
 
 def test_a_profile_that_does_not_exist_is_an_invalid_argument() -> None:

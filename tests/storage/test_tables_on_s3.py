@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import ConditionalPutUnsupported
-from dagster_delta.storage.s3_store import S3Store
 from dagster_delta.table.delta_table import DeltaTable
+from tests.storage.failing_endpoint import FailingEndpoint
 from tests.table_rows import stored_tuples
 
 ROWS = pa.table({"part": ["a b", "c%20/d", "é"], "id": [1, 2, 3]})
@@ -52,17 +52,14 @@ def test_writers_that_race_lose_nothing(uri: str, s3_options: dict[str, str]) ->
 
 
 def test_a_table_is_not_written_where_puts_overwrite_in_silence(
-    uri: str, s3_options: dict[str, str]
+    uri: str, s3_options: dict[str, str], options: dict[str, str], endpoint: FailingEndpoint
 ) -> None:
     DeltaTable.create(uri, ROWS.schema, storage_options=s3_options).append(ROWS)
-    clone_options = {**s3_options, "token": "clone"}
-    store = S3Store(uri, clone_options)
-    store._client.meta.events.register(
-        "before-sign.s3.PutObject",
-        lambda request, **_: request.headers.__delitem__("If-None-Match"),
-    )
-    table = DeltaTable(uri, storage_options=clone_options)
-    with pytest.raises(ConditionalPutUnsupported):
+    table = DeltaTable(uri, storage_options=options)
+    with (
+        endpoint.failing("PUT", "", "unconditional"),
+        pytest.raises(ConditionalPutUnsupported),
+    ):
         table.append(ROWS)
     assert table.refresh().version == 1
     assert table.snapshot().num_records == 3

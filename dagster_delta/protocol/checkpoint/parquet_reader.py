@@ -56,8 +56,8 @@ def storage_failure(
 ) -> StorageFailure | None:
     """The storage failure during a read by Arrow, or None for another error.
 
-    Arrow's decoder raises the same OSError for bad bytes as Arrow's file systems raise for a failed
-    request. The operating system sets `errno`, and the S3 client uses its own prefix.
+    Arrow's decoder raises the same OSError for bad bytes as the operating system does for a failed
+    read, but only that sets `errno`. Stores raise a StorageFailure of their own.
 
     Args:
         error: error raised by Arrow.
@@ -66,16 +66,6 @@ def storage_failure(
     """
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return None
-    _, is_of_s3, request = str(error).partition("AWS Error ")
-    if is_of_s3:
-        # "NAME during OPERATION operation: …". The rest may quote the request.
-        return StorageFailure(
-            f"The storage failed or refused a read: {request.partition(':')[0]}; the file itself "
-            "may be whole: check the credentials, the region and the endpoint, then repeat the "
-            "operation",
-            table=table,
-            file=file,
-        )
     if not error.errno:
         return None
     return StorageFailure.of_system(error, "A file could not be read", table=table, file=file)

@@ -349,7 +349,6 @@ def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
             source.store, copy.source, copy.target
         ):
             return
-        # `open_input` is not used: Arrow would take a proxy's web page for bytes of the file.
         chunk = source.store.read_range(copy.source, 0, _CHUNK_BYTES)
         offset = len(chunk)
         with store.open_output(copy.target) as to:

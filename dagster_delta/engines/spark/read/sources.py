@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from dagster_delta.engines.spark.read.file_list import list_directory, list_files, takes_lists
+from dagster_delta.engines.spark.read.hadoop_settings import hadoop_settings
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
     missing_data_file,
@@ -86,7 +87,7 @@ def open_parquet(
             an object store; Connect checks it when it reads the rows.
     """
     reader = session.read.schema(schema)
-    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+    for name, value in {**_READ_OPTIONS, **hadoop_settings(location)}.items():
         reader = reader.option(name, value)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
@@ -194,7 +195,7 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     if scheme in _BUILT_IN_SCHEMES or scheme in _opened.get(session, ()):
         return True
     reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
-    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+    for name, value in {**_READ_OPTIONS, **hadoop_settings(location)}.items():
         reader = reader.option(name, value)
     try:
         _ = reader.format(_parquet_source(session)).load(path).schema
@@ -203,30 +204,3 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
         return not is_missing_file_system(error)
     _opened.setdefault(session, set()).add(scheme)
     return True
-
-
-def _file_system_options(location: StoreLocation) -> Mapping[str, str]:
-    """The storage options of a table as settings of Hadoop's file systems.
-
-    They apply to this read. But Hadoop keeps one client per bucket: a session keeps the first
-    credentials that it uses for a bucket.
-    """
-    if scheme_of(location.uri) not in {"s3", "s3a", "s3n"}:
-        return {}
-    from dagster_delta.storage.s3_options import parse_s3_options
-
-    settings = parse_s3_options(location.options)
-    options = {
-        "fs.s3a.access.key": settings.access_key,
-        "fs.s3a.secret.key": settings.secret_key,
-        "fs.s3a.session.token": settings.session_token,
-        "fs.s3a.endpoint": settings.endpoint,
-        "fs.s3a.endpoint.region": settings.region,
-    }
-    if settings.endpoint is not None:
-        options["fs.s3a.path.style.access"] = str(not settings.virtual_hosted).lower()
-    if settings.anonymous:
-        options["fs.s3a.aws.credentials.provider"] = (
-            "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
-        )
-    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,119 @@
+"""How storage options of a cloud are read: several names for one setting, and credentials that a
+callable supplies.
+
+Every cloud accepts `credential_provider`: a callable, or its name as `module:function`, that
+returns the credentials to use and when they expire. It is asked again when they are about to
+expire. Give the name where the options leave this process, as to a Spark executor.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = [
+    "CredentialProvider",
+    "credential_provider",
+    "expiry_of",
+    "parse_bool",
+    "parse_conditional_put",
+    "parse_options",
+    "parse_text",
+]
+
+CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
+"""Returns credentials in the option names of their cloud, and `expires_at`: an aware datetime, or
+None if they never expire."""
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def parse_options(
+    options: Iterable[tuple[str, object]],
+    names: Mapping[str, str],
+    parse: Callable[[str, object, str], object],
+    *,
+    prefixes: tuple[str, ...],
+) -> dict[str, Any]:
+    """The settings that the options give; of several names for one setting the last one counts.
+
+    Args:
+        options: name and value of each option.
+        names: option name, in lower case and without a prefix → setting.
+        parse: parses the value of a setting; its last argument is the option, for errors.
+        prefixes: what may stand before a name, in lower case, the longest first.
+
+    Raises:
+        InvalidArgument: a value is invalid. The message names the option, never its value.
+    """
+    found: dict[str, Any] = {}
+    for name, value in options:
+        bare = name.lower()
+        bare = next((bare.removeprefix(each) for each in prefixes if bare.startswith(each)), bare)
+        setting = names.get(bare)
+        if setting is not None and value is not None and value != "":
+            found[setting] = parse(setting, value, name)
+    return found
+
+
+def parse_bool(value: object, option: str) -> bool:
+    """The truth value of an option. Raises InvalidArgument, without the value."""
+    parsed = _BOOLEANS.get(str(value).lower())
+    if parsed is None:
+        raise InvalidArgument(f"The storage option {option!r} is true or false")
+    return parsed
+
+
+def parse_text(value: object, option: str) -> str:
+    """The text of an option. Raises InvalidArgument, without the value."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"The storage option {option!r} is a string")
+    return value
+
+
+def parse_conditional_put(value: object, option: str) -> str:
+    """`etag` or `disabled`. Raises InvalidArgument, without the value."""
+    if str(value).lower() not in {"etag", "disabled"}:
+        raise InvalidArgument(f"The storage option {option!r} is 'etag' or 'disabled'")
+    return str(value).lower()
+
+
+def credential_provider(value: object, option: str) -> CredentialProvider:
+    """The callable of an option, which may be named as `module:function`.
+
+    Raises:
+        InvalidArgument: it is not callable, or there is none of that name.
+    """
+    found = value
+    if isinstance(value, str):
+        module, _, name = value.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError):
+            found = None
+    if not callable(found):
+        raise InvalidArgument(
+            f"The storage option {option!r} is a callable without arguments, or the name of one as "
+            "'module:function' that can be imported here"
+        )
+    return found
+
+
+def expiry_of(answer: Mapping[str, object]) -> datetime | None:
+    """When the credentials of a provider expire.
+
+    Raises:
+        InvalidArgument: `expires_at` is no datetime with a time zone.
+    """
+    expires_at = answer.get("expires_at")
+    if expires_at is None:
+        return None
+    if not isinstance(expires_at, datetime) or expires_at.tzinfo is None:
+        raise InvalidArgument(
+            "'expires_at' of a credential provider is a datetime with a time zone, or None"
+        )
+    return expires_at

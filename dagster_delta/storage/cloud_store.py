@@ -1,0 +1,410 @@
+"""Tables on S3 and storage with its API, Google Cloud Storage, and Azure.
+
+A commit is one conditional put, which fails where the object exists: the storage decides which of
+two writers commits, and no lock table is needed. The clouds themselves support it. Some other
+providers with the API of one refuse it, which is reported, and some silently overwrite, which would
+lose commits. So a bucket at another endpoint is probed before the first commit of a process (two
+small puts under a hidden name in `_delta_log` and a delete). The option `conditional_put` skips the
+probe: `etag` says that the provider supports it, `disabled` makes its tables read-only. The other
+options are described in `s3_options`, `gcs_options` and `azure_options`.
+
+Spec: Delta Log Entries (writers must never overwrite an entry).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.storage.azure_options import AzureSettings, parse_azure_options
+from dagster_delta.storage.cloud_client import (
+    Bucket,
+    CloudClient,
+    CloudSettings,
+    check_not_forked,
+    connect,
+)
+from dagster_delta.storage.cloud_files import END_BYTES, CloudInput, CloudOutput
+from dagster_delta.storage.cloud_listing import CloudListing
+from dagster_delta.storage.cloud_requests import BrokenAnswer, CloudRequests, refusal_of
+from dagster_delta.storage.gcs_options import GcsSettings, parse_gcs_options
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    cloud_of,
+    foreign_scheme,
+    join_path,
+    scheme_of,
+)
+from dagster_delta.storage.memory_limits import check_log_file_size
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.s3_client import connect_s3
+from dagster_delta.storage.s3_options import parse_s3_options
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+__all__ = ["CloudStore"]
+
+
+# How the options of a cloud are parsed, and what creates a client with them.
+_CLOUDS: Mapping[str | None, tuple[Callable[..., Any], Callable[..., CloudClient]]] = {
+    "s3": (parse_s3_options, connect_s3),
+    "gcs": (parse_gcs_options, GcsSettings.connect),
+    "azure": (parse_azure_options, AzureSettings.connect),
+}
+_CONFLICT_ATTEMPTS = 8
+_CONCURRENT_DELETES = 8
+_PART_BYTES = 10 * 1024 * 1024
+_RANGE_NOT_SATISFIABLE = 416
+# Codes of the status 409: the object exists, and another put of it is in progress.
+_EXISTS = frozenset({"BlobAlreadyExists"})
+_BUSY = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+
+
+class CloudStore:
+    """An `ObjectStore` over a prefix of a bucket or container.
+
+    Args:
+        location: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or
+            `abfss://container@account.dfs.core.windows.net/prefix`. Not percent-decoded.
+        options: see `s3_options`, `gcs_options`, `azure_options`.
+
+    Raises:
+        InvalidArgument: the URI has no bucket, or an option is invalid.
+        StorageFailure: the client is not installed.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
+        scheme = scheme_of(location) or ""
+        self._cloud = cloud_of(scheme)
+        self._bucket, key = _split(location)
+        self._prefix = f"{key}/" if key else ""
+        authority = location.partition("://")[2].partition("/")[0]
+        self._authority = f"{scheme}://{authority}"
+        self._root = f"{self._authority}/{key}".rstrip("/")
+        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        parse, self._create_client = _CLOUDS[self._cloud]
+        self._settings: CloudSettings = parse(options or {})
+        self._client = self._connect(self._bucket)
+        self._requests = CloudRequests(self._root)
+
+    def __repr__(self) -> str:
+        return f"CloudStore({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The URI of the root, and the options."""
+        return self._location
+
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """False if conditional puts are known to fail; unknown ones are probed at the commit."""
+        seen = self._client.honours_conditions is not False
+        return seen and self._settings.conditional_put != "disabled"
+
+    def read(self, path: str) -> bytes:
+        """The whole object in one request. Raises FileNotFoundError or StorageFailure."""
+        return self._get(path, {})[1]
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
+        if length <= 0:
+            return b""
+        return self._get(path, {"range": (offset, offset + length)})[1]
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """Size and time of the object, or None if it is absent."""
+        import obstore
+
+        client, key = self._find(path)
+        try:
+            found = self._ask(path, lambda: _genuine(obstore.head(client.store, key)))
+        except FileNotFoundError:
+            return None
+        return ObjectMeta(path, found["size"], _milliseconds(found["last_modified"]))
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        """The objects directly in `directory` named `>= start`, in name order.
+
+        On Azure, the request starts at the first name of the directory where the service does not
+        support another start.
+        """
+        folder = join_path(check_relative_path(directory), "")
+        check_not_forked()
+        return self._listing(folder).direct(start)
+
+    def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
+        """Every object under `directory`."""
+        folder = join_path(check_relative_path(directory), "")
+        check_not_forked()
+        return self._listing(folder).objects("")
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the whole object, or leave an existing one unchanged.
+
+        The client retries a request whose reply was an error of the server, so `FileExistsError`
+        may refer to the object that this call itself created.
+
+        Raises:
+            FileExistsError: the object exists.
+            ConditionalPutUnsupported: the provider refuses conditional puts or ignores them.
+            StorageFailure: no answer, or another answer; the object may exist.
+        """
+        key = self._key(path)
+        self._require_conditional_puts()
+        if not self._create(key, path, data):
+            raise FileExistsError(errno.EEXIST, "An object is already there", path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object."""
+        import obstore
+
+        key = self._key(path)
+        self._ask(path, lambda: obstore.put(self._client.store, key, data, use_multipart=False))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove the objects, many per request if the cloud can; a missing object is no error."""
+        import obstore
+
+        keys = [self._key(path) for path in paths]
+        if not keys:
+            return
+        try:
+            self._ask("", lambda: obstore.delete(self._client.store, keys))
+        except FileNotFoundError:
+            # Some clouds stop at an object that is missing.
+            with ThreadPoolExecutor(min(_CONCURRENT_DELETES, len(keys))) as pool:
+                list(pool.map(self._delete_one, keys))
+
+    def _delete_one(self, key: str) -> None:
+        import obstore
+
+        with suppress(FileNotFoundError):
+            path = key[len(self._prefix) :]
+            self._ask(path, lambda: obstore.delete(self._client.store, key))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads. Opening it
+        fetches its end, where a Parquet file has its footer.
+        """
+        size_bytes, held = self._end(path)
+        fetch = partial(self.read_range, path)
+        return pa.PythonFile(CloudInput(size_bytes, held, fetch), mode="r")
+
+    def _end(self, path: str) -> tuple[int, tuple[int, bytes]]:
+        """Size of an object, and the offset and content of its end."""
+        client, _ = self._find(path)
+        if client.has_suffix_ranges:
+            size_bytes, data = self._get(path, {"range": {"suffix": END_BYTES}})
+            return size_bytes, (size_bytes - len(data), data)
+        # Of a small object this is all of it.
+        size_bytes, data = self._get(path, {"range": (0, END_BYTES)})
+        return size_bytes, (0, data)
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """A binary stream to write. The object appears when it is closed, unless a write failed.
+        Its `write` and `close` raise StorageFailure.
+
+        Raises:
+            InvalidArgument: the path is outside of the table.
+        """
+        # Before anything is written: the key is asked for again when the object is uploaded.
+        self._key(path)
+        output = CloudOutput(path, self._requests, put=self.put, open_writer=self._open_writer)
+        return pa.PythonFile(output, mode="w")
+
+    def _open_writer(self, path: str) -> Any:  # noqa: ANN401
+        import obstore
+
+        return obstore.open_writer(self._client.store, self._key(path), buffer_size=_PART_BYTES)
+
+    def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
+        """Make the storage copy an object. False if `source` is reached in another way than this
+        store or has another bucket, or if the storage refuses, as S3 does for more than 5 GB.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        import obstore
+
+        if not isinstance(source, CloudStore) or source.location.options != self._location.options:
+            return False
+        client, key = source._find(path)  # noqa: SLF001 - of the same class
+        copied = self._key(target)
+        if client is not self._client:
+            return False
+
+        def copy() -> None:
+            obstore.copy(client.store, key, copied)
+            # The client takes any answer for a success, also that of a proxy.
+            try:
+                _genuine(obstore.head(client.store, copied))
+            except FileNotFoundError:
+                raise BrokenAnswer(BrokenAnswer.FOREIGN) from None
+
+        try:
+            self._ask(source.resolve_uri(path), copy)
+        except StorageFailure:
+            return False
+        return True
+
+    def local_path(self, path: str) -> None:
+        """None: the objects are not on a file system."""
+
+    def resolve_uri(self, path: str) -> str:
+        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
+        if scheme_of(path) is not None:
+            return path
+        key = path[1:] if path.startswith("/") else self._key(path)
+        return f"{self._authority}/{key}".rstrip("/")
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_relative_path(path)
+
+    def _find(self, path: str) -> tuple[CloudClient, str]:
+        scheme = scheme_of(path)
+        if scheme is None:
+            # Some writers name a file of the same bucket by a path with a leading slash.
+            return self._client, path[1:] if path.startswith("/") else self._key(path)
+        if cloud_of(scheme) != self._cloud:
+            raise foreign_scheme(path, scheme, table=self._root)
+        bucket, key = _split(path)
+        if bucket.name == self._bucket.name and bucket.account is None:
+            bucket = self._bucket
+        return self._connect(bucket), key
+
+    def _connect(self, bucket: Bucket) -> CloudClient:
+        return connect(self._create_client, self._settings, bucket)
+
+    def _ask(self, path: str, request: Callable[[], Any]) -> Any:  # noqa: ANN401
+        check_not_forked()
+        return self._requests.ask(path, request)
+
+    def _get(self, path: str, options: GetOptions) -> tuple[int, bytes]:
+        """Size of the object, and the bytes that the options select."""
+        import obstore
+        from obstore.exceptions import GenericError
+
+        client, key = self._find(path)
+
+        def get() -> tuple[int, bytes]:
+            try:
+                answer = obstore.get(client.store, key, options=options)
+            except GenericError as error:
+                refusal = refusal_of(error)
+                if refusal is not None and refusal.status == _RANGE_NOT_SATISFIABLE:
+                    return 0, b""  # the range starts at or after the end
+                raise
+            meta = _genuine(answer.meta)
+            first, end = answer.range
+            check_log_file_size(path, end - first)
+            return meta["size"], answer.bytes().to_bytes()
+
+        return self._ask(path, get)  # type: ignore[no-any-return]
+
+    def _listing(self, folder: str) -> CloudListing:
+        return CloudListing(self._client, self._requests, prefix=self._prefix, folder=folder)
+
+    def _create(self, key: str, path: str, data: bytes) -> bool:
+        """Whether the object was created; False if it exists."""
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            created = self._try_to_create(key, path, data)
+            if created is not None:
+                return created
+            # Another conditional put of this key is in progress, and neither has succeeded yet.
+            time.sleep(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311
+        raise StorageFailure(
+            "Other writers kept the object busy, and every attempt was told to come back; retry",
+            table=self._root,
+            file=path,
+        )
+
+    def _try_to_create(self, key: str, path: str, data: bytes) -> bool | None:
+        """Whether the object was created; None if that is not decided yet."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        def create() -> bool | None:
+            try:
+                obstore.put(self._client.store, key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                refusal = refusal_of(error)
+                if refusal is None or refusal.status == 412 or refusal.code in _EXISTS:
+                    return False
+                if refusal.code in _BUSY:
+                    return None
+                raise self._requests.failure(str(refusal), path) from None
+            except BaseError as error:
+                refusal = refusal_of(error)
+                if refusal is None or (refusal.code != "NotImplemented" and refusal.status != 501):
+                    raise
+                self._client.honours_conditions = False
+                raise self._unsupported("The provider refuses it") from None
+            except FileNotFoundError as error:
+                raise self._requests.failure(str(refusal_of(error)), path) from None
+            return True
+
+        check_not_forked()
+        with self._requests.naming_failures(path):
+            return create()
+
+    def _require_conditional_puts(self) -> None:
+        if self._settings.conditional_put == "disabled":
+            raise self._unsupported("The storage option 'conditional_put' is 'disabled'")
+        if self._client.is_trusted or self._settings.conditional_put == "etag":
+            return
+        if self._client.honours_conditions is None:
+            self._client.honours_conditions = self._probe()
+        if not self._client.honours_conditions:
+            raise self._unsupported("The provider overwrites objects all the same")
+
+    def _probe(self) -> bool:
+        path = f"_delta_log/.{secrets.token_hex(8)}.tmp"
+        key = self._key(path)
+        try:
+            self._create(key, path, b"")
+            return not self._create(key, path, b"")
+        finally:
+            with suppress(StorageFailure):
+                self._delete_one(key)
+
+    def _unsupported(self, reason: str) -> ConditionalPutUnsupported:
+        return ConditionalPutUnsupported(
+            "Tables here are read-only: a commit is a put that must fail where the object exists "
+            f"(If-None-Match: *). {reason}",
+            table=self._root,
+        )
+
+
+def _genuine(meta: Any) -> Any:  # noqa: ANN401
+    """The metadata of an object. Raises BrokenAnswer if the answer had none."""
+    if meta["e_tag"] is None and meta["last_modified"].timestamp() == 0:
+        raise BrokenAnswer(BrokenAnswer.FOREIGN)
+    return meta
+
+
+def _split(location: str) -> tuple[Bucket, str]:
+    authority, _, key = location.partition("://")[2].partition("/")
+    name, _, account = authority.partition("@")
+    if not name:
+        raise InvalidArgument(
+            "A URI in the cloud names a bucket or container: s3://bucket/path, gs://bucket/path, "
+            "abfss://container@account.dfs.core.windows.net/path",
+            file=location,
+        )
+    return Bucket(name, account or None), key.strip("/")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

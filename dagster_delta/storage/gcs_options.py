@@ -1,0 +1,200 @@
+"""The storage options of a table on Google Cloud Storage, in the names of all integrations.
+
+| Setting | Names, in any case, with or without `google_` | gcsfs names |
+|---|---|---|
+| service account, path of its key file | `service_account`, `service_account_path` | `token` |
+| service account key, as JSON | `service_account_key` | `token` (a mapping) |
+| credentials file of any kind | `application_credentials` | `token` |
+| OAuth token | `bearer_token` | |
+| no signature | `skip_signature` | `anon`, or `token`: `anon` |
+| endpoint, if not Google's | `base_url`, `endpoint` | `endpoint_url` |
+| conditional put | `conditional_put`: `etag` or `disabled` | |
+| vended credentials ¹ | `credential_provider` | |
+
+¹ See `cloud_options`; it returns `token` and `expires_at`.
+
+Without credentials among the options the application default ones are used: the file that
+`GOOGLE_APPLICATION_CREDENTIALS` names, the login of `gcloud`, the service account of the machine or
+of the Kubernetes workload. Files of other kinds than a service account's or a user's (workload
+identity federation, impersonation) are read by `google-auth`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage.cloud_client import (
+    Bucket,
+    CloudClient,
+    Provider,
+    client_options,
+    import_client,
+    retry_options,
+)
+from dagster_delta.storage.cloud_options import (
+    CredentialProvider,
+    credential_provider,
+    expiry_of,
+    parse_bool,
+    parse_conditional_put,
+    parse_options,
+    parse_text,
+)
+
+__all__ = ["GcsSettings", "parse_gcs_options"]
+
+_NAMES = {
+    "service_account": "key_file",
+    "service_account_path": "key_file",
+    "application_credentials": "key_file",
+    "service_account_key": "key",
+    "token": "token",
+    "bearer_token": "bearer_token",
+    "skip_signature": "anonymous",
+    "anon": "anonymous",
+    "base_url": "endpoint",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "conditional_put": "conditional_put",
+    "credential_provider": "credential_provider",
+}
+# What gcsfs takes as a token besides a file: the identity of the environment.
+_DEFAULT_TOKENS = frozenset({"google_default", "cloud", "cache"})
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+@dataclass(frozen=True, slots=True)
+class GcsSettings:
+    """How to reach the storage and with which identity. None: the environment decides."""
+
+    key_file: str | None = None
+    """Path of a credentials file."""
+    key: str | None = field(default=None, repr=False)
+    """Contents of a credentials file, JSON."""
+    bearer_token: str | None = field(default=None, repr=False)
+    endpoint: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+    conditional_put: str | None = None
+    credential_provider: CredentialProvider | None = field(default=None, repr=False)
+
+    def connect(self, bucket: Bucket) -> CloudClient:
+        """A new client of a bucket.
+
+        Raises:
+            InvalidArgument: the credentials file cannot be read, or the options make no sense.
+            StorageFailure: a package is not installed.
+        """
+        stores = import_client("gcs")
+        arguments = self._identity()
+        if self.endpoint is not None:
+            arguments["base_url"] = self.endpoint
+        try:
+            store = stores.GCSStore(
+                bucket.name,
+                client_options=client_options(self.endpoint),
+                retry_config=retry_options(),
+                **arguments,
+            )
+        except (ValueError, stores.BaseError) as error:
+            raise InvalidArgument(
+                "The options of Google Cloud Storage make no sense "
+                f"({type(error).__name__}); check the credentials file and the endpoint"
+            ) from None
+        return CloudClient(store, is_trusted=self.endpoint is None)
+
+    def _identity(self) -> dict[str, Any]:
+        if self.anonymous:
+            return {"skip_signature": True}
+        if self.credential_provider is not None:
+            provider = functools.partial(_vended, self.credential_provider)
+            return {"credential_provider": Provider(provider)}
+        if self.bearer_token is not None:
+            return {"bearer_token": self.bearer_token}
+        key = self.key
+        path = self.key_file or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        if key is None and path:
+            key = _read_key(path)
+        if key is None:
+            return {}
+        content = _parse_key(key)
+        if content.get("type", "service_account") == "service_account":
+            return {"service_account_key": key}
+        return {"credential_provider": Provider(_google_auth(content))}
+
+
+def parse_gcs_options(options: Mapping[str, object]) -> GcsSettings:
+    """The settings for the options.
+
+    Raises:
+        InvalidArgument: a value is invalid. The message names the option, never its value.
+    """
+    found = parse_options(options.items(), _NAMES, _parse_value, prefixes=("google_",))
+    token = found.pop("token", None)
+    if token == "anon":  # noqa: S105 - no secret
+        found["anonymous"] = True
+    elif token is not None and token not in _DEFAULT_TOKENS:
+        found["key" if token.lstrip().startswith("{") else "key_file"] = token
+    return GcsSettings(**found)
+
+
+def _parse_value(setting: str, value: object, option: str) -> object:
+    if setting == "anonymous":
+        return parse_bool(value, option)
+    if setting == "conditional_put":
+        return parse_conditional_put(value, option)
+    if setting == "credential_provider":
+        return credential_provider(value, option)
+    if setting in {"token", "key"} and isinstance(value, Mapping):
+        return json.dumps(dict(value), sort_keys=True)
+    if setting == "key":
+        _parse_key(parse_text(value, option))
+    return parse_text(value, option)
+
+
+def _parse_key(text: str) -> dict[str, Any]:
+    try:
+        key = json.loads(text)
+    except ValueError:
+        key = None
+    # Outside the handler: the parser's error contains the whole text.
+    if not isinstance(key, dict):
+        raise InvalidArgument(
+            "service_account_key is not the JSON of a key: pass the content of the key file, or "
+            "its path as service_account"
+        )
+    return key
+
+
+def _read_key(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"The credentials file {path!r} cannot be read ({type(error).__name__})"
+        ) from None
+
+
+def _vended(provider: CredentialProvider) -> Mapping[str, object]:
+    answer = provider()
+    return {"token": answer["token"], "expires_at": expiry_of(answer)}
+
+
+def _google_auth(content: dict[str, Any]) -> CredentialProvider:
+    """Asks `google-auth` for tokens of credentials that the client itself does not know."""
+    try:
+        import google.auth
+        from obstore.auth.google import GoogleCredentialProvider
+    except ImportError as error:
+        raise StorageFailure(
+            f"Credentials of type {content.get('type')!r} are read by google-auth: pip install "
+            "'google-auth[requests]'"
+        ) from error
+    load: Callable[..., Any] = google.auth.load_credentials_from_dict
+    return cast("CredentialProvider", GoogleCredentialProvider(load(content, scopes=[_SCOPE])[0]))

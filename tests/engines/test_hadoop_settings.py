@@ -1,0 +1,102 @@
+"""Storage options in the names of Hadoop's file systems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dagster_delta.engines.spark.read.hadoop_settings import hadoop_settings
+from dagster_delta.storage.object_store import StoreLocation
+
+LAKE = "abfss://box@lake.dfs.core.windows.net/t"
+LAKE_HOST = "lake.dfs.core.windows.net"
+
+
+def _vend() -> Mapping[str, object]:
+    return {"access_key_id": "VK", "secret_access_key": "VS", "session_token": "VT"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "settings"),
+    [
+        ("/data/t", {"access_key_id": "a"}, {}),
+        (
+            "s3://b/t",
+            {"key": "AK", "secret": "SK", "token": "ST", "region": "eu-west-1"},
+            {
+                "fs.s3a.access.key": "AK",
+                "fs.s3a.secret.key": "SK",
+                "fs.s3a.session.token": "ST",
+                "fs.s3a.endpoint.region": "eu-west-1",
+            },
+        ),
+        (
+            "s3a://b/t",
+            {"endpoint_url": "http://h:1", "anon": True},
+            {
+                "fs.s3a.endpoint": "http://h:1",
+                "fs.s3a.path.style.access": "true",
+                "fs.s3a.aws.credentials.provider": (
+                    "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+                ),
+            },
+        ),
+        (
+            "s3://b/t",
+            {"credential_provider": _vend},
+            {
+                "fs.s3a.access.key": "VK",
+                "fs.s3a.secret.key": "VS",
+                "fs.s3a.session.token": "VT",
+            },
+        ),
+        (
+            "gs://b/t",
+            {"service_account": "/key.json", "endpoint": "http://h:1"},
+            {
+                "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+                "fs.gs.auth.service.account.json.keyfile": "/key.json",
+                "fs.gs.storage.root.url": "http://h:1",
+            },
+        ),
+        ("gs://b/t", {"token": "anon"}, {"fs.gs.auth.type": "UNAUTHENTICATED"}),
+        (
+            LAKE,
+            {"account_key": "AK"},
+            {
+                f"fs.azure.account.auth.type.{LAKE_HOST}": "SharedKey",
+                f"fs.azure.account.key.{LAKE_HOST}": "AK",
+            },
+        ),
+        (
+            LAKE,
+            {"sas_token": "?sig=S"},
+            {
+                f"fs.azure.account.auth.type.{LAKE_HOST}": "SAS",
+                f"fs.azure.sas.fixed.token.{LAKE_HOST}": "sig=S",
+            },
+        ),
+        (
+            LAKE,
+            {"client_id": "CI", "client_secret": "CS", "tenant_id": "TI"},
+            {
+                f"fs.azure.account.auth.type.{LAKE_HOST}": "OAuth",
+                f"fs.azure.account.oauth.provider.type.{LAKE_HOST}": (
+                    "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+                ),
+                f"fs.azure.account.oauth2.client.id.{LAKE_HOST}": "CI",
+                f"fs.azure.account.oauth2.client.secret.{LAKE_HOST}": "CS",
+                f"fs.azure.account.oauth2.client.endpoint.{LAKE_HOST}": (
+                    "https://login.microsoftonline.com/TI/oauth2/token"
+                ),
+            },
+        ),
+        ("az://box/t", {"account_key": "AK"}, {}),
+    ],
+)
+def test_storage_options_become_settings_of_hadoop(
+    uri: str, options: dict[str, Any], settings: dict[str, str]
+) -> None:
+    assert hadoop_settings(StoreLocation(uri, options)) == settings

