@@ -25,13 +25,32 @@ HEAVY = (
 )
 
 
+BUDGETS = {
+    "scan().to_arrow()": ("read = table.snapshot().scan().to_arrow()", 125),
+    "scan(where=…).to_arrow()": ("read = table.snapshot().scan(where='id = 7').to_arrow()", 162),
+    "append": ("table.append(rows)", 149),
+    "delete": ("table.delete('id = 5')", 209),
+    "update": ("table.update({'v': 'v + 1'}, 'id = 7')", 211),
+    "merge": (
+        "merge = table.merge(rows, 't.id = s.id', source_alias='s', target_alias='t')\n"
+        "merge.when_matched_update_all().when_not_matched_insert_all().execute()",
+        249,
+    ),
+}
+"""Statements, and how many modules of this package a process may have loaded after one of them."""
+
+
 def _loaded(statement: str) -> set[str]:
     """The top-level packages that a fresh process has loaded after `statement`."""
+    return {name.partition(".")[0] for name in _loaded_modules(statement)}
+
+
+def _loaded_modules(statement: str) -> list[str]:
     script = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+    return list(json.loads(done.stdout))
 
 
 def _protocol_modules() -> str:
@@ -119,3 +138,24 @@ def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path)
         "table.overwrite(rows.to_batches(), where='dynamic')"
     )
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
+
+
+@pytest.mark.parametrize(("statement", "budget"), BUDGETS.values(), ids=BUDGETS)
+def test_a_first_operation_loads_no_more_than_it_needs(
+    statement: str, budget: int, tmp_path: Path
+) -> None:
+    source = pa.table({"id": [5, 7, 9], "v": [0.5, None, 1.5], "s": ["x", "y", None]})
+    DeltaTable(tmp_path / "t", must_exist=False).append(source)
+    with pa.ipc.new_file(tmp_path / "rows.arrow", source.schema) as writer:
+        writer.write_table(source)
+    setup = (
+        "import pyarrow as pa\nfrom dagster_delta import DeltaTable\n"
+        f"rows = pa.ipc.open_file({str(tmp_path / 'rows.arrow')!r}).read_all()\n"
+        f"table = DeltaTable({str(tmp_path / 't')!r})\n"
+    )
+    loaded = _loaded_modules(setup + statement)
+    packages = {name.partition(".")[0] for name in loaded}
+    # A merge joins by DuckDB.
+    assert packages.isdisjoint(set(HEAVY) - {"duckdb"})
+    ours = [name for name in loaded if name.partition(".")[0] == "dagster_delta"]
+    assert len(ours) <= budget, f"{len(ours)} modules: {' '.join(ours)}"

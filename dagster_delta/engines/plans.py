@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -42,8 +42,7 @@ LARGE_TABLE_FILES = 2_000_000
 """Tables with more files than this in their checkpoint are large, by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
+class ReadPlan(msgspec.Struct, frozen=True):
     """One scan, fully planned.
 
     Raises:
@@ -89,8 +88,7 @@ class ReadPlan:
         return StructType(tuple(schema.field(name) for name in self.columns))
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeFileSet:
+class ChangeFileSet(msgspec.Struct, frozen=True):
     """Files with changes that are read in one way."""
 
     configuration: TableConfiguration
@@ -101,8 +99,7 @@ class ChangeFileSet:
     """Exact row filter; None if none is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedFiles:
+class LoggedFiles(msgspec.Struct, frozen=True):
     """The live files of a version as in its log, before any of them is read."""
 
     store: ObjectStore
@@ -122,8 +119,7 @@ class LoggedFiles:
         return sum(part.num_adds for part in self.parts) + int(self.added.num_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(msgspec.Struct, frozen=True):
     """A predicate that every written row must satisfy (null counts as a violation)."""
 
     name: str
@@ -136,8 +132,7 @@ class Constraint:
     """Whether a violation is a `PartitionMismatch` rather than a `ConstraintViolation`."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSpec:
+class WriteSpec(msgspec.Struct, frozen=True):
     """How to write rows as data files. Picklable, so that executors can use it."""
 
     location: StoreLocation
@@ -155,20 +150,19 @@ class WriteSpec:
     """Partition writers kept open at once; beyond it the least recently used one is closed."""
     sort_by: tuple[str, ...] = ()
     """Logical columns to sort the rows of each file by."""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Tags put on every add action."""
     is_change_data: bool = False
     """Whether the files are change data (`_change_data/cdc-…`) rather than data of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(msgspec.Struct, frozen=True):
     """The files an engine wrote, none of them referenced yet."""
 
     files: tuple[AddFile, ...]
     num_rows: int
     num_bytes: int
-    high_water_marks: Mapping[str, int] = field(default_factory=dict)
+    high_water_marks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The last value assigned, by logical name of each identity column that was numbered."""
 
     @classmethod
@@ -181,8 +175,7 @@ class WriteResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedRows:
+class MatchedRows(msgspec.Struct, frozen=True):
     """The live rows of one data file for which a predicate is true; at least one."""
 
     path: str
@@ -191,8 +184,7 @@ class MatchedRows:
     """Indexes of the rows in the file, deleted ones counted and not among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """A new value for a column, computed from the row as it was."""
 
     column: tuple[str, ...]
@@ -206,8 +198,7 @@ class Assignment:
     """The value before an ANSI cast that was added to it; None if none was."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowRewrite:
+class RowRewrite(msgspec.Struct, frozen=True):
     """Rows of data files to rewrite, changed or not, to new files.
 
     The live rows of the files fall into two parts: those that match, and the rest. Matching rows
@@ -231,8 +222,7 @@ class RowRewrite:
     """How the changes are recorded for the change data feed; None if they are not."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteResult:
+class RewriteResult(msgspec.Struct, frozen=True):
     """The files a rewrite made, none of them referenced yet."""
 
     files: tuple[AddFile, ...]
@@ -243,13 +233,12 @@ class RewriteResult:
     """Number of unchanged rows that were written."""
 
 
-@dataclass(slots=True)
-class Problems:
+class Problems(msgspec.Struct):
     """Rows that stop the change of a column."""
 
     num_rows: int = 0
     """Number of rows; each counts once, even with several problems."""
-    examples: list[str] = field(default_factory=list)
+    examples: list[str] = msgspec.field(default_factory=list)
     """The first few: value, its problem, and its file."""
 
     def add(self, num_rows: int, examples: list[str], path: str) -> None:
@@ -267,8 +256,7 @@ class Problems:
 _MAX_EXAMPLES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Backfilled:
+class Backfilled(msgspec.Struct, frozen=True):
     """Result of rewriting files with the shadow of a changing column."""
 
     files: tuple[AddFile, ...]

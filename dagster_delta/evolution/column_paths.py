@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, cast
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.schema import (
@@ -39,8 +41,7 @@ ColumnPath: TypeAlias = tuple[str, ...]
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The result of resolving a path."""
 
     path: ColumnPath

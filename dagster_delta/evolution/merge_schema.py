@@ -6,7 +6,9 @@ Spec: Column Metadata; Type Widening (writer requirements).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.evolution.schema_diff import ColumnDifference, diff_schemas
@@ -110,8 +112,7 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Widening:
+class _Widening(msgspec.Struct, frozen=True):
     """The type changes that the table allows."""
 
     enabled: bool

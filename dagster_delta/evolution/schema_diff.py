@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 
 __all__ = ["ColumnDifference", "SchemaDiff", "diff_schemas"]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDifference:
+class ColumnDifference(msgspec.Struct, frozen=True):
     """One column that differs between table and data, at any depth."""
 
     path: tuple[str, ...]
@@ -34,8 +34,7 @@ class ColumnDifference:
         return f"~ {self.column}: {self.table_type} in the table, {self.data_type} in the data"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDiff:
+class SchemaDiff(msgspec.Struct, frozen=True):
     """All differences, in the order of the table's columns, then of the data's."""
 
     differences: tuple[ColumnDifference, ...]

@@ -7,7 +7,7 @@ Tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -73,8 +73,7 @@ _TABLE_LOCAL_METADATA = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
+class TableDefinition(msgspec.Struct, frozen=True):
     """A table as defined by a user."""
 
     schema: StructType

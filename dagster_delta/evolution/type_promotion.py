@@ -5,7 +5,9 @@ Spec: Type Widening (writer requirements); Type Change Metadata.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
@@ -36,8 +38,7 @@ def records_versions(configuration: TableConfiguration) -> bool:
     return _PREVIEW_FEATURE in listed and "typeWidening" not in listed
 
 
-@dataclass(frozen=True, slots=True)
-class Promotion:
+class Promotion(msgspec.Struct, frozen=True):
     """Widens types in one table."""
 
     table_version: int | None = None

@@ -5,8 +5,9 @@ Spec: Change Metadata (configuration).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 __all__ = ["KNOWN_PROPERTIES", "KnownProperty", "Treatment", "find_property"]
 
@@ -16,8 +17,7 @@ effect. `read only`: reads and writes of a table that has it follow it, and it c
 `internal`: writers maintain it themselves. `refused`: it cannot be set here."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownProperty:
+class KnownProperty(msgspec.Struct, frozen=True):
     """One table property."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
+
+from msgspec.structs import replace
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.text_limits import char_length, padded_type

@@ -12,19 +12,10 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.sql.analysis import analyse
-from dagster_delta.sql.parser import parse_syntax
-from dagster_delta.sql.skipping import depends_on_time_zone, to_predicate
-from dagster_delta.sql.syntax import Name, Opaque, Syntax
-from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.sql.typed import Column, Refused, Typed, operands_of, walk
+from dagster_delta.sql.typed import Column, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 
 __all__ = ["SqlExpression", "parse_expression"]
-
-
-# Later walks of the tree must not overflow the stack, at any depth of the caller.
-_MAX_DEPTH = 120
 
 
 def parse_expression(sql: str, schema: StructType) -> SqlExpression:
@@ -66,13 +57,10 @@ class SqlExpression:
         Raises:
             InvalidArgument, SchemaMismatch: as `parse_expression` does.
         """
-        try:
-            expression = analyse(_parse(self.sql), self.schema)
-        except RecursionError:
-            raise _too_deep() from None
-        if _depth(expression) > _MAX_DEPTH:
-            raise _too_deep()
-        return expression
+        # The grammar and the functions are imported for the first expression, not by every write.
+        from dagster_delta.sql.typed_tree import typed_tree
+
+        return typed_tree(self.sql, self.schema)
 
     @property
     def data_type(self) -> DataType | None:
@@ -87,6 +75,8 @@ class SqlExpression:
     @cached_property
     def depends_on_time_zone(self) -> bool:
         """Whether its result may depend on the session's time zone (UTC in the embedded engine)."""
+        from dagster_delta.sql.skipping import depends_on_time_zone
+
         return depends_on_time_zone(self.typed)
 
     def to_predicate(self, *, session_is_utc: bool = True) -> Predicate:
@@ -99,6 +89,8 @@ class SqlExpression:
         Raises:
             Nothing: parts without an answer are `Unknown`.
         """
+        from dagster_delta.sql.skipping import to_predicate
+
         return to_predicate(self.typed, session_is_utc=session_is_utc)
 
     def check_filter(self) -> None:
@@ -139,56 +131,3 @@ class SqlExpression:
         for each in walk(self.typed):
             if isinstance(each, Refused) and each.is_wrong:
                 raise InvalidArgument(f"{self.sql!r} is wrong in Spark SQL: {each.construct}")
-
-
-def _too_deep() -> InvalidArgument:
-    return InvalidArgument(
-        "the expression is nested too deeply: combine conditions with AND and OR, of which "
-        "there may be any number, and shorten other chains of operators"
-    )
-
-
-def _depth(expression: Typed) -> int:
-    """Levels of the tree, found without recursion."""
-    depth, level = 0, [expression]
-    while level and depth <= _MAX_DEPTH:
-        depth += 1
-        level = [child for each in level for child in operands_of(each)]
-    return depth
-
-
-def _parse(sql: str) -> Syntax:
-    try:
-        return parse_syntax(sql)
-    except GrammarUnknown as unknown:
-        return _parse_for_spark(sql, unknown)
-
-
-# sqlglot raises these for invalid SQL, besides its own errors.
-_FAILURES_OF_PARSER = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-
-def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
-    """The whole text as one opaque part, if a full Spark SQL parser accepts it.
-
-    Raises:
-        InvalidArgument: it does not.
-    """
-    import sqlglot
-
-    try:
-        tree = sqlglot.parse_one(sql, read="spark")
-    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
-        syntax_error(sql, unknown.position, unknown.problem)
-    if isinstance(tree, sqlglot.exp.Alias | sqlglot.exp.Query):
-        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
-        syntax_error(sql, unknown.position, unknown.problem)
-    names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
-    return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

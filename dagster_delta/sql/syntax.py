@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from dagster_delta.protocol.schema import DataType
 
 __all__ = ["CastSyntax", "Function", "LiteralSyntax", "Name", "Opaque", "Syntax"]
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(msgspec.Struct, frozen=True):
     """A column or a field of one: `a`, `a.b`, `` `odd name` ``."""
 
     parts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralSyntax:
+class LiteralSyntax(msgspec.Struct, frozen=True):
     """A constant with its Spark type; None is null."""
 
     value: object
@@ -27,24 +26,21 @@ class LiteralSyntax:
     """Whether the value was read in the session's time zone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """An operator or a function, by its lower-case name: `=`, `and`, `is null`, `case`, `year`."""
 
     name: str
     arguments: tuple[Syntax, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CastSyntax:
+class CastSyntax(msgspec.Struct, frozen=True):
     """`CAST(child AS type)`."""
 
     child: Syntax
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(msgspec.Struct, frozen=True):
     """A parsed part that only Spark evaluates."""
 
     construct: str

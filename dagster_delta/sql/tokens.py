@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeAlias
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 
@@ -30,8 +31,7 @@ class GrammarUnknown(Exception):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """One lexeme."""
 
     kind: TokenKind

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from dagster_delta.protocol.schema import DataType
 
@@ -26,8 +27,7 @@ class Refusal(Exception):
     """A construct that is not in the whitelist; the argument says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column or a field of a struct, by its logical path."""
 
     path: tuple[str, ...]
@@ -38,8 +38,7 @@ class Column:
     """Length in characters to which texts of a CHAR(n) column are padded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(msgspec.Struct, frozen=True):
     """A constant; None is null."""
 
     value: object
@@ -51,16 +50,14 @@ class Literal:
     converted number, by its type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(msgspec.Struct, frozen=True):
     """`child` as a value of another type; an error if it does not fit."""
 
     child: Typed
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """An operator or a function of the whitelist over operands of the types it takes."""
 
     name: str
@@ -68,8 +65,7 @@ class Call:
     data_type: DataType
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A part that only Spark evaluates; its type is unknown."""
 
     construct: str

@@ -10,8 +10,9 @@ Spec: File Types; Delta Log Entries (mutual exclusion of writers).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import msgspec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "StoreLocation"]
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
+class ObjectMeta(msgspec.Struct, frozen=True):
     """One stored object."""
 
     path: str
@@ -31,8 +31,7 @@ class ObjectMeta:
     """Last modification in milliseconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLocation:
+class StoreLocation(msgspec.Struct, frozen=True):
     """What is needed to open the same store elsewhere, for example on a Spark executor.
     Picklable.
     """

@@ -6,11 +6,12 @@ Spec: Data Files; Deletion Vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import ChangeFileSet

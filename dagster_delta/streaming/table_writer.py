@@ -12,10 +12,11 @@ Spec: Add File and Remove File.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from dagster_delta.clock import now_ms

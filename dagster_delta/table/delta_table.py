@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
-from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
@@ -26,16 +25,17 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.write.committer import Conflicted
-from dagster_delta.table.write.planning import SchemaMode, WriteOptions, new_column_name
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.evolution.column_definition import Column
+    from dagster_delta.evolution.table_definition import TableDefinition
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+    from dagster_delta.table.write.committer import Conflicted
     from dagster_delta.table.write.conflict_retries import OnConflict
+    from dagster_delta.table.write.planning import SchemaMode
 
 __all__ = ["CommitResult", "DeltaTable"]
 
@@ -133,6 +133,8 @@ class DeltaTable(
         """
         if mode not in ("error", "ignore", "replace"):
             raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
+        from dagster_delta.evolution.table_definition import TableDefinition
+
         table = cls(
             uri,
             storage_options=storage_options,
@@ -151,7 +153,9 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
+        from dagster_delta.evolution.table_definition import define_table
         from dagster_delta.table.write.clustering import define_clustering
+        from dagster_delta.table.write.planning import new_column_name
         from dagster_delta.table.write.replacement import replace_everything
 
         existing = self._snapshot
@@ -352,6 +356,7 @@ class DeltaTable(
             InvalidArgument: the arguments contradict each other.
         """
         from dagster_delta.table.write.operations import append_rows
+        from dagster_delta.table.write.planning import WriteOptions
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
@@ -404,6 +409,7 @@ class DeltaTable(
         """
         from dagster_delta.table.write.conflict_retries import conflict_retries
         from dagster_delta.table.write.operations import overwrite_rows
+        from dagster_delta.table.write.planning import WriteOptions
 
         retries = conflict_retries(on_conflict)
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)

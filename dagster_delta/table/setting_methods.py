@@ -9,7 +9,6 @@ import msgspec
 from dagster_delta.clock import now_ms
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult
 
 __all__ = ["SettingMethods"]
@@ -46,6 +45,7 @@ class SettingMethods(TableHandle):
         """
         from dagster_delta.evolution.properties.changes import set_properties
         from dagster_delta.evolution.properties.names import normalize_properties
+        from dagster_delta.table.write.planning import new_column_name
 
         return self._change(
             lambda now: set_properties(now, properties, new_name=new_column_name),
@@ -142,6 +142,7 @@ class SettingMethods(TableHandle):
                 `set_properties`.
         """
         from dagster_delta.evolution.properties.changes import enable_feature
+        from dagster_delta.table.write.planning import new_column_name
 
         return self._change(
             lambda now: enable_feature(now, name, new_name=new_column_name),
@@ -218,6 +219,7 @@ class SettingMethods(TableHandle):
             CommitStateUnknown: as for `set_properties`.
         """
         from dagster_delta.evolution.properties.changes import upgrade_versions
+        from dagster_delta.table.write.planning import new_column_name
 
         return self._change(
             lambda now: upgrade_versions(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dagster_delta.errors import (
     CommitConflict,
@@ -162,7 +161,8 @@ def test_verdict(
 
 def test_the_first_conflicting_winner_is_named() -> None:
     conflict = check_conflicts(
-        PARTITION_1, [replace(APPENDED, version=4), replace(DELETED, version=5)]
+        PARTITION_1,
+        [replace(APPENDED, version=4), replace(DELETED, version=5)],
     )
     assert conflict is not None
     error = conflict.to_error(table="mem://t")

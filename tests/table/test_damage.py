@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from dagster_delta.errors import CorruptLog, DeltaError, InvalidTable
 from dagster_delta.protocol.log.paths import (

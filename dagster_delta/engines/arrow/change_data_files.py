@@ -5,11 +5,11 @@ Spec: Change Data Files; Add CDC File.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec

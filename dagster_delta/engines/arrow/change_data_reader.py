@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.read.data_file import DataFile

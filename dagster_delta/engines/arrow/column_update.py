@@ -6,8 +6,9 @@ Spec: Generated Columns; Column Invariants; CHECK Constraints.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -80,7 +81,7 @@ class ColumnUpdate:
             InvalidCast, ConstraintViolation, InvalidArgument: a new value cannot be stored in its
                 column, or cannot be computed.
         """
-        chosen = replace(opened, file=replace(opened.file, selected=matches))
+        chosen = replace(opened, file=msgspec.structs.replace(opened.file, selected=matches))
         try:
             return self._changed(self._reader.read_group(chosen, group))
         except ConstraintViolation:
@@ -103,8 +104,7 @@ class ColumnUpdate:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-@dataclass(frozen=True, slots=True)
-class FileUpdate:
+class FileUpdate(msgspec.Struct, frozen=True):
     """A `RowGroupChange` of the matching rows of one file."""
 
     update: ColumnUpdate

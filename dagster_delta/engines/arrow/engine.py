@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
-from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
-from dagster_delta.engines.parquet.read.reader import read_files
-from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
@@ -23,7 +20,6 @@ from dagster_delta.engines.plans import (
     WriteSpec,
 )
 from dagster_delta.engines.values.data_input import to_reader
-from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -56,6 +52,9 @@ class ArrowEngine:
         if plan.where is not None:
             plan.where.check_filter()
             plan.where.check_embeddable()
+        # Reading and writing are imported late: a process often does only one of them.
+        from dagster_delta.engines.parquet.read.reader import read_files
+
         batches = read_files(
             plan.store,
             plan.files,
@@ -114,6 +113,8 @@ class ArrowEngine:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, InvalidArgument.
             UnsupportedExpression: only Spark computes a column, or checks a constraint, exactly.
         """
+        from dagster_delta.engines.values.store_assignment import assign_batches
+
         schema, table = spec.configuration.schema, spec.location.uri
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table)
@@ -197,6 +198,8 @@ class ArrowEngine:
 def _write_checked(
     batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
 ) -> WriteResult:
+    from dagster_delta.engines.parquet.write.writer import write_data_files
+
     schema = spec.configuration.schema
     checked = check_constraints(batches, spec.constraints, schema=schema, table=spec.location.uri)
     return write_data_files(checked, to_arrow_schema(schema), spec, store)
@@ -225,6 +228,8 @@ def check_constraints(
     if not constraints:
         yield from batches
         return
+    from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+
     check = ConstraintCheck(constraints, schema, table=table)
     for batch in batches:
         check.check(batch)

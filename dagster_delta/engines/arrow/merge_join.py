@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
+from dagster_delta.engines.values.row_indexes import index_of
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
@@ -67,8 +68,7 @@ def _column_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(msgspec.Struct, frozen=True):
     """Rows of the target with a row of the source that matches."""
 
     ordinals: NDArray[np.int32]
@@ -114,15 +114,14 @@ class ClauseChoice:
             # A condition must not fail on a row to which an earlier clause applies.
             taken = columns
             if len(open_rows) < num_rows:
-                places = pa.array(open_rows)
+                places = index_of(open_rows)
                 taken = {path: columns[path].take(places) for path in condition.columns}
             is_true = condition.is_true(taken, len(open_rows))
             chosen[open_rows[_places(is_true)]] = index
         return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class SourceKeys:
+class SourceKeys(msgspec.Struct, frozen=True):
     """The rows of a source that can match, and their keys."""
 
     rows: tuple[NDArray[np.int64], ...]
@@ -152,7 +151,7 @@ class SourceKeys:
             for each in source_only:
                 columns = source_columns(rows, each.columns)
                 kept = _places(each.is_true(columns, rows.num_rows))
-                rows, places = rows.take(pa.array(kept)), places[kept]
+                rows, places = rows.take(index_of(kept)), places[kept]
             for part, key in zip(parts, keys, strict=True):
                 part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
             numbers.append(places + start)
@@ -310,7 +309,7 @@ class MergeJoin:
 
     def _source_batches(self, fields: list[pa.Field]) -> Iterator[pa.RecordBatch]:
         for index, rows in enumerate(self._source_keys.rows):
-            arrays = [pa.array(rows)]
+            arrays = [index_of(rows)]
             arrays += [
                 _join_input(key.chunk(index), data_type)
                 for key, data_type in zip(self._source_keys.values, self._types, strict=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.merge_join import (
@@ -38,8 +39,7 @@ _MAX_EXAMPLES = 5
 _NO_SOURCE_ROW = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RowActions:
+class RowActions(msgspec.Struct, frozen=True):
     """Which rows change, in order of file and row, and which rows of the source matched none."""
 
     ordinals: NDArray[np.int32]

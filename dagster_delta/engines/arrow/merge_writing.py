@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
@@ -35,6 +37,7 @@ from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan
+from dagster_delta.engines.values.row_indexes import index_of
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
@@ -48,8 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["MergedFiles", "write_merged"]
 
 
-@dataclass(frozen=True, slots=True)
-class MergedFiles:
+class MergedFiles(msgspec.Struct, frozen=True):
     """The files that were written, none of them referenced yet."""
 
     files: tuple[AddFile, ...]
@@ -60,8 +62,7 @@ class MergedFiles:
     """The last value assigned, by logical name of each identity column that was numbered."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
+class _Writing(msgspec.Struct, frozen=True):
     """The inputs of the rows of one MERGE."""
 
     plan: MergePlan
@@ -222,7 +223,7 @@ class _Changing:
     ) -> None:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
-            chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
+            chosen = rows if len(places) == len(clauses) else rows.take(index_of(places))
             if index in self._updates:
                 self._update(index, chosen, source_rows[places])
             else:
@@ -264,12 +265,12 @@ class _Inserting:
             places = np.flatnonzero(~matched)
             if not len(places):
                 continue
-            rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places))
+            rows = batch if len(places) == batch.num_rows else batch.take(index_of(places))
             chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
             for index, insertion in enumerate(insertions):
                 mine = np.flatnonzero(chosen == index)
                 if len(mine):
-                    self._insert(insertion.rows(rows.take(pa.array(mine))), ids)
+                    self._insert(insertion.rows(rows.take(index_of(mine))), ids)
 
     def _insert(self, batches: Iterator[pa.RecordBatch], ids: CarriedIds) -> None:
         for new in batches:

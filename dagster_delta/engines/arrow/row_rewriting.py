@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter

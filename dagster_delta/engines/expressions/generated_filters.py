@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.expressions.evaluation import evaluate
@@ -57,8 +57,7 @@ Bound: TypeAlias = Callable[[_Value], Predicate]
 """Derives bounds of the generated columns from a bound of the base column."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Derivation:
+class _Derivation(msgspec.Struct, frozen=True):
     """How to derive bounds of generated columns from bounds of their base column."""
 
     base: Column

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
@@ -15,8 +16,7 @@ ToSql = Callable[[Call, Sequence[str]], str]
 """Makes DuckDB SQL from a typed call and the SQL of its operands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(msgspec.Struct, frozen=True):
     """One row of the whitelist."""
 
     sql: ToSql

@@ -5,9 +5,9 @@ Arrow converts texts in the usual form, column by column; any other text is conv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TextConversion", "text_conversion"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     """A form of text that Arrow converts as Spark does, or refuses."""
 
     pattern: str
@@ -39,8 +38,7 @@ class _Form:
         return texts.cast(self.via)
 
 
-@dataclass(frozen=True, slots=True)
-class TextConversion:
+class TextConversion(msgspec.Struct, frozen=True):
     """Converts text to values of one type."""
 
     forms: tuple[_Form, ...]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.rows.assigned_values import compute
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from dagster_delta.engines.values.row_indexes import index_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.partition_values import serialize_partition_value
@@ -22,8 +23,7 @@ PartitionKey = tuple[str | None, ...]
 """Serialised partition values in the order of the partition columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionColumn:
+class PartitionColumn(msgspec.Struct, frozen=True):
     """A partition column of the batches that are split."""
 
     name: str
@@ -89,13 +89,7 @@ def split_by_partition(
         key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
         # Taking each group separately, instead of slicing one large take, releases the batch: a
         # small waiting partition must not keep all the others in memory.
-        yield key, batch.take(_indexes(rows))
-
-
-def _indexes(rows: NDArray[np.int64]) -> pa.Array:
-    """The positions as an Arrow array; `pyarrow.array` would import pandas."""
-    positions = np.ascontiguousarray(rows, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+        yield key, batch.take(index_of(rows))
 
 
 def _encode(

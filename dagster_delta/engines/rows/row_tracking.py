@@ -5,9 +5,9 @@ Spec: Row Tracking (writer requirements).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.protocol.features.row_tracking import (
@@ -51,8 +51,7 @@ def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedIds:
+class CarriedIds(msgspec.Struct, frozen=True):
     """The ids that rows carry when the rows change; empty if they carry none."""
 
     num_table_columns: int

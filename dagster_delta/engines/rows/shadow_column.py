@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,7 +79,7 @@ class ShadowColumn:
         filled = filled_configuration(spec.configuration, self.change)
         assert filled is not None  # noqa: S101  the column was found when this was made
         tags = {**spec.tags, COLUMN_CHANGE_TAG: self.change.id}
-        return replace(spec, configuration=filled, tags=tags)
+        return msgspec.structs.replace(spec, configuration=filled, tags=tags)
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The `pyarrow.Schema` of the rows with the shadow, for that of the rows without."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_delta.engines.values.data_input import to_reader
+from dagster_delta.engines.values.row_indexes import index_of
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -71,7 +72,7 @@ class SourceRows:
             return _rows_without_columns(len(rows))
         found = [each.select(list(columns)) for each in self._batches]
         if len(found) == 1:
-            return found[0].take(pa.array(rows))
+            return found[0].take(index_of(rows))
         # A string column of many batches may be longer than one array can be, so it is not joined
         # before the rows are taken.
         owners = np.searchsorted(self._starts, rows, side="right") - 1
@@ -81,13 +82,13 @@ class SourceRows:
         for part in np.split(order, bounds):
             if len(part):
                 owner = int(owners[part[0]])
-                parts.append(found[owner].take(pa.array(rows[part] - self._starts[owner])))
+                parts.append(found[owner].take(index_of(rows[part] - self._starts[owner])))
         if not parts:
             return found[0].slice(0, 0)
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
         joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-        return joined.take(pa.array(back))
+        return joined.take(index_of(back))
 
 
 def _materialise(

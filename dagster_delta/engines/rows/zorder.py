@@ -21,7 +21,7 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at", "index_of"]
+__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at"]
 
 SAMPLE_ROWS = 200_000
 """Number of rows that give sufficiently exact quantiles."""
@@ -42,12 +42,6 @@ def column_at(rows: pa.Table | pa.RecordBatch, path: Sequence[str]) -> pa.Array 
         # Nulls of a struct are nulls of its fields.
         values = pc.struct_field(values, name)
     return values
-
-
-def index_of(numbers: NDArray[np.integer[Any]]) -> pa.Array:
-    """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
-    data = np.ascontiguousarray(numbers, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 @dataclass(frozen=True, slots=True)

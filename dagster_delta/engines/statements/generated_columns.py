@@ -6,7 +6,8 @@ Spec: Generated Columns.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.protocol.features.column_values import (

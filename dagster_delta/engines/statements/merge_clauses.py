@@ -7,10 +7,11 @@ that name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
@@ -52,8 +53,7 @@ _SIDES: dict[ClauseKind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ClauseText:
+class ClauseText(msgspec.Struct, frozen=True):
     """One WHEN clause as the caller wrote it."""
 
     kind: ClauseKind
@@ -64,8 +64,7 @@ class ClauseText:
     """Spark SQL by target column; None takes every column from the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeClause:
+class MergeClause(msgspec.Struct, frozen=True):
     """One WHEN clause with resolved names."""
 
     text: ClauseText

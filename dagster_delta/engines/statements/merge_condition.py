@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.engines.expressions.arrow_expressions import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
@@ -44,8 +45,7 @@ _MAX_LISTED_VALUES = 2_000
 _FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinKey:
+class JoinKey(msgspec.Struct, frozen=True):
     """Two values of one type that must be equal."""
 
     target: Typed
@@ -56,8 +56,7 @@ class JoinKey:
     """Whether it is a `<=>`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeCondition:
+class MergeCondition(msgspec.Struct, frozen=True):
     """A conjunction, split by the columns that its parts read."""
 
     keys: tuple[JoinKey, ...]

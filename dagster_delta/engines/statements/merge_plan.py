@@ -8,9 +8,9 @@ Spec: Add File and Remove File; Add CDC File.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -24,8 +24,7 @@ from dagster_delta.protocol.statistics.predicates import Predicate
 __all__ = ["MergePlan", "MergeSource", "MergedRows", "SourceSummary"]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSummary:
+class SourceSummary(msgspec.Struct, frozen=True):
     """A summary of the rows of a source for planning."""
 
     num_rows: int
@@ -54,8 +53,7 @@ class MergeSource(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class MergePlan:
+class MergePlan(msgspec.Struct, frozen=True):
     """One MERGE, fully planned."""
 
     source: MergeSource
@@ -95,8 +93,7 @@ class MergePlan:
         return self.change_data
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRows:
+class MergedRows(msgspec.Struct, frozen=True):
     """Result of a MERGE, not referenced yet."""
 
     files: tuple[AddFile, ...]
@@ -114,5 +111,5 @@ class MergedRows:
     """Files whose rows decided the actions of the merge."""
     scanned: float
     """Reading of `time.perf_counter` when the action on each row was known."""
-    high_water_marks: Mapping[str, int] = field(default_factory=dict)
+    high_water_marks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The last value assigned, by logical name of each identity column that was numbered."""

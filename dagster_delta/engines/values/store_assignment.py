@@ -10,8 +10,8 @@ Spec: Consistency Between Table Metadata and Data Files; Column Invariants.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +26,6 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
-from dagster_delta.engines.variant.assignment import encoded_variants, variant_cast
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -116,8 +115,7 @@ def _longest_entry(dictionary: pa.Array) -> int:
     return 0 if pa.types.is_primitive(kind) else int(dictionary.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """The place of a value in the table, for errors."""
 
     path: tuple[str, ...]
@@ -131,8 +129,7 @@ class _Place:
         return ".".join(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldPlan:
+class _FieldPlan(msgspec.Struct, frozen=True):
     """How one target field is filled."""
 
     field: StructField
@@ -238,7 +235,7 @@ def _unstorable(source: pa.DataType, target: DataType, place: _Place) -> SchemaM
 def _plan_value(source: pa.DataType, target: DataType, place: _Place) -> _Assign:
     is_variant = target == PrimitiveType("variant")
     try:
-        cast = variant_cast(source) if is_variant else value_cast(source, target)
+        cast = _variant_cast(source) if is_variant else value_cast(source, target)
     except TypeError as error:
         raise _unstorable(source, target, place) from error
 
@@ -273,7 +270,16 @@ def _plan_struct(source: pa.StructType, target: StructType, place: _Place) -> _A
     return convert
 
 
+def _variant_cast(source: pa.DataType) -> _Assign:
+    # Imported late: few tables have variants.
+    from dagster_delta.engines.variant.assignment import variant_cast
+
+    return variant_cast(source)
+
+
 def _plan_variant(source: pa.DataType, place: _Place) -> _Assign:
+    from dagster_delta.engines.variant.assignment import encoded_variants
+
     store = _plan_struct(source, _VARIANT, place)
     check = encoded_variants(table=place.table, column=place.column)
     # The children of the plan are plain, without the mark of a variant.

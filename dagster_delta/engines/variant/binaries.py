@@ -9,9 +9,9 @@ Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -86,8 +86,7 @@ def describe_malformed(metadata: bytes, value: bytes) -> str:
     return "its names are out of order, or its parts overlap or leave bytes over"
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(msgspec.Struct, frozen=True):
     """The dictionaries of a column."""
 
     ranks: NDArray[np.int64]

@@ -11,11 +11,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints

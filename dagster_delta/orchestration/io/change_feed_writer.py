@@ -157,7 +157,10 @@ def _check_keys(write: AssetWrite, applied: AppliedChanges) -> None:
 def _anew(write: AssetWrite, rows: object) -> WrittenAsset:
     """The write that replaces all rows."""
     try:
-        return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
+        return write_asset(
+            replace(write, options=replace(write.options, mode="overwrite")),
+            rows,
+        )
     except SchemaMismatch as error:
         if write.options.schema_mode == "overwrite" or write.selection is not None:
             raise

@@ -6,8 +6,8 @@ Spec: Checkpoints; Checkpoint Schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,8 +31,7 @@ _BATCH_ROWS = 65_536
 _KEY_COLUMNS = ("path", "deletion_vector")
 
 
-@dataclass(frozen=True, slots=True)
-class FileBatch:
+class FileBatch(msgspec.Struct, frozen=True):
     """Some live files."""
 
     files: pa.Table

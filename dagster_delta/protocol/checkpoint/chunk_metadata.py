@@ -25,9 +25,9 @@ from __future__ import annotations
 import io
 import math
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
@@ -81,8 +81,7 @@ def unread_file(size_bytes: int) -> pa.PythonFile:
     return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkBounds:
+class ChunkBounds(msgspec.Struct, frozen=True):
     """The statistics of one column in one row group; None if unknown."""
 
     minimum: bool | float | bytes | None = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
+
+import msgspec
 
 __all__ = [
     "LastCheckpoint",
@@ -19,8 +20,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LastCheckpoint:
+class LastCheckpoint(msgspec.Struct, frozen=True):
     """Where the newest checkpoint was when the hint was written."""
 
     version: int

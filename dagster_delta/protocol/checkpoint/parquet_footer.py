@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.protocol.checkpoint.chunk_metadata import (
@@ -77,8 +77,7 @@ def copy_sealed(file: Path, sink: pa.NativeFile) -> int:
     return size + _SEAL_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetFooter:
+class ParquetFooter(msgspec.Struct, frozen=True):
     """The footer of a file."""
 
     metadata: pq.FileMetaData

@@ -10,7 +10,6 @@ Spec: Checkpoints; Checkpoint Schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -106,15 +105,14 @@ _TABLE_ACTION_BATCH_ROWS = 16_384
 _READ_BUFFER_BYTES = 1024 * 1024
 
 
-@dataclass(slots=True)
-class TableActions:
+class TableActions(msgspec.Struct):
     """The actions of a checkpoint that are not about files."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None
-    txns: dict[str, SetTransaction] = field(default_factory=dict)
-    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
-    sidecars: list[SidecarFile] = field(default_factory=list)
+    txns: dict[str, SetTransaction] = msgspec.field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = msgspec.field(default_factory=dict)
+    sidecars: list[SidecarFile] = msgspec.field(default_factory=list)
 
     def take(self, other: TableActions) -> None:
         """Add the actions of another file of the same checkpoint."""

@@ -6,8 +6,8 @@ Spec: Checkpoints; Checkpoint Format; Checkpoint Schema; V2 Spec checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.protocol.actions import (
@@ -105,8 +105,7 @@ WRITING_OPTIONS: Mapping[str, str | bool] = {
 """How Parquet files of a checkpoint are written."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
+class CheckpointState(msgspec.Struct, frozen=True):
     """A reconciled table version, ready to be written as a checkpoint."""
 
     version: int
@@ -121,8 +120,7 @@ class CheckpointState:
     domain_metadata: Sequence[DomainMetadata]
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedCheckpoint:
+class EncodedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint in one file, not stored yet."""
 
     data: bytes

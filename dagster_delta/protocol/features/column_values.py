@@ -10,7 +10,7 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,8 +63,7 @@ COLUMN_VALUE_FEATURES = frozenset({"generatedColumns", "identityColumns", "allow
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnExpression:
+class ColumnExpression(msgspec.Struct, frozen=True):
     """A column and the Spark SQL of its value."""
 
     column: str
@@ -72,8 +71,7 @@ class ColumnExpression:
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityColumn:
+class IdentityColumn(msgspec.Struct, frozen=True):
     """A column that the writer numbers: `start + k * step` for whole numbers k of 0 and more."""
 
     column: str
@@ -121,8 +119,7 @@ class IdentityColumn:
         return max(one, other) if self.step > 0 else min(one, other)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnValues:
+class ColumnValues(msgspec.Struct, frozen=True):
     """How columns that the data lack get their values. Picklable."""
 
     defaults: tuple[ColumnExpression, ...] = ()

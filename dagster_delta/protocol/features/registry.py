@@ -6,7 +6,8 @@ Spec: Table Features; Writer Version Requirements; Reader Version Requirements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta._version import __version__
 from dagster_delta.errors import (
@@ -36,8 +37,7 @@ TABLE_FEATURES_WRITER_VERSION = 7
 """The highest writer version; its tables list their writer features."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableFeature:
+class TableFeature(msgspec.Struct, frozen=True):
     """One feature of the protocol and what this library does about it."""
 
     name: str

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -64,8 +63,7 @@ class _RecordCount(msgspec.Struct, rename="camel"):
     num_records: Int64 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MaterializedColumns:
+class MaterializedColumns(msgspec.Struct, frozen=True):
     """Physical names of the columns that keep row ids and versions through a rewrite."""
 
     row_id: str

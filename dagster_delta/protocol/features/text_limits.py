@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.schema import (
@@ -43,8 +45,7 @@ _TOKEN = re.compile(r"`(?:[^`]|``)*`|[^<>,:(`]+(?:\([^)]*\))?|[<>,:]")
 _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
-@dataclass(frozen=True, slots=True)
-class TextLimit:
+class TextLimit(msgspec.Struct, frozen=True):
     """The maximum length of a text that is reached through structs."""
 
     path: tuple[str, ...]

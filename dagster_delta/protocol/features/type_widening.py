@@ -6,7 +6,9 @@ Spec: Type Widening.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.schema import (
@@ -50,8 +52,7 @@ _SHIPPED_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 """The same for shipped tables: tables of the preview have `byte` to `decimal(4,1)`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeChange:
+class TypeChange(msgspec.Struct, frozen=True):
     """One entry of `delta.typeChanges`. Spec: Type Change Metadata."""
 
     from_type: DataType

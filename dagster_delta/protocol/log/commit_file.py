@@ -11,7 +11,6 @@ import gc
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,8 +51,7 @@ EMPTY_SCHEMA = '{"type":"struct","fields":[]}'
 _Line = TypeVar("_Line")
 
 
-@dataclass(frozen=True, slots=True)
-class CommitActions:
+class CommitActions(msgspec.Struct, frozen=True):
     """The actions of one commit, in file order within each kind."""
 
     version: int

@@ -6,7 +6,6 @@ Spec: Delta Log Entries; Commit Provenance Information.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -60,8 +59,7 @@ _RESERVED_COMMIT_INFO = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CommitContents:
+class CommitContents(msgspec.Struct, frozen=True):
     """The actions of one commit, without its provenance."""
 
     protocol: Protocol | None = None

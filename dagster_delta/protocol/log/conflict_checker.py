@@ -26,8 +26,9 @@ Spec: Delta Log Entries (writers); the rules themselves are those of the referen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Literal, cast
+
+import msgspec
 
 from dagster_delta.errors import (
     CommitConflict,
@@ -60,8 +61,7 @@ IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation
 _AGAIN = "read the table again and repeat the write"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadScope:
+class ReadScope(msgspec.Struct, frozen=True):
     """Which part of the table a transaction depends on; by default none."""
 
     whole_table: bool = False
@@ -77,8 +77,7 @@ class ReadScope:
         return not self.whole_table and self.may_hold is None and not self.paths
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionFacts:
+class TransactionFacts(msgspec.Struct, frozen=True):
     """Facts that the checker needs about the transaction."""
 
     protocol: Protocol | None
@@ -87,7 +86,7 @@ class TransactionFacts:
     """Metadata it was planned under; None if the table did not exist."""
     isolation_level: IsolationLevel = "WriteSerializable"
     """How strictly it is ordered against concurrent commits."""
-    reads: ReadScope = field(default_factory=ReadScope)
+    reads: ReadScope = msgspec.field(default_factory=ReadScope)
     """The part of the table it depends on."""
     removed_paths: frozenset[str] = frozenset()
     """Paths of the files it removes."""
@@ -101,8 +100,7 @@ class TransactionFacts:
     """Whether it may still commit after a concurrent commit changed the metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Why a commit cannot be rebased: a value, so that the caller decides how to handle it."""
 
     kind: type[CommitConflict]

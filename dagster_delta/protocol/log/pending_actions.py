@@ -8,7 +8,7 @@ Spec: Row Tracking; In-Commit Timestamps; Checkpoint Protection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -38,8 +38,7 @@ CHECKPOINT_PROTECTION_KEY = "delta.requireCheckpointProtectionBeforeVersion"
 """Property that names the commit before which checkpoints are protected."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitSlot:
+class CommitSlot(msgspec.Struct, frozen=True):
     """The version, and what depends on it, for one attempt to commit."""
 
     version: int
@@ -86,7 +85,7 @@ class PendingActions:
         if own and contents.metadata is not None:
             configuration = {**contents.metadata.configuration, **own}
             metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
-            contents = replace(contents, metadata=metadata)
+            contents = msgspec.structs.replace(contents, metadata=metadata)
         if self.assigns_row_ids:
             adds, highest = assign_row_ids(
                 contents.adds,
@@ -106,7 +105,7 @@ class PendingActions:
                 domains = (*domains, mark.as_domain())
             if self.tracks_rows and highest != slot.highest_row_id:
                 domains = (*domains, high_water_mark_domain(highest))
-            contents = replace(contents, adds=adds, domain_metadata=domains)
+            contents = msgspec.structs.replace(contents, adds=adds, domain_metadata=domains)
         return contents
 
     def _own_properties(self, slot: CommitSlot) -> dict[str, str]:

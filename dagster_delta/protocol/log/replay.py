@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -96,8 +96,7 @@ class FileActions(Protocol):
     num_removes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReconciledTail:
+class ReconciledTail(msgspec.Struct, frozen=True):
     """The outcome of the commits after a checkpoint, in ordinals counted over all of them."""
 
     keys: tuple[str, ...]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from dagster_delta.errors import LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.log.paths import LogFileKind, LogFileName, parse_log_file_name
@@ -49,8 +50,7 @@ class CommitFile(NamedTuple):
     file: ListedFile
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFiles:
+class CheckpointFiles(msgspec.Struct, frozen=True):
     """A complete checkpoint."""
 
     version: int
@@ -58,8 +58,7 @@ class CheckpointFiles:
     """The file, the parts in order, or the manifest of a V2 checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogSegment:
+class LogSegment(msgspec.Struct, frozen=True):
     """The log files to read for the state of the table at one version."""
 
     version: int
@@ -73,17 +72,16 @@ class LogSegment:
     """The version's own checksum file, if there is one."""
 
 
-@dataclass(slots=True)
-class LogListing:
+class LogListing(msgspec.Struct):
     """One listing of the log (or of its tail), sorted into kinds."""
 
-    commits: dict[int, ListedFile] = field(default_factory=dict)
+    commits: dict[int, ListedFile] = msgspec.field(default_factory=dict)
     """Commit files by version."""
-    checkpoints: dict[int, CheckpointFiles] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointFiles] = msgspec.field(default_factory=dict)
     """Complete checkpoints by version."""
-    compactions: dict[int, list[CommitFile]] = field(default_factory=dict)
+    compactions: dict[int, list[CommitFile]] = msgspec.field(default_factory=dict)
     """Compacted files by first version."""
-    checksums: dict[int, ListedFile] = field(default_factory=dict)
+    checksums: dict[int, ListedFile] = msgspec.field(default_factory=dict)
     """Checksum files by version."""
 
     @classmethod

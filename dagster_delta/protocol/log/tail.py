@@ -9,7 +9,6 @@ Spec: Delta Log Entries; Action Reconciliation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -69,27 +68,26 @@ class RawCommit(NamedTuple):
     first instead of keeping only the newest."""
 
 
-@dataclass(slots=True)
-class LogTail:
+class LogTail(msgspec.Struct):
     """A run of commits, oldest first. Immutable after decoding."""
 
     commits: tuple[RawCommit, ...]
-    keys: list[str] = field(default_factory=list)
+    keys: list[str] = msgspec.field(default_factory=list)
     """Key of every file action, in order. See `file_key`."""
-    ordinals: list[int] = field(default_factory=list)
+    ordinals: list[int] = msgspec.field(default_factory=list)
     """Of the same actions: n for the n-th add, -1 - n for the n-th remove."""
-    add_paths: list[str] = field(default_factory=list)
+    add_paths: list[str] = msgspec.field(default_factory=list)
     """Path of every add, as spelled in the log."""
-    add_sizes: list[int] = field(default_factory=list)
+    add_sizes: list[int] = msgspec.field(default_factory=list)
     """Size in bytes of every add."""
     num_removes: int = 0
     protocol: Protocol | None = None
     """The newest one in these commits."""
     metadata: Metadata | None = None
     """The newest one in these commits."""
-    txns: dict[str, SetTransaction] = field(default_factory=dict)
+    txns: dict[str, SetTransaction] = msgspec.field(default_factory=dict)
     """The newest one per application id."""
-    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = msgspec.field(default_factory=dict)
     """The newest one per domain, removals included."""
 
 

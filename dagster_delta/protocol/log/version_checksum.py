@@ -8,9 +8,9 @@ Spec: the Version Checksum File of the shipped protocol.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.features.row_id_mark import is_row_id_mark
@@ -33,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChecksum:
+class VersionChecksum(msgspec.Struct, frozen=True):
     """The totals and the table state of one version."""
 
     protocol: Protocol

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,8 +56,7 @@ LAST_CHARACTER = "\U0010ffff"
 _MAX_IN_RANGES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(msgspec.Struct, frozen=True):
     """How values of a column may compare with one value; truth values, one per file."""
 
     below: pa.BooleanArray
@@ -91,8 +90,7 @@ class ArrowLogic:
         return pc.invert(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnBounds:
+class ColumnBounds(msgspec.Struct, frozen=True):
     """Bounds on one column, one row per file."""
 
     data_type: DataType

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,23 +44,20 @@ Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
 ColumnPath: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """True, false or null in every row."""
 
     value: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A part that bounds cannot decide; it may be true, false or null."""
 
     reason: str = ""
     """What the part is, for explanations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """`column operator value`, both sides as `data_type`."""
 
     column: ColumnPath
@@ -72,8 +69,7 @@ class Comparison:
     """Type of the comparison; the column is widened to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(msgspec.Struct, frozen=True):
     """`column IN (values)`, both sides as `data_type`."""
 
     column: ColumnPath
@@ -84,44 +80,38 @@ class In:
     """Whether the list contains a null, which turns every false into null."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith:
+class StartsWith(msgspec.Struct, frozen=True):
     """`column` begins with `prefix`."""
 
     column: ColumnPath
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(msgspec.Struct, frozen=True):
     """`column IS NULL`."""
 
     column: ColumnPath
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     """Three-valued negation."""
 
     child: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class IsTrue:
+class IsTrue(msgspec.Struct, frozen=True):
     """Null treated as false, like `coalesce(child, FALSE)`."""
 
     child: Predicate
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True):
     """Three-valued conjunction."""
 
     children: tuple[Predicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True):
     """Three-valued disjunction."""
 
     children: tuple[Predicate, ...]
@@ -132,8 +122,7 @@ Predicate: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
+class Outcomes(msgspec.Struct, frozen=True):
     """Per file, the possible results of a predicate in its rows.
 
     Each is a truth value of the logic, without nulls: a pyarrow BooleanArray in `ArrowLogic`. False

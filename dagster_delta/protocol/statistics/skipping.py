@@ -6,9 +6,9 @@ Spec: Partition Value Serialization; Per-file Statistics.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,8 +36,7 @@ LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedFiles:
+class SkippedFiles(msgspec.Struct, frozen=True):
     """The result of a predicate for many files."""
 
     may_match: pa.BooleanArray

@@ -9,7 +9,6 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -43,8 +42,7 @@ _ROWS_PER_CHUNK = 65_536
 _WITHOUT_BOUNDS = frozenset({"binary", "variant", "void"})
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsColumn:
+class StatisticsColumn(msgspec.Struct, frozen=True):
     """A column whose statistics are requested."""
 
     path: tuple[str, ...]

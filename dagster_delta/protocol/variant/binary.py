@@ -8,9 +8,10 @@ Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
+
+import msgspec
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 
@@ -104,8 +105,7 @@ PRIMITIVE_SIZES = {
 """Bytes after the first one; binary and string contain their own length."""
 
 
-@dataclass(frozen=True, slots=True)
-class VariantNames:
+class VariantNames(msgspec.Struct, frozen=True):
     """The dictionary of the field names of a variant's objects."""
 
     names: tuple[str, ...]

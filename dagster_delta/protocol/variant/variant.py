@@ -10,8 +10,9 @@ import math
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.variant.binary import (
@@ -42,8 +43,7 @@ _DAY_US = 24 * 60 * 60 * 1_000_000
 _MAX_DECIMAL_DIGITS = 38
 
 
-@dataclass(frozen=True, slots=True)
-class NanosecondTimestamp:
+class NanosecondTimestamp(msgspec.Struct, frozen=True):
     """A timestamp with nanoseconds, which Python's datetime cannot hold."""
 
     nanoseconds: int

@@ -5,7 +5,7 @@ Only a column itself is compared this way, not a field of a struct or a value co
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.typed import Column, Literal, Refusal, Typed, walk

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast

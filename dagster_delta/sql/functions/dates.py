@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.casts import cast

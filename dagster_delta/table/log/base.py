@@ -6,9 +6,9 @@ Spec: Checkpoints; Action Reconciliation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.protocol.checkpoint.columns import corruption_named
@@ -25,17 +25,18 @@ from dagster_delta.table.log.reader import EMPTY_CHECKPOINT, open_checkpoint, re
 __all__ = ["LogBase", "live_paths", "read_base", "read_segment", "vectors_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class LogBase:
+class LogBase(msgspec.Struct, frozen=True):
     """Everything older than the tail."""
 
-    actions: TableActions = field(default_factory=TableActions)
+    actions: TableActions = msgspec.field(default_factory=TableActions)
     parts: tuple[CheckpointPart, ...] = ()
     masks: tuple[pa.BooleanArray, ...] | None = None
     """Per part a `pa.BooleanArray` of its live adds; None until they are first computed."""
-    rows: pa.Table = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
+    rows: pa.Table = msgspec.field(
+        default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA)
+    )
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
-    columns: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
+    columns: Mapping[str, pa.ChunkedArray] = msgspec.field(default_factory=dict)
     """Columns that are already in memory: the parts' live adds, then `rows`."""
     statistics: tuple[tuple[StatisticsColumn, ...], pa.Table] | None = None
     """The last statistics that were requested and their `pa.Table`, row for row with `columns`."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,8 +26,7 @@ __all__ = ["ChecksumComparison"]
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
+class _Counts(msgspec.Struct, frozen=True):
     """Totals of some live files, for the columns that are given."""
 
     files: int = 0

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import CorruptLog, LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
@@ -33,8 +35,7 @@ def begun(items: Iterable[_Item]) -> Iterator[_Item]:
     return chain(list(islice(rest, 1)), rest)
 
 
-@dataclass(frozen=True, slots=True)
-class LogFallback:
+class LogFallback(msgspec.Struct, frozen=True):
     """The attempts to read one version."""
 
     store: ObjectStore

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import (
@@ -335,8 +335,7 @@ def _is_of_commit(checksum: VersionChecksum, version: int, data: bytes) -> bool:
     return info.get("txnId") == checksum.transaction_id
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCheckpoint:
+class OpenCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint whose files are known, and whose file actions are read on use."""
 
     actions: TableActions

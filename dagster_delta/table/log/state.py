@@ -6,12 +6,12 @@ Spec: Action Reconciliation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial, update_wrapper
 from itertools import chain
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -92,8 +92,7 @@ class _Source:
             return self.loaded
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(msgspec.Struct, frozen=True):
     """Which files are live."""
 
     tail: ReconciledTail

@@ -12,11 +12,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
@@ -133,8 +134,7 @@ def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
     )
 
 
-@dataclass(slots=True)
-class _FileActions:
+class _FileActions(msgspec.Struct):
     """The file actions of a version, in batches."""
 
     snapshot: Snapshot
@@ -153,7 +153,10 @@ class _FileActions:
         # A checkpoint outlives the commits that could contradict it.
         self.snapshot.check_totals()
         for removed in self.snapshot.tombstone_batches(now_ms=self.now_ms):
-            yield file_actions(replace(self.empty, tombstones=removed)), removed["path"]
+            yield (
+                file_actions(replace(self.empty, tombstones=removed)),
+                removed["path"],
+            )
 
 
 def _store_parts(

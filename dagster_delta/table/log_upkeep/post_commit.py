@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dagster_delta.clock import Clock
 from dagster_delta.errors import UnsupportedFeature
@@ -21,7 +22,6 @@ from dagster_delta.protocol.log.version_checksum import (
     version_checksum_after,
 )
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.file_totals import add_up_files
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | No
         interval = snapshot.configuration.properties.checkpoint_interval
         if not snapshot.version or snapshot.version % interval:
             return None
-        write_checkpoint(snapshot, now_ms=clock())
+        _write_checkpoint(snapshot, clock())
         if snapshot.checksum is not None:
             # The checkpoint was written only after it matched the whole version.
             return snapshot.with_checksum(replace(snapshot.checksum, is_own=True))
@@ -193,4 +193,11 @@ def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
             table=table,
             version=snapshot.version,
         )
+    _write_checkpoint(snapshot, now_ms)
+
+
+def _write_checkpoint(snapshot: Snapshot, now_ms: int) -> None:
+    # Imported late: most commits write none.
+    from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+
     write_checkpoint(snapshot, now_ms=now_ms)

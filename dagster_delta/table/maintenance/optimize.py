@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -413,7 +413,7 @@ def _spec(snapshot: Snapshot, target_size_bytes: int, sort_by: Sequence[str]) ->
     spec = write_spec(
         snapshot.configuration, snapshot.store.location, check_rows=False, sort_by=sort_by
     )
-    return replace(spec, target_file_size_bytes=target_size_bytes)
+    return msgspec.structs.replace(spec, target_file_size_bytes=target_size_bytes)
 
 
 _SUMMED = (

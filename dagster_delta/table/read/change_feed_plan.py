@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.plans import ChangeFileSet
@@ -78,7 +79,9 @@ class ChangedFiles:
 
 def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) -> ChangeFileSet:
     found = CandidateFiles.among(changes.files, changes.configuration, predicate)
-    return replace(changes, files=found.files, where=None if found.is_decided else where)
+    return msgspec.structs.replace(
+        changes, files=found.files, where=None if found.is_decided else where
+    )
 
 
 def plan_changes(

@@ -9,9 +9,9 @@ Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CandidateFiles", "FilePlanner", "any_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateFiles:
+class CandidateFiles(msgspec.Struct, frozen=True):
     """Files that may hold a row that satisfies one of some predicates; all others are left out.
     Without predicates these are all files.
     """

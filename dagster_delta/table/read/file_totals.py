@@ -6,10 +6,10 @@ Spec: Action Reconciliation; Per-file Statistics.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FileTotals", "add_up_files", "count_records", "live_records"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileTotals:
+class FileTotals(msgspec.Struct, frozen=True):
     """Totals over the live files."""
 
     num_files: int = 0

@@ -6,9 +6,9 @@ Spec: Per-file Statistics; Partition Value Serialization; Deletion Vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SelectedRows", "read_plan", "select_rows"]
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedRows:
+class SelectedRows(msgspec.Struct, frozen=True):
     """Live rows of a table version, and what their selection depends on."""
 
     files: pa.Table

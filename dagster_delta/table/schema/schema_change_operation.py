@@ -99,8 +99,7 @@ class SchemaChangeOptions:
     """Size of the data files that an online change rewrites in one commit; None: 1 GiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChangeResult(CommitResult):
+class SchemaChangeResult(CommitResult, frozen=True, kw_only=True):
     """Result of a schema change; `skipped` if it was a dry run, or nothing changed."""
 
     plan: SchemaChangePlan

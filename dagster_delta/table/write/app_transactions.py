@@ -6,8 +6,9 @@ Spec: Transaction Identifiers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ApplicationRecord"]
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationRecord:
+class ApplicationRecord(msgspec.Struct, frozen=True):
     """The `txn` actions to record with a commit."""
 
     idempotency: tuple[str, int] | None = None

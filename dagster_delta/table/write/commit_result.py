@@ -6,8 +6,9 @@ Spec: Transaction Identifiers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dagster_delta.errors import ConcurrentTransaction
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AppTransaction", "CommitResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(msgspec.Struct, frozen=True):
     """Result of one commit."""
 
     version: int
@@ -37,8 +37,7 @@ class CommitResult:
     (`delta.autoOptimize.autoCompact`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppTransaction:
+class AppTransaction(msgspec.Struct, frozen=True):
     """The `txn` action to record with a commit, and the version that the table must have before.
 
     Spec: Transaction Identifiers.

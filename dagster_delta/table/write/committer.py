@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dagster_delta._version import __version__
 from dagster_delta.clock import Clock, now_ms
@@ -39,8 +40,7 @@ _FREE_ATTEMPTS = 4
 _MAX_PAUSE_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(msgspec.Struct, frozen=True):
     """One commit, at a version that is not known yet."""
 
     read_version: int | None
@@ -62,7 +62,7 @@ class CommitRequest:
     """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
     read_highest_row_id: int = -1
     """Highest row id that was assigned at `read_version`; -1 if there is none."""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Tags that the protocol requires in the commitInfo."""
 
     def encode(
@@ -99,8 +99,7 @@ class CommitRequest:
         return encode_commit(info, self.actions.encode(slot))
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The commit is in the log."""
 
     version: int
@@ -108,8 +107,7 @@ class Committed:
     """Every commit after `read_version` up to and including this one: version and bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicted:
+class Conflicted(msgspec.Struct, frozen=True):
     """The commit is certainly not in the log: it conflicts with a concurrent commit."""
 
     conflict: Conflict
@@ -119,8 +117,7 @@ class Conflicted:
     bytes."""
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(msgspec.Struct):
     """How far the log was read."""
 
     base_version: int | None

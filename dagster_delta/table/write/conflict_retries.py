@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import (
     CommitConflict,
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Attempts", "ConflictRetries", "OnConflict", "conflict_retries", "run_with_retries"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConflictRetries:
+class ConflictRetries(msgspec.Struct, frozen=True):
     """Limits of the retries after a conflict. No attempt begins beyond either of them."""
 
     attempts: int = 100

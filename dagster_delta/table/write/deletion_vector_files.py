@@ -9,8 +9,8 @@ import random
 import string
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
@@ -33,8 +33,7 @@ FILE_BYTES = 32 * 1024 * 1024
 """A file of vectors is closed when it reaches this size."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVectors:
+class StoredVectors(msgspec.Struct, frozen=True):
     """Deletion vectors that the log may refer to."""
 
     descriptors: tuple[DeletionVectorDescriptor, ...]

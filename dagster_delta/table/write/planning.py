@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
@@ -59,8 +60,7 @@ _VARIANT = PrimitiveType("variant")
 _STRING = PrimitiveType("string")
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True):
     """Options of a write."""
 
     schema_mode: SchemaMode = "strict"

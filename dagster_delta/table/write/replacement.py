@@ -6,9 +6,9 @@ Spec: Add File and Remove File; Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,13 +44,12 @@ __all__ = [
 PartitionKey = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(msgspec.Struct, frozen=True):
     """The files that an overwrite removes from the table."""
 
     removes: tuple[RemoveFile, ...] = ()
     """Tombstones of the removed files."""
-    reads: ReadScope = field(default_factory=ReadScope)
+    reads: ReadScope = msgspec.field(default_factory=ReadScope)
     """What the choice depends on."""
 
 

@@ -10,9 +10,9 @@ Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC F
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyroaring import BitMap64
 
 from dagster_delta.engines.engine import Engine
@@ -41,8 +41,7 @@ __all__ = ["RowChangeCounts", "change_rows", "refuse_append_only", "selection"]
 _REMOVED_FIELDS = ("path", "size_bytes", "base_row_id", "default_row_commit_version")
 
 
-@dataclass(frozen=True, slots=True)
-class RowChangeCounts:
+class RowChangeCounts(msgspec.Struct, frozen=True):
     """What a change did."""
 
     num_changed_rows: int | None = 0
@@ -153,8 +152,7 @@ def _merges_on_read(transaction: Transaction) -> bool:
     return transaction.configuration.deletion_vectors_enabled
 
 
-@dataclass(frozen=True, slots=True)
-class _TouchedFile:
+class _TouchedFile(msgspec.Struct, frozen=True):
     """A live file that loses rows."""
 
     row: Mapping[str, Any]

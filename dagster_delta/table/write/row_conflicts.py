@@ -10,7 +10,7 @@ Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 from pyroaring import BitMap64
@@ -127,7 +127,7 @@ def winners_of_rows(
     winners = [decode_commit(data, version=version) for version, data in commits]
     if any(winner.protocol or winner.metadata for winner in winners):
         return None
-    others = replace(facts, reads=ReadScope(), removed_paths=frozenset())
+    others = msgspec.structs.replace(facts, reads=ReadScope(), removed_paths=frozenset())
     return winners if check_conflicts(others, winners) is None else None
 
 

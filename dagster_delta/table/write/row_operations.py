@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dagster_delta.engines import engine_for_changes
 from dagster_delta.engines.engine import Engine
@@ -109,8 +110,7 @@ def update_rows(
     return run_with_retries(update, snapshot, retries, record)
 
 
-@dataclass(frozen=True, slots=True)
-class _RowOperation:
+class _RowOperation(msgspec.Struct, frozen=True):
     """One operation on its way to a commit."""
 
     name: str

@@ -10,6 +10,8 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
@@ -18,11 +20,7 @@ from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.filters import parse_filter
-from dagster_delta.sql.repeatability import check_repeatable
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.conflict_retries import Attempts, ConflictRetries
@@ -33,17 +31,12 @@ from dagster_delta.table.write.planning import (
     plan_configuration,
     write_spec,
 )
-from dagster_delta.table.write.replacement import (
-    Replacement,
-    replace_everything,
-    replace_matching_partitions,
-    replace_partitions,
-)
-from dagster_delta.table.write.row_changes import change_rows, selection
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
+    from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.write.replacement import Replacement
 
 __all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
 
@@ -51,8 +44,7 @@ DYNAMIC = "dynamic"
 """`where` of an overwrite that replaces the partitions it has rows for."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedWrite:
+class PlannedWrite(msgspec.Struct, frozen=True):
     """A write whose rows others write than those who commit it. Picklable."""
 
     schema: StructType
@@ -183,6 +175,11 @@ class RowWrite:
         snapshot = self.transaction.snapshot
         if where is None or where == DYNAMIC or snapshot is None:
             return self._replace_files(configuration, where)
+        # Imported late, as below: an append needs none of it.
+        from dagster_delta.sql.filters import parse_filter
+        from dagster_delta.sql.repeatability import check_repeatable
+        from dagster_delta.table.write.replacement import replace_matching_partitions
+
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
         expression = parse_filter(where, snapshot.schema, moment)
         check_repeatable(expression, "the condition of the overwrite")
@@ -200,6 +197,12 @@ class RowWrite:
         self, configuration: TableConfiguration, where: str | None
     ) -> dict[str, int | str]:
         """All files, or those of the partitions that are written; none where there is no table."""
+        from dagster_delta.table.write.replacement import (
+            Replacement,
+            replace_everything,
+            replace_partitions,
+        )
+
         snapshot = self.transaction.snapshot
         if where == DYNAMIC:
             self._check_partitioned(configuration)
@@ -230,6 +233,9 @@ class RowWrite:
         self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
     ) -> dict[str, int | str]:
         """The rows for which a predicate is true, in any file."""
+        from dagster_delta.table.read.row_selection import read_plan, select_rows
+        from dagster_delta.table.write.row_changes import change_rows, selection
+
         snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
         assert snapshot is not None  # noqa: S101  the caller looked
         selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)

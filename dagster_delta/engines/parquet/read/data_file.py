@@ -6,11 +6,12 @@ Spec: Add File and Remove File; Data Files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
@@ -23,8 +24,7 @@ _FILES_AT_ONCE = 10_000
 _NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(msgspec.Struct, frozen=True):
     """One logical file of the table."""
 
     path: str

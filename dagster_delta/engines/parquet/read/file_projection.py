@@ -11,16 +11,15 @@ Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
-from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
 from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.engines.values.nested_arrays import (
@@ -61,8 +60,7 @@ _Convert = Callable[[pa.Array], pa.Array]
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
-class _ProjectedColumn:
+class _ProjectedColumn(msgspec.Struct, frozen=True):
     """One wanted column: its position among the columns read, and its conversion."""
 
     position: int | None
@@ -73,16 +71,14 @@ class _ProjectedColumn:
     """See `padded_type`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(msgspec.Struct, frozen=True):
     """Settings for the columns of a file, besides their types."""
 
     mode: ColumnMappingMode
     calendar: LegacyCalendar | None
 
 
-@dataclass(frozen=True, slots=True)
-class FileProjection:
+class FileProjection(msgspec.Struct, frozen=True):
     """The plan for all files of one Arrow schema."""
 
     parquet_columns: list[int]
@@ -331,7 +327,7 @@ def _plan_plain(
         case MapType() if pa.types.is_map(source):
             return _plan_map(source, target, rules, path)
         case PrimitiveType("variant") if pa.types.is_struct(source):
-            return VariantReassembly.plan(source, ".".join(path)).apply
+            return _plan_variant(source, path)
         case PrimitiveType() | DecimalType():
             return _plan_value(source, target, rules.calendar, path)
     raise _unreadable(source, target, path)
@@ -344,6 +340,13 @@ def _unreadable(source: pa.DataType, target: DataType, path: tuple[str, ...]) ->
         "written for this schema; restore an older version of the table or rewrite the file",
         column=column,
     )
+
+
+def _plan_variant(source: pa.DataType, path: tuple[str, ...]) -> _Convert:
+    # Imported late: few tables have variants.
+    from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
+
+    return VariantReassembly.plan(source, ".".join(path)).apply
 
 
 def _plan_struct(

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,8 +51,7 @@ _TAKEN_FOR_UTC = re.compile(r"Z|(UTC|UT|GMT)?([+-][0-9:]+)?")
 """Zones such as +05:30, in which Java finds no offset; Java, and so Spark, reads them as GMT."""
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyCalendar:
+class LegacyCalendar(msgspec.Struct, frozen=True):
     """The values of one file that are in the legacy calendar."""
 
     has_dates: bool

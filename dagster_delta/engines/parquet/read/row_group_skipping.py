@@ -6,11 +6,11 @@ Spec: none; the footer is part of the Parquet format.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.read.file_projection import locate_leaf, num_steps_found
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from array import array as buffer_of
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,30 +47,26 @@ _Names: TypeAlias = Sequence[VariantNames | None]
 """The dictionary of each row; None if the variant is null."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalar:
+class _Scalar(msgspec.Struct, frozen=True):
     """A typed value without fields or elements."""
 
     encode: Callable[[pa.Array], Encoded]
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(msgspec.Struct, frozen=True):
     """A typed object: fields by name, in the order of an encoded object."""
 
     fields: tuple[tuple[str, int, _Group], ...]
     """Name, position among the struct's children, and shape of each field."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
+class _Array(msgspec.Struct, frozen=True):
     """A typed array."""
 
     element: _Group
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(msgspec.Struct, frozen=True):
     """A struct of `value` and `typed_value`; a file may omit one of them."""
 
     value: int | None
@@ -78,8 +74,7 @@ class _Group:
     typed_value: tuple[int, _Scalar | _Object | _Array] | None
 
 
-@dataclass(frozen=True, slots=True)
-class VariantReassembly:
+class VariantReassembly(msgspec.Struct, frozen=True):
     """How to convert the variants of one column of a file to unshredded variants."""
 
     column: str

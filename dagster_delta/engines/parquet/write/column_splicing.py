@@ -9,8 +9,8 @@ Spec: Parquet's file format and its Thrift definition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.parquet.write.footer_splicing import (
@@ -40,8 +40,7 @@ _CHUNK_POSITION, _CHUNK_METADATA = 2, 3
 _UNCOMPRESSED_BYTES, _COMPRESSED_BYTES = 6, 7
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnBytes:
+class ColumnBytes(msgspec.Struct, frozen=True):
     """The chunk of one Parquet column in one row group."""
 
     pages: memoryview | bytes
@@ -51,8 +50,7 @@ class ColumnBytes:
     """Position of the pages in the file of that footer."""
 
 
-@dataclass(frozen=True, slots=True)
-class FooterBytes:
+class FooterBytes(msgspec.Struct, frozen=True):
     """The Thrift metadata of a Parquet file."""
 
     schema: bytes

@@ -8,10 +8,10 @@ Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -100,8 +100,7 @@ _EXACT_NUMBERS = {
 _SIZED = (PrimitiveId.BINARY, PrimitiveId.STRING)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """Positions of the values at one place of a column, one per slot: numpy arrays of int64."""
 
     start: NDArray[np.int64]
@@ -113,8 +112,7 @@ class Places:
         return len(self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """The fields of objects or the elements of arrays, in order: numpy arrays of int64."""
 
     slot: NDArray[np.int64]
@@ -303,8 +301,7 @@ class EncodedVariants:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(msgspec.Struct, frozen=True):
     """The layout of containers: numpy arrays of int64."""
 
     count: NDArray[np.int64]

@@ -7,8 +7,8 @@ Every encoding chosen here is read by Spark's vectorized reader.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +23,7 @@ _MAX_DISTINCT_SHARE = 0.25
 """Share of distinct values in the sample up to which a dictionary pays."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnEncodings:
+class ColumnEncodings(msgspec.Struct, frozen=True):
     """The encoding of each Parquet column by its dotted path; columns in neither are plain."""
 
     dictionary: tuple[str, ...]

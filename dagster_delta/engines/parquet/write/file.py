@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
-from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
@@ -31,6 +31,8 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+    from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
+
 __all__ = ["EncodedFile", "EncodedRowGroup", "FileFormat", "FileInWriting", "encode_rows"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
@@ -42,8 +44,7 @@ _LARGE_FILE_BYTES = 1024 * 1024
 _VOID, _VARIANT = PrimitiveType("void"), PrimitiveType("variant")
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(msgspec.Struct, frozen=True):
     """What all files of one write have in common."""
 
     columns: tuple[str, ...]
@@ -85,7 +86,11 @@ class FileFormat:
 
     def suiting(self, rows: pa.Table) -> FileFormat:
         """The format for files that begin with `rows`, which are the result of `file_rows`."""
-        shredding = VariantShredding.infer(rows) if self.may_shred else None
+        if not self.may_shred:
+            return self
+        from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
+
+        shredding = VariantShredding.infer(rows)
         if shredding is None:
             return self
         schema = shredding.arrow_schema
@@ -118,8 +123,7 @@ class FileFormat:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRowGroup:
+class EncodedRowGroup(msgspec.Struct, frozen=True):
     """Rows encoded for a file, at any position in it."""
 
     content: RowGroupBytes
@@ -166,8 +170,7 @@ class EncodedRowGroup:
         return b"".join((lengths[0], noted, *file))
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedFile:
+class EncodedFile(msgspec.Struct, frozen=True):
     """A Parquet file in memory."""
 
     file: pa.Buffer

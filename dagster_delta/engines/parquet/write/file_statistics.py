@@ -12,12 +12,12 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.protocol.features.column_mapping import physical_name
@@ -53,8 +53,7 @@ _Render = Callable[[Any], object]
 """Converts a raw footer bound to its JSON value; None if it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Leaf(msgspec.Struct, frozen=True):
     """One column with statistics, of any type except struct."""
 
     physical_path: tuple[str, ...]
@@ -73,8 +72,7 @@ class _Leaf:
         return isinstance(self.data_type, PrimitiveType) and self.data_type.name in _FLOATS
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsLayout:
+class StatisticsLayout(msgspec.Struct, frozen=True):
     """Which columns of a data file get statistics, and their positions."""
 
     leaves: tuple[_Leaf, ...]

@@ -9,9 +9,9 @@ Spec: Parquet's file format and its Thrift definition; Thrift's compact protocol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
@@ -42,8 +42,7 @@ _METADATA_POSITIONS = frozenset({9, 10, 11, 14})
 """Of data pages, index pages, the dictionary page and the Bloom filter."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroupBytes:
+class RowGroupBytes(msgspec.Struct, frozen=True):
     """The row groups of one Parquet file in memory, and their metadata in its footer."""
 
     pages: tuple[memoryview | bytes, ...]
@@ -126,8 +125,7 @@ def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, 
     return b"".join((*parts, data[done:stop]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Metadata:
+class _Metadata(msgspec.Struct, frozen=True):
     """A `FileMetaData`, and the positions of its fields that change."""
 
     footer: bytes

@@ -11,13 +11,14 @@ Spec: Data Files; Parquet's file format.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.data_file import DataFile
@@ -63,8 +64,7 @@ _VARIABLE_WIDTH = 24
 """Assumed bytes of a text or nested value."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedColumns:
+class CopiedColumns(msgspec.Struct, frozen=True):
     """Columns of a row group for a new file; those of a row group come in order."""
 
     columns: tuple[ColumnBytes, ...]
@@ -100,8 +100,7 @@ class RowGroupChange(Protocol):
         """The rows of a row group that change, in order, with their new values."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(msgspec.Struct, frozen=True):
     """The metadata of an empty file of the table's writer."""
 
     footer: bytes

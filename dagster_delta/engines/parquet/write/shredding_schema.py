@@ -8,9 +8,9 @@ Spec: Parquet, Variant Shredding (Shredded Value Types).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -36,8 +36,7 @@ _LEAST_SHARE = 10
 _SMALL_DIGITS, _MOST_DIGITS = 18, 38
 
 
-@dataclass(frozen=True, slots=True)
-class ShreddedGroup:
+class ShreddedGroup(msgspec.Struct, frozen=True):
     """One `value` and `typed_value`: of the variant, of a field, or of the elements of an array."""
 
     typed: Typed
@@ -71,11 +70,10 @@ def _arrow_type(typed: Typed) -> pa.DataType | None:
     return typed
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(msgspec.Struct):
     """Number of columns still available to the variants of a file."""
 
-    columns: int = field(default_factory=lambda: MAX_COLUMNS)
+    columns: int = msgspec.field(default_factory=lambda: MAX_COLUMNS)
 
     def take(self) -> bool:
         """Use one column; False if none is left."""
@@ -94,8 +92,7 @@ def infer_group(variants: EncodedVariants, budget: Budget) -> ShreddedGroup:
     return _Inference(variants, budget).group(Places(start, variants.root.row), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inference:
+class _Inference(msgspec.Struct, frozen=True):
     variants: EncodedVariants
     budget: Budget
 

@@ -8,10 +8,10 @@ Spec: Parquet, Variant Shredding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -45,8 +45,7 @@ _KIND_OF_TYPE = {
 _INT64_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class VariantShredding:
+class VariantShredding(msgspec.Struct, frozen=True):
     """How the variants of some files are split."""
 
     arrow_schema: pa.Schema
@@ -155,8 +154,7 @@ def _shred_column(array: pa.StructArray, group: ShreddedGroup) -> pa.StructArray
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shredder:
+class _Shredder(msgspec.Struct, frozen=True):
     variants: EncodedVariants
 
     def column(self, group: ShreddedGroup) -> list[pa.Array]:
@@ -317,8 +315,7 @@ class _Shredder:
         return pa.Array.from_buffers(data_type, len(places), buffers, children=[elements])
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
+class _Rest(msgspec.Struct, frozen=True):
     """The remaining fields of objects whose other fields have columns."""
 
     slots: NDArray[np.int64]

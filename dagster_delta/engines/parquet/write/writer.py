@@ -17,10 +17,10 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.clock import Clock, now_ms
@@ -166,8 +166,7 @@ class DataFileWriter:
         return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
 
 
-@dataclass(slots=True)
-class _Partition:
+class _Partition(msgspec.Struct):
     """One partition: its waiting rows, and the file of its row groups.
 
     Only the workers use `file`; they process the flushes of one partition one after the other. Only
@@ -175,7 +174,7 @@ class _Partition:
     """
 
     key: PartitionKey
-    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting: list[pa.RecordBatch] = msgspec.field(default_factory=list)
     waiting_rows: int = 0
     waiting_bytes: int = 0
     last_flush: Future[None] | None = None

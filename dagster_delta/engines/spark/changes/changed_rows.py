@@ -9,9 +9,11 @@ Spec: Add File and Remove File; Change Data Files; Generated Columns; Column Inv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import Constraint, WriteSpec

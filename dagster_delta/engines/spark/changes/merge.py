@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.rows.remaining_rows import remaining_rows
@@ -58,7 +60,9 @@ def merge_frames(session: SparkSession, plan: MergePlan) -> MergedRows:
     """Carry out a MERGE. Raises as `Engine.merge` says."""
     target, data = keep_row_ids(plan.target, plan.data)
     source = cast("SparkMergeSource", plan.source)
-    return _FrameMerge(session, replace(plan, target=target, data=data), source).run()
+    return _FrameMerge(
+        session, msgspec.structs.replace(plan, target=target, data=data), source
+    ).run()
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows

@@ -15,6 +15,7 @@ from functools import reduce
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
@@ -176,7 +177,7 @@ class _FrameReader:
     def _parts_of(self, group: FileGroup) -> Iterator[DataFrame]:
         if group.by_arrow:
             return iter([self._read_by_arrow(group.files)])
-        plan = replace(self.plan, files=group.files)
+        plan = msgspec.structs.replace(self.plan, files=group.files)
         return replace(self, plan=plan, absent=group.absent).parts()
 
     def parts(self) -> Iterator[DataFrame]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
-from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
+from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
     Reports,
@@ -33,6 +33,7 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
+from dagster_delta.engines.values.row_indexes import index_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
@@ -154,7 +155,9 @@ def sort_on_spark(
     Raises:
         As `compact_on_spark` does.
     """
-    plan = replace(groups[0], files=pa.concat_tables([each.files for each in groups]))
+    plan = msgspec.structs.replace(
+        groups[0], files=pa.concat_tables([each.files for each in groups])
+    )
     frame = read_frame(session, plan)
     functions = functions_of(frame)
     sample = _sample(frame, plan, columns)
@@ -213,7 +216,7 @@ def _as_arranged(spec: WriteSpec) -> WriteSpec:
     """The spec for rows that are already arranged, so that they are not shuffled."""
     metadata = spec.configuration.metadata
     properties = {**metadata.configuration, "delta.autoOptimize.optimizeWrite": "false"}
-    return replace(
+    return msgspec.structs.replace(
         spec,
         configuration=replace(
             spec.configuration,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames, parse_clauses
@@ -99,8 +100,7 @@ def _begin(
     return transaction
 
 
-@dataclass(frozen=True, slots=True)
-class _Merge:
+class _Merge(msgspec.Struct, frozen=True):
     """A MERGE whose names are resolved."""
 
     engine: Engine

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import RewriteResult
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MergeOutcome", "MergeTimes", "commit_merge"]
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOutcome:
+class MergeOutcome(msgspec.Struct, frozen=True):
     """The rows that a MERGE changes, and the files written to replace them."""
 
     clauses: Sequence[MergeClause]
@@ -50,8 +50,7 @@ class MergeOutcome:
         )
 
 
-@dataclass(slots=True)
-class MergeTimes:
+class MergeTimes(msgspec.Struct):
     """When the phases of a MERGE began, in seconds of one clock."""
 
     started: float

@@ -6,9 +6,9 @@ Spec: Per-file Statistics; Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.engine import LogPlanner
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MergeScope", "matching_predicate"]
 
 
-@dataclass(frozen=True, slots=True)
-class MergeScope:
+class MergeScope(msgspec.Struct, frozen=True):
     """The files that a MERGE has to read."""
 
     files: pa.Table

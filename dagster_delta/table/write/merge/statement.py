@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
@@ -24,8 +26,7 @@ __all__ = ["MergeSchemaMode", "MergeStatement"]
 MergeSchemaMode = Literal["strict", "merge"]
 
 
-@dataclass(frozen=True, slots=True)
-class MergeStatement:
+class MergeStatement(msgspec.Struct, frozen=True):
     """Options of the caller."""
 
     source: object
@@ -47,7 +48,7 @@ class MergeStatement:
     """`arrow` or `spark`; None: chosen by the source and the expressions."""
     schema_mode: MergeSchemaMode = "strict"
     """Whether columns of the source that the table lacks are added to it."""
-    retries: ConflictRetries = field(default_factory=ConflictRetries)
+    retries: ConflictRetries = msgspec.field(default_factory=ConflictRetries)
     """Limits of the attempts."""
 
     def __post_init__(self) -> None:
