@@ -184,7 +184,7 @@ def test_a_conflict_is_a_value(store: MemoryStore) -> None:
     DeltaTable.create("", pa.schema({"other": pa.int64()}), store=store, mode="replace")
     refused = commit_with_retry(store, mine)
     assert isinstance(refused, Conflicted)
-    assert refused.winner.version == 1
+    assert refused.concurrent.version == 1
 
 
 def test_in_commit_timestamps_grow_against_a_clock_that_stands_still() -> None:

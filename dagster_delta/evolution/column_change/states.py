@@ -288,7 +288,7 @@ def _moved(physical: list[str], source: StructField, shadow: StructField) -> lis
     return moved
 
 
-def survives_column_change(mine: Metadata, winner: Metadata, adds: Iterable[AddFile]) -> bool:
+def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[AddFile]) -> bool:
     """Whether a write planned under one metadata may commit under another that differs only by a
     step of a column change for which the write is prepared.
 
@@ -297,21 +297,21 @@ def survives_column_change(mine: Metadata, winner: Metadata, adds: Iterable[AddF
 
     Args:
         mine: metadata that the write was planned under.
-        winner: metadata set by a concurrent commit.
+        concurrent: metadata set by a concurrent commit.
         adds: files of the write.
     """
     running = mine.configuration.get(COLUMN_CHANGE_KEY)
-    if COLUMN_CHANGE_KEY in winner.configuration:
-        return running is None and _without_ids(without_mark(winner)) == _without_ids(mine)
+    if COLUMN_CHANGE_KEY in concurrent.configuration:
+        return running is None and _without_ids(without_mark(concurrent)) == _without_ids(mine)
     if running is None:
         return False
-    if winner == without_mark(mine):
+    if concurrent == without_mark(mine):
         return True
     change = msgspec.json.decode(running, type=ColumnChange)
     adds = tuple(adds)
     if not all(is_filled(each.tags, change.id) for each in adds):
         return False
-    return winner == _published_metadata(mine, change)
+    return concurrent == _published_metadata(mine, change)
 
 
 def _published_metadata(metadata: Metadata, change: ColumnChange) -> Metadata | None:

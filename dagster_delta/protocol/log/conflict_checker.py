@@ -117,16 +117,18 @@ class Conflict(msgspec.Struct, frozen=True):
         return self.kind(self.message, table=table, version=self.version, file=self.file)
 
 
-def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) -> Conflict | None:
+def check_conflicts(
+    mine: TransactionFacts, concurrent_commits: Iterable[CommitActions]
+) -> Conflict | None:
     """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe.
 
     Args:
         mine: the transaction whose version already exists.
-        winners: every concurrent commit after the version that the transaction read, in order.
+        concurrent_commits: every commit after the version that the transaction read, in order.
     """
-    for winner in winners:
+    for concurrent in concurrent_commits:
         for check in (_creation, _protocol, _metadata, _transactions, _domains, _added, _removed):
-            conflict = check(mine, winner)
+            conflict = check(mine, concurrent)
             if conflict is not None:
                 return conflict
     return None
@@ -149,32 +151,34 @@ def isolation_level(configuration: TableConfiguration, contents: CommitContents)
     return cast("IsolationLevel", configuration.properties.isolation_level)
 
 
-def _creation(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+def _creation(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
     if mine.protocol is not None:
         return None
     return Conflict(
         MetadataChanged,
         "another writer created the table first; open it and repeat the write",
-        winner.version,
+        concurrent.version,
     )
 
 
-def _protocol(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+def _protocol(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
     # Stricter than the reference implementation, which accepts writers that support the new
     # protocol: a commit planned under the old protocol may lack what the new one requires.
-    if winner.protocol is None or winner.protocol == mine.protocol:
+    if concurrent.protocol is None or concurrent.protocol == mine.protocol:
         return None
     return Conflict(
-        ProtocolChanged, f"another writer changed the table's protocol; {_AGAIN}", winner.version
+        ProtocolChanged,
+        f"another writer changed the table's protocol; {_AGAIN}",
+        concurrent.version,
     )
 
 
-def _metadata(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
-    if winner.metadata is None or winner.metadata == mine.metadata:
+def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+    if concurrent.metadata is None or concurrent.metadata == mine.metadata:
         return None
-    if mine.survives is not None and mine.survives(winner.metadata):
+    if mine.survives is not None and mine.survives(concurrent.metadata):
         return None
-    if mine.metadata is not None and differ_in_marks_only(mine.metadata, winner.metadata):
+    if mine.metadata is not None and differ_in_marks_only(mine.metadata, concurrent.metadata):
         # The concurrent commit has assigned identity values; only a transaction that assigns them
         # too would repeat them.
         if not mine.changes_metadata:
@@ -182,76 +186,78 @@ def _metadata(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
         return Conflict(
             MetadataChanged,
             f"another writer gave out values of identity columns, as this write does; {_AGAIN}",
-            winner.version,
+            concurrent.version,
         )
     return Conflict(
         MetadataChanged,
         f"another writer changed the table's schema or properties; {_AGAIN}",
-        winner.version,
+        concurrent.version,
     )
 
 
-def _transactions(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
-    shared = mine.app_ids.intersection(each.app_id for each in winner.txns)
+def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+    shared = mine.app_ids.intersection(each.app_id for each in concurrent.txns)
     if not shared:
         return None
     return Conflict(
         ConcurrentTransaction,
         f"another writer committed for the same application ({', '.join(sorted(shared))}); check "
         "that only one process writes under an application id, then repeat the write",
-        winner.version,
+        concurrent.version,
     )
 
 
-def _domains(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
-    shared = mine.domains.intersection(each.domain for each in winner.domain_metadata)
+def _domains(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+    shared = mine.domains.intersection(each.domain for each in concurrent.domain_metadata)
     if not shared:
         return None
     return Conflict(
         ConcurrentDomainMetadata,
         f"another writer changed the metadata domain {', '.join(sorted(shared))}; {_AGAIN}",
-        winner.version,
+        concurrent.version,
     )
 
 
-def _added(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+def _added(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
     if mine.isolation_level == "SnapshotIsolation":
         return None
     reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
-    if reorders and is_blind_append(winner):
+    if reorders and is_blind_append(concurrent):
         return None
-    for add in winner.adds:
+    for add in concurrent.adds:
         if mine.reads.whole_table or (mine.reads.may_hold is not None and mine.reads.may_hold(add)):
             return Conflict(
                 ConcurrentAppend,
                 f"another writer added rows to the part of the table this write depends on; "
                 f"{_AGAIN}, or restrict it to partitions that no one else writes",
-                winner.version,
+                concurrent.version,
                 add.path,
             )
     return None
 
 
-def is_blind_append(winner: CommitActions) -> bool:
+def is_blind_append(concurrent: CommitActions) -> bool:
     """Whether a commit only added rows, and read none."""
-    says_so = winner.commit_info is not None and winner.commit_info.get("isBlindAppend") is True
-    return says_so and not winner.removes
+    says_so = (
+        concurrent.commit_info is not None and concurrent.commit_info.get("isBlindAppend") is True
+    )
+    return says_so and not concurrent.removes
 
 
-def _removed(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
-    for remove in winner.removes:
+def _removed(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+    for remove in concurrent.removes:
         if mine.reads.whole_table or remove.path in mine.reads.paths:
             return Conflict(
                 ConcurrentDeleteRead,
                 f"another writer removed a file that this write depends on; {_AGAIN}",
-                winner.version,
+                concurrent.version,
                 remove.path,
             )
         if remove.path in mine.removed_paths:
             return Conflict(
                 ConcurrentDeleteDelete,
                 f"another writer removed a file that this write removes too; {_AGAIN}",
-                winner.version,
+                concurrent.version,
                 remove.path,
             )
     return None

@@ -111,7 +111,7 @@ class Conflicted(msgspec.Struct, frozen=True):
     """The commit is certainly not in the log: it conflicts with a concurrent commit."""
 
     conflict: Conflict
-    winner: CommitActions
+    concurrent: CommitActions
     commits: tuple[tuple[int, bytes], ...]
     """Every commit after `read_version` up to and including the conflicting one: version and
     bytes."""
@@ -175,7 +175,7 @@ def commit_with_retry(
         # The pause comes before reading concurrent commits: otherwise commits made during the pause
         # would take the next version again and again.
         _pause(attempt, sleep)
-        outcome = _follow_winners(store, request, progress)
+        outcome = _follow_commits(store, request, progress)
         if outcome is not None:
             return outcome
     raise CommitRetriesExhausted(
@@ -241,7 +241,7 @@ def _unknown(
     )
 
 
-def _follow_winners(
+def _follow_commits(
     store: ObjectStore, request: CommitRequest, progress: _Progress
 ) -> Committed | Conflicted | None:
     """Read the concurrent commits; None if the commit may be retried on top of them."""
@@ -258,22 +258,22 @@ def _follow_winners(
             # The store's own retries may have written our bytes without reporting it.
             raise _unknown(store, version, request.transaction_id, error) from error
         try:
-            winner = decode_commit(data, version=version)
+            concurrent = decode_commit(data, version=version)
         except CorruptLog as error:
             # It may be this commit, damaged afterwards.
             if request.transaction_id.encode() in data:
                 raise _unknown(store, version, request.transaction_id, error) from error
             raise
         progress.commits.append((version, data))
-        info = winner.commit_info or {}
+        info = concurrent.commit_info or {}
         if info.get("txnId") == request.transaction_id:
             return Committed(version, tuple(progress.commits))
-        conflict = check_conflicts(request.facts, [winner])
+        conflict = check_conflicts(request.facts, [concurrent])
         if conflict is not None:
-            return Conflicted(conflict, winner, tuple(progress.commits))
+            return Conflicted(conflict, concurrent, tuple(progress.commits))
         progress.base_version = version
         progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
-        assigned = parse_high_water_mark(winner.domain_metadata)
+        assigned = parse_high_water_mark(concurrent.domain_metadata)
         progress.highest_row_id = max(progress.highest_row_id, assigned)
 
 

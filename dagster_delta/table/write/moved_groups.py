@@ -79,14 +79,15 @@ class MovedGroups:
         self,
         store: ObjectStore,
         configuration: TableConfiguration,
-        winners: Sequence[CommitActions],
+        concurrent_commits: Sequence[CommitActions],
     ) -> UnitedChange | None:
         """The groups on top of concurrent commits, without those that cannot follow them.
 
         Args:
             store: store of the table.
-            configuration: of the table, which no winner has changed.
-            winners: the commits since the version that the groups were last planned on, in order.
+            configuration: of the table, which none of them has changed.
+            concurrent_commits: those since the version that the groups were last planned on, in
+                order.
 
         Returns:
             None if no group is left.
@@ -98,20 +99,20 @@ class MovedGroups:
 
         hidden = HiddenRows(store)
         try:
-            self._leave_out(self._follow(hidden, winners))
+            self._leave_out(self._follow(hidden, concurrent_commits))
             vectors = self._vectors(hidden)
         except DataFileMissing:
-            # VACUUM may have deleted what a winner added and a later one removed.
+            # VACUUM may have deleted what one commit added and a later one removed.
             return None
         return self._united(store, configuration, vectors)
 
-    def _follow(self, hidden: HiddenRows, winners: Sequence[CommitActions]) -> set[str]:
+    def _follow(self, hidden: HiddenRows, concurrent_commits: Sequence[CommitActions]) -> set[str]:
         """Note new vectors of the files; returns the paths that were changed in any other way."""
         mine = {each.path for each in self.removes}
         changed: set[str] = set()
-        for winner in winners:
-            added = {each.path: each for each in winner.adds if each.path in mine}
-            removed = {each.path: each for each in winner.removes if each.path in mine}
+        for each in concurrent_commits:
+            added = {add.path: add for add in each.adds if add.path in mine}
+            removed = {gone.path: gone for gone in each.removes if gone.path in mine}
             for path in added.keys() | removed.keys():
                 add, remove = added.get(path), removed.get(path)
                 if add is None or remove is None or not hidden.grow(remove, add):

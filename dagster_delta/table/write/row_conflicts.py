@@ -43,11 +43,11 @@ __all__ = [
     "HiddenRows",
     "RowChange",
     "UnitedChange",
+    "concurrent_row_changes",
     "hiding",
     "removal",
     "unite_row_changes",
     "vector_files",
-    "winners_of_rows",
 ]
 
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
@@ -70,7 +70,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class UnitedChange:
-    """The same change on top of the winners."""
+    """The same change on top of the concurrent commits."""
 
     adds: tuple[AddFile, ...]
     removes: tuple[RemoveFile, ...]
@@ -85,7 +85,7 @@ def unite_row_changes(
     store: ObjectStore,
     configuration: TableConfiguration,
     change: RowChange,
-    winners: Iterable[CommitActions],
+    concurrent_commits: Iterable[CommitActions],
 ) -> UnitedChange | None:
     """The change on top of the commits that won, or None if one of them changed the same rows.
 
@@ -93,7 +93,7 @@ def unite_row_changes(
         store: store of the table.
         configuration: of the table, which no concurrent commit has changed.
         change: what was to be committed.
-        winners: the commits since the version it was planned on, in order.
+        concurrent_commits: the commits since the version it was planned on, in order.
 
     Raises:
         CorruptDeletionVector, InvalidTable, StorageFailure: of a vector, or of a new file that had
@@ -102,17 +102,17 @@ def unite_row_changes(
     if change.reads.whole_table:
         return None
     try:
-        return _on_top_of(store, configuration, change, winners)
+        return _on_top_of(store, configuration, change, concurrent_commits)
     except DataFileMissing:
         # VACUUM may have deleted what one commit added and a later one removed. The newest version
         # shows whether the file is needed.
         return None
 
 
-def winners_of_rows(
+def concurrent_row_changes(
     conflict: Conflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
 ) -> list[CommitActions] | None:
-    """The commits that won, oldest first; None if the change conflicts with them beyond rows.
+    """The concurrent commits, oldest first; None if the change conflicts with them beyond rows.
 
     Args:
         conflict: the one that was found.
@@ -124,25 +124,25 @@ def winners_of_rows(
     """
     if facts.isolation_level == "Serializable" or conflict.kind not in _ABOUT_ROWS:
         return None
-    winners = [decode_commit(data, version=version) for version, data in commits]
-    if any(winner.protocol or winner.metadata for winner in winners):
+    concurrent_commits = [decode_commit(data, version=version) for version, data in commits]
+    if any(concurrent.protocol or concurrent.metadata for concurrent in concurrent_commits):
         return None
     others = msgspec.structs.replace(facts, reads=ReadScope(), removed_paths=frozenset())
-    return winners if check_conflicts(others, winners) is None else None
+    return concurrent_commits if check_conflicts(others, concurrent_commits) is None else None
 
 
 def _on_top_of(
     store: ObjectStore,
     configuration: TableConfiguration,
     change: RowChange,
-    winners: Iterable[CommitActions],
+    concurrent_commits: Iterable[CommitActions],
 ) -> UnitedChange | None:
     hidden = HiddenRows(store)
     removed = {remove.path: remove for remove in change.removes}
     latest: dict[str, AddFile] = {}
-    for winner in winners:
-        added = {add.path: add for add in winner.adds}
-        for remove in winner.removes:
+    for concurrent in concurrent_commits:
+        added = {add.path: add for add in concurrent.adds}
+        for remove in concurrent.removes:
             add = added.pop(remove.path, None)
             if add is not None and not hidden.grow(remove, add):
                 return None
@@ -150,7 +150,7 @@ def _on_top_of(
                 latest[remove.path] = add
             elif remove.path in removed or remove.path in change.reads.paths:
                 return None
-        if _adds_selected_rows(change, winner, list(added.values())):
+        if _adds_selected_rows(change, concurrent, list(added.values())):
             return None
     return _united(store, configuration, change, latest, hidden)
 
@@ -163,8 +163,8 @@ def vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
             yield deletion_vector_path(vector)
 
 
-def _adds_selected_rows(change: RowChange, winner: CommitActions, added: list[AddFile]) -> bool:
-    if is_blind_append(winner):
+def _adds_selected_rows(change: RowChange, concurrent: CommitActions, added: list[AddFile]) -> bool:
+    if is_blind_append(concurrent):
         # It counts as if it had come later, as in `conflict_checker`.
         return False
     may_hold = change.reads.may_hold

@@ -1,4 +1,4 @@
-"""One write of rows on its way to a commit: what it stages, and what it does about winners.
+"""One write of rows on its way to a commit: what it stages, and what it does about conflicts.
 
 Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 """
@@ -385,10 +385,10 @@ class RowWrite:
             if not isinstance(outcome, Conflicted):
                 return outcome
             done = None
-            if self.options.record.is_done_by(outcome.winner.txns):
+            if self.options.record.is_done_by(outcome.concurrent.txns):
                 # The other commit is the same transaction of the application.
-                winner = Snapshot.load(self.store)
-                done = CommitResult(outcome.winner.version, {}, winner, skipped=True)
+                snapshot = Snapshot.load(self.store)
+                done = CommitResult(outcome.concurrent.version, {}, snapshot, skipped=True)
             if done is None and self._joins_created_table(configuration, parameters):
                 # Later commits of the same writer may hold the application's transaction as well.
                 done = self.options.record.found_done(self.transaction.snapshot)

@@ -343,15 +343,15 @@ class Transaction:
         changes_rows = self._selects is not None or self._moved is not None
         if self.snapshot is None or not changes_rows or self._staged is not None:
             return False
-        from dagster_delta.table.write.row_conflicts import winners_of_rows
+        from dagster_delta.table.write.row_conflicts import concurrent_row_changes
 
         # Each of the commits that have followed by now would be another conflict.
-        newer = read_commits_after(self.store, lost.winner.version, at_most=MAX_ATTEMPTS)
+        newer = read_commits_after(self.store, lost.concurrent.version, at_most=MAX_ATTEMPTS)
         commits = [*lost.commits, *newer]
-        winners = winners_of_rows(lost.conflict, commits, self._facts(self._contents()))
-        if winners is None:
+        others = concurrent_row_changes(lost.conflict, commits, self._facts(self._contents()))
+        if others is None:
             return False
-        united = self._united(winners)
+        united = self._united(others)
         if united is None:
             return False
         self.created_files.add(united.new_files)
@@ -361,14 +361,14 @@ class Transaction:
         self._adds, self._removes = list(united.adds), list(united.removes)
         return True
 
-    def _united(self, winners: Sequence[CommitActions]) -> UnitedChange | None:
+    def _united(self, concurrent_commits: Sequence[CommitActions]) -> UnitedChange | None:
         if self._moved is not None:
-            return self._moved.unite(self.store, self.configuration, winners)
+            return self._moved.unite(self.store, self.configuration, concurrent_commits)
         from dagster_delta.table.write.row_conflicts import RowChange, unite_row_changes
 
         assert self._selects is not None  # noqa: S101
         change = RowChange(self._adds, self._removes, self._reads, self._selects)
-        return unite_row_changes(self.store, self.configuration, change, winners)
+        return unite_row_changes(self.store, self.configuration, change, concurrent_commits)
 
     def rebase_on(self, snapshot: Snapshot) -> Transaction:
         """The same change planned on another snapshot, without its configuration change.
@@ -488,10 +488,10 @@ class Transaction:
             return None
         mine, change_files = self.snapshot.metadata, contents.change_files
 
-        def survives(winner: Metadata) -> bool:
+        def survives(concurrent: Metadata) -> bool:
             from dagster_delta.evolution.column_change.states import survives_column_change
 
             # What is recorded for the feed has the columns of the old schema.
-            return not change_files and survives_column_change(mine, winner, contents.adds)
+            return not change_files and survives_column_change(mine, concurrent, contents.adds)
 
         return survives
