@@ -317,9 +317,9 @@ class _IncrementalAsset:
         result = self._function(**wanted)
         if isinstance(result, dg.Output):
             self._refuse_none(result.value)
-            told = "dagster/column_lineage" in (result.metadata or {})
+            has_lineage = "dagster/column_lineage" in (result.metadata or {})
             return dg.Output(
-                self._applied(consumption, result.value, tells_lineage=told),
+                self._applied(consumption, result.value, has_lineage=has_lineage),
                 metadata=result.metadata,
                 tags=result.tags,
             )
@@ -327,10 +327,10 @@ class _IncrementalAsset:
         return self._applied(consumption, result)
 
     def _applied(
-        self, consumption: Consumption, rows: object, *, tells_lineage: bool = False
+        self, consumption: Consumption, rows: object, *, has_lineage: bool = False
     ) -> AppliedChanges:
         source = self._source
-        by_name = source.lineage and not tells_lineage
+        by_name = source.lineage and not has_lineage
         upstream_key = asset_key_of(source.asset) if by_name else None
         return AppliedChanges(
             consumption, rows, self._mode, self._keys, self._returns, upstream_key

@@ -87,12 +87,12 @@ def _rows(entry: HistoryEntry) -> str:
     metrics = entry.operation_metrics
     # The rows written by a merge include copied rows.
     names = _MERGED_ROWS if any(each in metrics for each in _MERGED_ROWS) else _ROWS
-    told = []
+    counts = []
     for name, deed in names.items():
         rows = str(metrics.get(name, ""))
         if rows.isdecimal() and int(rows) > 0:
-            told.append(f"{int(rows):,} {deed}")
-    return ", ".join(told)
+            counts.append(f"{int(rows):,} {deed}")
+    return ", ".join(counts)
 
 
 def _author(entry: HistoryEntry) -> str:

@@ -69,15 +69,15 @@ def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataVal
         context: of the input.
         facts: see `input_facts`.
     """
-    told = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
+    metadata = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
     execution = current_execution()
     if execution is None:
         return
     if execution.has_assets_def:
         for key in execution.selected_asset_keys:
-            execution.add_asset_metadata(told, asset_key=key)
+            execution.add_asset_metadata(metadata, asset_key=key)
     elif not context.has_asset_key:
-        context.add_input_metadata(told)
+        context.add_input_metadata(metadata)
 
 
 def _cut(sql: str) -> str:

@@ -227,11 +227,11 @@ def config_naming_tables(
         default = choice(tables[0].name)
     elif not is_list and not asked.is_required():
         default, choice = None, choice | None
-    told = f"{asked.description} There are: {named_tables(tables)}."
+    described = f"{asked.description} There are: {named_tables(tables)}."
     fields: dict[str, Any] = {
         field_name: (
             list[choice] if is_list else choice,
-            Field(default=default, description=told),
+            Field(default=default, description=described),
         )
     }
     return create_model(config.__name__, __base__=config, **fields)

@@ -68,7 +68,7 @@ def optimize_step(
 ) -> StepReport:
     """Compact small files of the table. Raises as `DeltaTable.optimize` does."""
 
-    def tell(progress: OptimizeProgress) -> None:
+    def log_progress(progress: OptimizeProgress) -> None:
         done, total = spell_bytes(progress.num_done_bytes), spell_bytes(progress.num_total_bytes)
         if progress.version is None:
             log.info(f"optimize: {done} of {total}; skipped files that other writers have changed")
@@ -90,7 +90,7 @@ def optimize_step(
             full=config.full and bool(table_clustering(table.refresh())),
             engine=config.engine,
             commit_info=commit_info,
-            on_progress=tell,
+            on_progress=log_progress,
         )
     metrics = result.metrics
     summary = (

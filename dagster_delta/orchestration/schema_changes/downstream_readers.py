@@ -68,8 +68,8 @@ def downstream_readers(
             if read is None:
                 found.setdefault(spec.key.to_user_string(), set()).add(_UNKNOWN)
             elif read:
-                told = found.setdefault(spec.key.to_user_string(), set())
-                told |= {f"{prefix}{each}" for each in read}
+                columns_read = found.setdefault(spec.key.to_user_string(), set())
+                columns_read |= {f"{prefix}{each}" for each in read}
                 waiting.append((spec.key, frozenset(each.casefold() for each in computed)))
     return {reader: tuple(sorted(read)) for reader, read in found.items()}
 
@@ -114,6 +114,6 @@ def _read_columns(
 def _lineage(instance: DagsterInstance, spec: AssetSpec) -> Any:  # noqa: ANN401
     event = instance.get_latest_materialization_event(spec.key)
     materialization = None if event is None else event.asset_materialization
-    told = {} if materialization is None else materialization.metadata
-    value = told.get(_LINEAGE_KEY, spec.metadata.get(_LINEAGE_KEY))
+    metadata = {} if materialization is None else materialization.metadata
+    value = metadata.get(_LINEAGE_KEY, spec.metadata.get(_LINEAGE_KEY))
     return value.value if isinstance(value, MetadataValue) else value

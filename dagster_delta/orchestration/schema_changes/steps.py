@@ -156,7 +156,7 @@ def _change_column(
     if config.dry_run:
         log.info(f"dry run: {plan.summary}")
         return ChangeReport(markdown, columns, is_dry_run=True)
-    told = _ProgressLog(log)
+    progress_log = _ProgressLog(log)
     result = table.change_column(
         config.column,
         config.new_type,
@@ -168,9 +168,9 @@ def _change_column(
         batch_bytes=config.batch_bytes,
         engine=config.engine,
         commit_info=info,
-        on_progress=told,
+        on_progress=progress_log,
     )
-    report = f"{markdown}\n{told.markdown()}"
+    report = f"{markdown}\n{progress_log.markdown()}"
     return ChangeReport(report, columns, is_dry_run=False, metrics=result.metrics)
 
 
@@ -180,11 +180,16 @@ def _resume(
     state = _require(table)
     if config.dry_run:
         return _in_progress(state, log)
-    told = _ProgressLog(log)
+    progress_log = _ProgressLog(log)
     result = table.resume_column_change(
-        batch_bytes=config.batch_bytes, engine=config.engine, commit_info=info, on_progress=told
+        batch_bytes=config.batch_bytes,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=progress_log,
     )
-    return ChangeReport(told.markdown(), (state.column,), is_dry_run=False, metrics=result.metrics)
+    return ChangeReport(
+        progress_log.markdown(), (state.column,), is_dry_run=False, metrics=result.metrics
+    )
 
 
 def _cancel(

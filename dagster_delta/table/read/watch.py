@@ -233,11 +233,11 @@ def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
         return msgspec.structs.replace(cursor, version=actions.version)
     # A table that is replaced in its own log may get another id: its history continues.
     return msgspec.structs.replace(
-        cursor, version=actions.version, **_told_by_metadata(actions.metadata)
+        cursor, version=actions.version, **_facts_of_metadata(actions.metadata)
     )
 
 
-def _told_by_metadata(metadata: Metadata) -> dict[str, Any]:
+def _facts_of_metadata(metadata: Metadata) -> dict[str, Any]:
     configuration = metadata.configuration
     return {
         "table_id": metadata.id,
@@ -307,7 +307,7 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
     """The cursor with all fields filled in that a snapshot of its table gives."""
     path = commit_path(cursor.version)
     meta = store.head(path)
-    told = _told_by_metadata(snapshot.metadata)
+    facts = _facts_of_metadata(snapshot.metadata)
     digest = None
     if meta is not None:
         digest = _digest(read_commit(store, cursor.version))
@@ -315,12 +315,12 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
             raise _broken(store, cursor, snapshot)
     return LogCursor(
         version=cursor.version,
-        table_id=told["table_id"],
+        table_id=facts["table_id"],
         commit_digest=digest,
         commit_modified_ms=None if meta is None else meta.modified_ms,
         # Values read at the cursor's own version take precedence over the latest state.
-        partition_columns=cursor.partition_columns or told["partition_columns"],
-        change_feed_enabled=told["change_feed_enabled"]
+        partition_columns=cursor.partition_columns or facts["partition_columns"],
+        change_feed_enabled=facts["change_feed_enabled"]
         if cursor.change_feed_enabled is None
         else cursor.change_feed_enabled,
     )

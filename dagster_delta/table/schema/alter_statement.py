@@ -227,16 +227,16 @@ class _Statement:
 
 
 def _progress(options: SchemaChangeOptions) -> Progress | None:
-    tell = options.on_progress
-    if tell is None:
+    report = options.on_progress
+    if report is None:
         return None
 
-    def told(progress: ColumnChangeProgress) -> None:
+    def report_state(progress: ColumnChangeProgress) -> None:
         state = progress.state
         if state is not None:
-            tell(state.num_files - state.num_files_left, state.num_files)
+            report(state.num_files - state.num_files_left, state.num_files)
 
-    return told
+    return report_state
 
 
 def _whole_plan(
