@@ -28,8 +28,10 @@ KINDS = {
     "vectors": ("", f"{FEED}, {VECTORS}"),
     "partitioned": ("PARTITIONED BY (p)", f"{FEED}, {VECTORS}"),
     "mapped": ("PARTITIONED BY (p)", f"{FEED}, {VECTORS}, 'delta.columnMapping.mode' = 'name'"),
-    "mapped by id": ("", f"{FEED}, 'delta.columnMapping.mode' = 'id'"),
-    "timed in commit": ("", f"{FEED}, 'delta.enableInCommitTimestamps' = 'true'"),
+    "mapped by id, timed in commit": (
+        "",
+        f"{FEED}, 'delta.columnMapping.mode' = 'id', 'delta.enableInCommitTimestamps' = 'true'",
+    ),
 }
 
 
