@@ -17,6 +17,7 @@ import pytest
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.exhaustive,
+    pytest.mark.timeout(3000),
     pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address"),
 ]
 
@@ -205,7 +206,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
         env={**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=2900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
