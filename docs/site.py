@@ -42,6 +42,9 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
+    "examples/weather/README.md": "examples/weather.md",
+    "examples/orders_spark/README.md": "examples/orders_spark.md",
+    "examples/lake/README.md": "examples/lake.md",
 }
 """Pages outside of `docs/`, by their paths in the repository: their names on the site."""
 

@@ -1,0 +1,1 @@
+"""The project of this example."""

@@ -1,0 +1,125 @@
+"""The projects of `examples/` run, and do what their READMEs say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from dagster_delta import DeltaLakeComponent, DeltaTable
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
+    """The definitions of an example; its other scripts may import them as `defs`."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / name))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "defs", raising=False)
+    found: dg.Definitions = runpy.run_path(str(EXAMPLES / name / "defs.py"))["defs"]
+    return found
+
+
+def materialize(
+    defs: dg.Definitions, instance: dg.DagsterInstance, *names: str, day: str | None = None
+) -> dg.ExecuteInProcessResult:
+    return defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        run_config=QUIET,
+        instance=instance,
+        asset_selection=[dg.AssetKey(name) for name in names],
+        partition_key=day,
+    )
+
+
+def rows(uri: str, *columns: str) -> list[dict[str, object]]:
+    table = DeltaTable(uri).snapshot().scan(list(columns)).to_arrow()
+    return table.sort_by([(name, "ascending") for name in columns]).to_pylist()
+
+
+def test_weather_is_reported_and_follows_the_stations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    monkeypatch.setenv("WEATHER_LAKE", str(tmp_path))
+    defs = load("weather", monkeypatch)
+    runpy.run_path(str(EXAMPLES / "weather" / "make_stations.py"))
+    for day in ("2026-03-01", "2026-03-02", "2026-03-03"):
+        run = materialize(defs, instance, "readings", day=day)
+        assert all(each.passed for each in run.get_asset_check_evaluations())
+        assert run.get_asset_check_evaluations()
+    assert materialize(defs, instance, "daily_means", "warmest").success
+    names = [row["name"] for row in rows(f"{tmp_path}/public/warmest", "day", "name")]
+    assert names == ["Hill", "Hill", "Harbour"]
+
+    sensor = defs.resolve_sensor_def("stations_changed")
+    first = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
+    DeltaTable(f"{tmp_path}/external/stations").append(pa.table({"station": [3], "name": ["Quay"]}))
+    context = dg.build_sensor_context(instance=instance, definitions=defs, cursor=first.cursor)
+    assert len(sensor.evaluate_tick(context).run_requests or ()) == 1
+    sys.modules.pop("defs", None)
+
+
+def test_orders_take_a_new_column_and_a_wider_type(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instance: dg.DagsterInstance,
+    spark: SparkSession,
+) -> None:
+    monkeypatch.setenv("ORDERS_LAKE", str(tmp_path))
+    defs = load("orders_spark", monkeypatch)
+    for day in ("2026-03-01", "2026-03-02"):
+        assert materialize(defs, instance, "orders", day=day).success
+    config = yaml.safe_load((EXAMPLES / "orders_spark" / "widen.yaml").read_text())
+    job = defs.resolve_job_def("delta_schema_change")
+    assert job.execute_in_process(run_config=config, instance=instance).success
+    assert materialize(defs, instance, "quantities").success
+    orders = DeltaTable(f"{tmp_path}/public/orders")
+    types = {field.name: str(field.data_type) for field in orders.schema()}
+    assert (types["quantity"], types["voucher"]) == ("long", "string")
+    assert rows(f"{tmp_path}/public/quantities", "article", "quantity") == [
+        {"article": "cup", "quantity": 6},
+        {"article": "pot", "quantity": 1},
+    ]
+
+
+def test_a_lake_is_found_checked_and_maintained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    monkeypatch.setenv("LAKE", str(tmp_path / "tables"))
+    project = tmp_path / "project"
+    shutil.copytree(EXAMPLES / "lake", project, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.syspath_prepend(str(project))
+    runpy.run_path(str(project / "make_tables.py"))
+    folder = project / "lake_project" / "defs" / "lake"
+    with monkeypatch.context() as patch:
+        patch.chdir(project)
+        tree = dg.ComponentTree.for_project(project)
+        component = tree.load_component(folder)
+        assert isinstance(component, DeltaLakeComponent)
+        asyncio.run(component.refresh_state(project))
+        defs = dg.ComponentTree.for_project(project).build_defs()
+    keys = {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()}
+    assert keys == {"web/clicks", "web/pages"}
+    clicks = f"{os.environ['LAKE']}/web/clicks"
+    assert DeltaTable(clicks).snapshot().num_files == 5
+    job = defs.resolve_job_def("nightly_job")
+    assert job.execute_in_process(instance=instance).success
+    assert DeltaTable(clicks).snapshot().num_files == 1
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lake_project"]:
+        del sys.modules[name]
