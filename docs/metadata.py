@@ -55,8 +55,18 @@ SENSORS = {
     "operations of those commits, the table, its id, and the position of the sensor.",
     "delta/change_files, delta/change_file_count": "Files of the change data feed of a commit.",
     "delta/committed_at": "Time of a commit.",
+    "delta/operation_metrics": "Metrics of a commit, by their names in the log.",
     "delta/examples": "Examples of failing rows.",
     "delta/partition_column": "Tag of the columns that the table is partitioned by.",
+}
+
+
+HEALTH = {
+    "delta/health": "The page: plots of files, sizes, skew and growth, and what is due.",
+    "delta/num_tables, delta/num_due_tables": "Tables, and those of them that need maintenance.",
+    "delta/num_files, delta/num_small_files, delta/size_bytes": "Their files and bytes.",
+    "delta/tables": "A line for each table.",
+    "delta/figures": "The figures of this run, with which the next one compares.",
 }
 
 
@@ -83,6 +93,10 @@ bytes are those that remain after the filter of the input, before that of the qu
 ## Maintenance and schema changes
 
 {_table(MAINTENANCE)}
+
+## The health of all tables
+
+{_table(HEALTH)}
 
 ## Sensors, checks and tags
 
