@@ -9,14 +9,13 @@ from inspect import signature
 
 import dagster as dg
 
-from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.metadata_keys import UiValue
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
     IO_MANAGER_KEY,
+    columns_from_log,
     definition_metadata,
-    table_schema,
 )
 
 __all__ = ["with_tables"]
@@ -73,10 +72,12 @@ def _metadata_by_key(
     manager: DeltaIOManager, specs: Sequence[dg.AssetSpec], *, columns: bool
 ) -> dict[dg.AssetKey, Mapping[str, UiValue]]:
     def metadata(spec: dg.AssetSpec) -> Mapping[str, UiValue]:
+        uri = resolved.asset_table_uri(spec.key, spec.metadata)
+        options = resolved.storage_options.to_options()
         return definition_metadata(
-            resolved.asset_table_uri(spec.key, spec.metadata),
+            uri,
             table_name=resolved.asset_table_name(spec.key, spec.metadata),
-            column_schema=_columns(resolved, spec) if columns else None,
+            column_schema=columns_from_log(uri, options, spec.key) if columns else None,
         )
 
     try:
@@ -90,14 +91,3 @@ def _metadata_by_key(
         # An environment variable may be set only where runs are executed.
         _log.info("the location of the tables is not known here, and is shown by the first run")
         return {}
-
-
-def _columns(manager: DeltaIOManager, spec: dg.AssetSpec) -> UiValue:
-    try:
-        snapshot = manager.table_of(spec.key, spec.metadata)
-    except (DeltaError, OSError) as error:
-        _log.warning("the columns of %s are not shown: %s", spec.key.to_user_string(), error)
-        return None
-    if snapshot is None:
-        return None
-    return dg.MetadataValue.table_schema(table_schema(snapshot.configuration))

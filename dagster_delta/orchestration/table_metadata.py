@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dagster import (
+    AssetKey,
     MetadataValue,
     TableColumn,
     TableColumnConstraints,
     TableConstraints,
     TableSchema,
+    TableSchemaMetadataValue,
 )
 
+from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -21,10 +26,19 @@ from dagster_delta.table.write.clustering import table_clustering
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["DELTA_KIND", "IO_MANAGER_KEY", "definition_metadata", "table_metadata", "table_schema"]
+__all__ = [
+    "DELTA_KIND",
+    "IO_MANAGER_KEY",
+    "columns_from_log",
+    "definition_metadata",
+    "table_metadata",
+    "table_schema",
+]
 
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
+
+_log = logging.getLogger(__name__)
 
 IO_MANAGER_KEY = "dagster/io_manager_key"
 """Metadata key that names the IO manager of an asset, for code that has only its spec."""
@@ -44,6 +58,29 @@ def definition_metadata(uri: str, **further: UiValue) -> dict[str, UiValue]:
             **{f"dagster/{key}": value for key, value in further.items()},
         }
     )
+
+
+def columns_from_log(
+    uri: str, storage_options: Mapping[str, Any], key: AssetKey
+) -> TableSchemaMetadataValue | None:
+    """The columns of a table, read while definitions are loaded; None if there is no table, or if
+    it cannot be opened, which is logged.
+
+    Args:
+        uri: location of the table.
+        storage_options: how to reach it.
+        key: of the asset.
+    """
+    from dagster_delta.table.delta_table import DeltaTable
+
+    try:
+        snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
+        return MetadataValue.table_schema(table_schema(snapshot.configuration))
+    except TableNotFound:
+        return None
+    except (DeltaError, OSError) as error:
+        _log.warning("the columns of %s are not shown: %s", key.to_user_string(), error)
+        return None
 
 
 def table_schema(configuration: TableConfiguration) -> TableSchema:

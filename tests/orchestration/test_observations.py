@@ -104,6 +104,16 @@ def test_an_observation_reads_only_what_came_since_the_one_before(
     assert store.calls["list_from"] == 1
 
 
+def test_the_columns_of_the_asset_are_read_at_load_time_if_wanted(uri, tmp_path) -> None:
+    def columns(location: str, **options: Any) -> Any:
+        (spec,) = observable_delta_asset(KEY, location, **options).specs
+        return spec.metadata.get("dagster/column_schema")
+
+    assert columns(uri) is None
+    assert columns(str(tmp_path / "later"), columns=True) is None
+    assert [each.name for each in columns(uri, columns=True).schema.columns] == ["id"]
+
+
 def test_an_observation_shows_the_table_and_not_a_cursor(uri, instance) -> None:
     def shown() -> dict[str, Any]:
         return plain(observe(uri, instance).metadata)

@@ -21,6 +21,7 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
+    columns_from_log,
     definition_metadata,
     table_metadata,
 )
@@ -55,6 +56,7 @@ def observable_delta_asset(
     kinds: Collection[str] = (),
     automation_condition: dg.AutomationCondition[Any] | None = None,
     show_history: int = DEFAULT_HISTORY,
+    columns: bool = False,
 ) -> dg.AssetsDefinition:
     """An observable asset for a table written outside Dagster.
 
@@ -75,6 +77,8 @@ def observable_delta_asset(
         automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
         show_history: number of latest commits that every observation shows, each with a link to its
             run; it reads one file per commit.
+        columns: whether the page of the asset shows the columns: loading definitions then opens the
+            table. Without it, only the page of each observation does.
 
     Examples:
         flights = observable_delta_asset(["raw", "flights"], "s3://lake/raw/flights")
@@ -83,7 +87,9 @@ def observable_delta_asset(
         def report() -> None: ...
     """
     asset_key = dg.AssetKey.from_coercible(key)
-
+    if columns:
+        known = columns_from_log(table, plain_options(storage_options), asset_key)
+        metadata = {"dagster/column_schema": known, **(metadata or {})} if known else metadata
     spec = delta_asset_spec(
         asset_key,
         table,
