@@ -48,8 +48,10 @@ METADATA_KEYS = (
         "that was checked.",
         f"{_WRITES}, {_COMMITS}, {_CHECKS}",
     ),
-    MetadataKey("delta/mode", "How the asset was written: append, overwrite, merge, …", _WRITES),
-    MetadataKey("delta/operation", "The operation of the commit: WRITE, MERGE, …", _COMMITS),
+    MetadataKey("delta/mode", "How the asset was written, such as append or merge.", _WRITES),
+    MetadataKey(
+        "delta/operation", "The operation of the commit, such as WRITE or MERGE.", _COMMITS
+    ),
     MetadataKey("delta/skipped", "Why nothing was written.", _WRITES),
     MetadataKey(
         "delta/full_refresh",

@@ -1,0 +1,55 @@
+"""Every key that the UI shows is in the registry, in one order, with its meaning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dagster_delta
+from dagster_delta.orchestration.metadata_keys import DETAILS, METADATA_KEYS, shown
+
+ROOT = Path(dagster_delta.__file__).parent / "orchestration"
+NAMES = [key.name for key in METADATA_KEYS]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "io/change_feed_writer.py",
+        "io/output_metadata.py",
+        "io/sql_assets.py",
+        "table_history.py",
+        "table_metadata.py",
+    ],
+)
+def test_every_key_of_a_module_is_in_the_registry(module: str) -> None:
+    written = set(re.findall(r'"((?:delta|dagster)/[a-z_]+)"', (ROOT / module).read_text()))
+    # A tag of columns, and the key of Dagster that names an IO manager.
+    written -= {"delta/partition_column", "dagster/io_manager_key"}
+    assert written <= set(NAMES)
+
+
+def test_every_key_is_there_once_with_a_sentence() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(key.meaning.endswith(".") and key.shown_on for key in METADATA_KEYS)
+
+
+def test_keys_of_this_library_come_before_those_of_dagster() -> None:
+    spaces = [name.partition("/")[0] for name in NAMES]
+    assert spaces == sorted(spaces, reverse=True)
+
+
+def test_details_are_merged_and_nothing_empty_is_shown() -> None:
+    found = shown(
+        {"mine": 0, "dagster/row_count": 0, DETAILS: {"a": 1, "b": None, "c": ""}},
+        {"delta/rows_written": 0, "delta/version": 0, "delta/skipped": None, DETAILS: {"a": 2}},
+    )
+    assert list(found.items()) == [
+        ("delta/version", 0),
+        (DETAILS, {"a": 2}),
+        ("dagster/row_count", 0),
+        ("mine", 0),
+    ]
+    assert shown({DETAILS: {"a": None}}) == {}
