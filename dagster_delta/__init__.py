@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         delta_change_feed_asset,
     )
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+    from dagster_delta.orchestration.components.computed_assets import (
+        DeltaChangeFeedComponent,
+        DeltaSqlComponent,
+    )
     from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
@@ -110,6 +114,7 @@ __all__ = [
     "Column",
     "CommitResult",
     "ConflictRetries",
+    "DeltaChangeFeedComponent",
     "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
@@ -119,6 +124,7 @@ __all__ = [
     "DeltaSchemaChangeConfig",
     "DeltaSensorComponent",
     "DeltaSink",
+    "DeltaSqlComponent",
     "DeltaTable",
     "DeltaTableComponent",
     "DeltaTableResource",
@@ -190,6 +196,7 @@ _HOMES = {
     "Column": "evolution.column_definition",
     "CommitResult": "table.write.commit_result",
     "ConflictRetries": "table.write.conflict_retries",
+    "DeltaChangeFeedComponent": "orchestration.components.computed_assets",
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io.io_manager",
@@ -199,6 +206,7 @@ _HOMES = {
     "DeltaSchemaChangeConfig": "orchestration.schema_changes.config",
     "DeltaSensorComponent": "orchestration.components.delta_sensor",
     "DeltaSink": "streaming.sink",
+    "DeltaSqlComponent": "orchestration.components.computed_assets",
     "DeltaTable": "table.delta_table",
     "DeltaTableComponent": "orchestration.components.delta_table",
     "DeltaTableResource": "orchestration.resources",

@@ -520,6 +520,21 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
     ),
     Operation(
+        "Dagster components: SQL assets and incremental assets in a `defs.yaml`",
+        "tests/orchestration/test_components.py::test_queries_and_incremental_assets_are_declared",
+        "tests/orchestration/test_components.py::test_queries_and_incremental_assets_are_declared",
+    ),
+    Operation(
+        "Health of all tables on one page of the UI, with plots and an asset check",
+        "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
+        "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
+    ),
+    Operation(
+        "Dagster Pipes: a job elsewhere reports its commits as materializations",
+        "tests/orchestration/test_pipes.py::test_a_commit_by_another_process_is_a_materialization",
+        "tests/orchestration/test_pipes.py::test_a_commit_by_another_process_is_a_materialization",
+    ),
+    Operation(
         "Dagster column lineage: incremental assets by name, SQL assets from their query",
         "tests/orchestration/test_column_lineage.py::"
         "test_an_incremental_asset_keeps_the_columns_of_its_upstream",

@@ -84,7 +84,7 @@ def test_the_health_of_all_tables_is_one_page_with_plots(
 ) -> None:
     DeltaTable(f"{materialized.lake}/fleet/planes").checkpoint()
     ui.open("assets/lake_health?view=events")
-    ui.page.get_by_role("button", name="Materialize", exact=True).click()
+    ui.page.get_by_role("button", name="Materialize").first.click()
     ui.page.get_by_text("Launched run").wait_for()
     ui.open("runs")
     expect(ui.page.get_by_text("Success", exact=True)).to_have_count(2)

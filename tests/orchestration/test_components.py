@@ -14,15 +14,19 @@ from typing import Any
 import dagster as dg
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 import dagster_delta
 from dagster_delta import (
+    DeltaChangeFeedComponent,
+    DeltaIOManager,
     DeltaLakeComponent,
     DeltaMaintenanceComponent,
     DeltaSensorComponent,
+    DeltaSqlComponent,
     DeltaTable,
     DeltaTableComponent,
     S3StorageOptions,
@@ -30,6 +34,8 @@ from dagster_delta import (
 from tests.orchestration.conftest import QUIET, library_error
 
 COMPONENTS = [
+    DeltaChangeFeedComponent,
+    DeltaSqlComponent,
     DeltaLakeComponent,
     DeltaMaintenanceComponent,
     DeltaSensorComponent,
@@ -114,7 +120,7 @@ def test_dg_finds_the_components_where_we_registered_them() -> None:
 def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
     schema = component.get_model_cls().model_json_schema()
     models = {"": schema, **schema["$defs"]}
-    theirs = ("DefsState", "AssetSpecUpdate", "Hourly", "Daily", "Weekly", "TimeWindow", "Static")
+    theirs = ("DefsState", "AssetSpec", "Hourly", "Daily", "Weekly", "TimeWindow", "Static")
     ours = {name: each for name, each in models.items() if not name.startswith(theirs)}
     assert all(
         each["additionalProperties"] is False for each in ours.values() if "properties" in each
@@ -135,6 +141,8 @@ def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
         (DeltaMaintenanceComponent, {"uri": "s3://l/x"}, {"tables": {"x": "s3://l/x"}}),
         (DeltaSensorComponent, {"uri": "s3://l/x"}, {"tables": "s3://l/x", "name": "here"}),
         (DeltaLakeComponent, {"root": "s3://l"}, {"root": "s3://l"}),
+        (DeltaSqlComponent, {"upstream": "raw/x"}, {"upstream": {"source": "raw/x"}}),
+        (DeltaChangeFeedComponent, {"upstream": "raw/x"}, {"mode": "append"}),
     ],
 )
 def test_what_is_scaffolded_loads(sandbox, component, params, expected) -> None:
@@ -471,6 +479,86 @@ def test_assets_are_translated_before_they_are_defined(
             result = job.execute_in_process(instance=instance, run_config=QUIET)
             observed = {each.asset_key.path[-1] for each in result.get_asset_observation_events()}
         assert observed == {"flights", "odd-name"}
+
+
+@dg.asset(
+    key_prefix=["raw"],
+    metadata={"table_properties": {"delta.enableChangeDataFeed": "true"}, "mode": "append"},
+)
+def numbers(context) -> pa.Table:
+    start = int(context.run.tags.get("start", "0"))
+    return pa.table({"id": [start, start + 1], "day": ["d", "e"]})
+
+
+def only_days_e(changes: pa.Table) -> pa.Table:
+    """Imported by its path."""
+    return changes.filter(pc.equal(changes["day"], "e"))
+
+
+UPSTREAM = {"upstream": "raw/x"}
+
+
+def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) -> None:
+    query = {
+        "asset": {"key": "reports/total", "group_name": "reports", "kinds": ["own"]},
+        "upstream": {"numbers": "raw/numbers"},
+        "in_table_pool": True,
+    }
+    path = declare(sandbox, DeltaSqlComponent, {**query, "sql_file": "total.sql"}, UPSTREAM)
+    (path / "total.sql").write_text("SELECT count(*) AS n, sum(id) AS total FROM {numbers}")
+    with sandbox.load_component_and_build_defs(path) as (_, total):
+        pass
+    feed = {"upstream": "raw/numbers", "keys": ["id"]}
+    parts = []
+    for key, further in (
+        ("copy", {}),
+        ("days_e", {"function": f"{__name__}.only_days_e"}),
+    ):
+        attributes = {**feed, **further, "asset": {"key": key}}
+        parts.append(declare(sandbox, DeltaChangeFeedComponent, attributes, UPSTREAM))
+    loaded = []
+    for each in parts:
+        with sandbox.load_component_and_build_defs(each) as (_, defs):
+            loaded.append(defs)
+    manager = DeltaIOManager(root_uri=str(root / "own"))
+    base = dg.Definitions(assets=[numbers], resources={"io_manager": manager})
+    defs = dg.Definitions.merge(base, total, *loaded)
+    reported = defs.resolve_assets_def(dg.AssetKey(["reports", "total"]))
+    (spec,) = reported.specs
+    assert (spec.group_name, spec.kinds) == ("reports", {"deltalake", "sql", "duckdb", "own"})
+    assert reported.op.pool == "delta/reports/total"
+    job = defs.resolve_implicit_global_asset_job_def()
+    for start in (0, 10):
+        result = job.execute_in_process(
+            instance=instance, run_config=QUIET, tags={"start": str(start)}
+        )
+        assert result.success
+    rows = {
+        name: DeltaTable(str(root / "own" / schema / name)).snapshot().scan().to_arrow()
+        for schema, name in (("reports", "total"), ("public", "copy"), ("public", "days_e"))
+    }
+    assert rows["total"].to_pylist() == [{"n": 4, "total": 22}]
+    assert sorted(rows["copy"]["id"].to_pylist()) == [0, 1, 10, 11]
+    assert sorted(rows["days_e"]["id"].to_pylist()) == [1, 11]
+
+
+@pytest.mark.parametrize(
+    ("component", "attributes", "said"),
+    [
+        (DeltaSqlComponent, {"upstream": {"a": "b"}}, "needs either sql or sql_file"),
+        (
+            DeltaChangeFeedComponent,
+            {"upstream": "b", "keys": ["id"], "function": "no.such"},
+            "no.such",
+        ),
+        (DeltaChangeFeedComponent, {"upstream": "b"}, "takes keys"),
+    ],
+)
+def test_computed_assets_without_sense_are_refused(sandbox, component, attributes, said) -> None:
+    path = declare(sandbox, component, {"asset": {"key": "a"}, **attributes}, UPSTREAM)
+    with pytest.raises(Exception) as caught, sandbox.load_component_and_build_defs(path):
+        pass
+    assert said in f"{caught.value}\n{library_error(caught.value)}"
 
 
 def test_freshness_follows_the_commits_that_a_sensor_reports(sandbox, root, instance) -> None:

@@ -8,9 +8,11 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 __all__ = [
+    "DeltaChangeFeedScaffolder",
     "DeltaLakeScaffolder",
     "DeltaMaintenanceScaffolder",
     "DeltaSensorScaffolder",
+    "DeltaSqlScaffolder",
     "DeltaTableScaffolder",
 ]
 
@@ -46,6 +48,44 @@ class LakeParams(BaseModel):
     """Parameters for the tables below a root."""
 
     root: str = Field(description="Location to look for tables at and below: s3://lake/raw")
+
+
+class UpstreamParams(BaseModel):
+    """Parameters for an asset computed from another one."""
+
+    upstream: str = Field(description="Key of the upstream asset: raw/flights")
+    key: str | None = Field(
+        default=None, description="Key of the asset, as a/b; by default the name of the folder."
+    )
+
+
+class DeltaSqlScaffolder(dg.Scaffolder[UpstreamParams]):
+    """Declares an asset by a query."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[UpstreamParams]:
+        """The class of the parameters."""
+        return UpstreamParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[UpstreamParams]) -> None:
+        """Write the declaration, with a query that copies the upstream asset."""
+        key, upstream = request.params.key or _folder(request), request.params.upstream
+        attributes = {"upstream": {"source": upstream}, "sql": "SELECT * FROM {source}"}
+        _write(request, {"asset": {"key": key}, **attributes})
+
+
+class DeltaChangeFeedScaffolder(dg.Scaffolder[UpstreamParams]):
+    """Declares an incremental asset."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[UpstreamParams]:
+        """The class of the parameters."""
+        return UpstreamParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[UpstreamParams]) -> None:
+        """Write the declaration of an asset that appends every change."""
+        key, upstream = request.params.key or _folder(request), request.params.upstream
+        _write(request, {"asset": {"key": key}, "upstream": upstream, "mode": "append"})
 
 
 class DeltaTableScaffolder(dg.Scaffolder[TableParams]):
