@@ -254,6 +254,11 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Commit to Google Cloud Storage and Azure by conditional put",
+        "tests/storage/test_tables_in_the_cloud.py::test_writers_that_race_lose_nothing",
+        None,
+    ),
+    Operation(
         "Change data feed: read by version or timestamp, with deletion vectors and column mapping",
         "tests/conformance/test_golden_tables.py::test_the_feed_of_a_table_is_the_expected_one",
         "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",

@@ -64,9 +64,11 @@ class FailingEndpoint:
 
 
 @contextmanager
-def failing_endpoint(behind: str) -> Iterator[FailingEndpoint]:
+def failing_endpoint(
+    behind: str, endpoint: FailingEndpoint | None = None
+) -> Iterator[FailingEndpoint]:
     """An endpoint in front of the one with the URL `behind`."""
-    endpoint = FailingEndpoint()
+    endpoint = endpoint or FailingEndpoint()
     places = {"endpoint": endpoint, "upstream": urlsplit(behind).netloc}
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), places))
     server.daemon_threads = True

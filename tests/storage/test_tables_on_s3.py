@@ -10,6 +10,7 @@ import pytest
 
 from dagster_delta.errors import ConditionalPutUnsupported
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.watch import read_new_commits, start_cursor
 from tests.storage.failing_endpoint import FailingEndpoint
 from tests.table_rows import stored_tuples
 
@@ -90,3 +91,17 @@ def test_a_clone_on_s3_refers_to_files_there_or_copies_them(
         == stored_tuples(table, "part", "id")
         == expected
     )
+
+
+def test_a_tick_of_an_idle_table_takes_one_request(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint
+) -> None:
+    table = DeltaTable.create(uri, ROWS.schema, storage_options=options)
+    table.append(ROWS)
+    cursor = start_cursor(table.store)
+    endpoint.seen = []
+    assert read_new_commits(table.store, cursor) == (cursor, ())
+    assert len(endpoint.seen) == 1
+    table.append(ROWS)
+    later, commits = read_new_commits(table.store, cursor)
+    assert (later.version, len(commits)) == (2, 1)

@@ -26,7 +26,7 @@ from tests.sample_tables import of_day
 from tests.table.logs import add_file, checkpoint, commit, metadata, new_table, remove_file
 
 
-def test_an_idle_table_takes_two_requests_however_long_its_log_is() -> None:
+def test_an_idle_table_takes_one_request_however_long_its_log_is() -> None:
     store = new_table()
     for version in range(1, 300):
         commit(store, version, add_file(f"f{version}"))
@@ -34,7 +34,7 @@ def test_an_idle_table_takes_two_requests_however_long_its_log_is() -> None:
     counted = FaultyStore(store)
     after, commits = read_new_commits(counted, cursor)
     assert (after, commits) == (cursor, ())
-    assert dict(counted.calls) == {"read": 1, "head": 1}
+    assert dict(counted.calls) == {"list_from": 1}
 
 
 def test_a_table_that_moves_costs_a_request_per_new_commit() -> None:
@@ -45,11 +45,11 @@ def test_a_table_that_moves_costs_a_request_per_new_commit() -> None:
     counted = FaultyStore(store)
     cursor, commits = read_new_commits(counted, cursor)
     assert [each.version for each in commits] == list(range(1, 11))
-    # Each commit, the one that is not there yet, and the times of the two cursors.
-    assert dict(counted.calls) == {"read": 11, "head": 2}
+    # What is new, each commit, the one that is not there yet, and the times of the two cursors.
+    assert dict(counted.calls) == {"list_from": 1, "read": 11, "head": 2}
     counted.calls.clear()
     read_new_commits(counted, cursor)
-    assert counted.calls.total() == 2
+    assert counted.calls.total() == 1
 
 
 def test_a_limit_leaves_the_rest_for_the_next_call() -> None:
@@ -311,10 +311,11 @@ def test_a_table_that_is_gone_is_an_error() -> None:
         read_new_commits(store, cursor)
 
 
-@pytest.mark.parametrize("operation", ["read", "head"])
+@pytest.mark.parametrize("operation", ["list_from", "read", "head"])
 def test_storage_out_of_reach_is_an_error(operation: str) -> None:
     store = new_table()
     cursor = start_cursor(store)
+    commit(store, 1, add_file("a"))
     faulty = FaultyStore(store, [Fault("refuse", operation)])  # type: ignore[arg-type]
     with pytest.raises(StorageFailure):
         read_new_commits(faulty, cursor)

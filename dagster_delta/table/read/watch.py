@@ -18,7 +18,7 @@ from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, Version
 from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY, commit_path
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
@@ -163,6 +163,8 @@ def read_new_commits(
         CorruptLog: a commit is damaged.
         StorageFailure: the store cannot be reached.
     """
+    if _is_idle(store, cursor):
+        return cursor, ()
     commits = _read_following(store, cursor.version + 1, limit)
     cursor = _check_history(store, cursor, has_successor=bool(commits))
     if not commits:
@@ -216,6 +218,33 @@ def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | N
         if summary.changes_data:
             return summary
     return None
+
+
+def _is_idle(store: ObjectStore, cursor: LogCursor) -> bool:
+    """Whether a single listing shows that the cursor's commit is still the latest one.
+
+    Where a request is a round trip, it takes the place of two.
+    """
+    if store.local_path("") is not None or cursor.version == NOTHING_SEEN:
+        return False
+    if cursor.commit_modified_ms is None or None in (
+        cursor.commit_digest,
+        cursor.partition_columns,
+    ):
+        return False
+    latest = commit_path(cursor.version)
+    is_there = False
+    for meta in store.list_from(LOG_DIRECTORY, latest.rpartition("/")[2]):
+        name = meta.path.rpartition("/")[2]
+        if not name[:1].isdigit():
+            break
+        if meta.path == latest:
+            # Some clouds list milliseconds, and give only seconds for a single object.
+            listed_ms = meta.modified_ms
+            is_there = cursor.commit_modified_ms in {listed_ms, listed_ms // 1000 * 1000}
+        elif meta.path > latest and name.endswith(".json"):
+            return False
+    return is_there
 
 
 def _read_following(store: ObjectStore, start: int, limit: int) -> list[tuple[int, bytes]]:
