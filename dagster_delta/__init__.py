@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         restore_op,
         vacuum_op,
     )
+    from dagster_delta.orchestration.maintenance.repair_ops import fsck_op, reorg_op
     from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
     from dagster_delta.orchestration.schema_changes.config import (
@@ -172,10 +173,12 @@ __all__ = [
     "delta_sql_asset",
     "delta_table_pool",
     "delta_table_sensor",
+    "fsck_op",
     "history_op",
     "observable_delta_asset",
     "optimize_op",
     "register_delta_log",
+    "reorg_op",
     "report_delta_commit",
     "restore_op",
     "ship_package",
@@ -253,12 +256,14 @@ _HOMES = {
     "delta_sql_asset": "orchestration.io.sql_assets",
     "delta_table_pool": "orchestration.maintenance.maintained_tables",
     "delta_table_sensor": "orchestration.sensors.sensors",
+    "fsck_op": "orchestration.maintenance.repair_ops",
     "history_op": "orchestration.maintenance.ops",
     "observable_delta_asset": "orchestration.sensors.observations",
     "optimize_op": "orchestration.maintenance.ops",
     "register_delta_log": "streaming.registration",
     "report_delta_commit": "orchestration.pipes",
     "ship_package": "engines.spark.session.shipping",
+    "reorg_op": "orchestration.maintenance.repair_ops",
     "restore_op": "orchestration.maintenance.ops",
     "sql_column_lineage": "orchestration.io.column_lineage",
     "vacuum_op": "orchestration.maintenance.ops",

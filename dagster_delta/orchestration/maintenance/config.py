@@ -58,6 +58,10 @@ class OptimizeConfig(KnownFieldsOnly, Config):
         default=[],
         description="Columns to Z-order the rows of each partition by. This rewrites every file.",
     )
+    sort_by: list[str] = Field(
+        default=[],
+        description="Columns to sort the rows of each partition by. This rewrites every file.",
+    )
     full: bool = Field(
         default=False,
         description="Also cluster files again that were clustered by other columns. Tables without "

@@ -46,6 +46,7 @@ __all__ = [
     "clone_op",
     "history_op",
     "maintain",
+    "open_table",
     "optimize_op",
     "restore_op",
     "vacuum_op",
@@ -112,7 +113,7 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
 @dg.op(ins=_START, out=_NOTHING)
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Show the latest commits of a table, each with the run that made it."""
-    snapshot = _open(config).snapshot()
+    snapshot = open_table(config).snapshot()
     context.add_output_metadata(history_metadata(snapshot, _HISTORY_LENGTH))
 
 
@@ -157,10 +158,16 @@ def _on(
     config: TableConfig,
     work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
 ) -> None:
-    maintain(context, _open(config), config.uri, work)
+    maintain(context, open_table(config), config.uri, work)
 
 
-def _open(config: TableConfig) -> "DeltaTable":
+def open_table(config: TableConfig) -> "DeltaTable":
+    """The table that an op is configured with.
+
+    Raises:
+        InvalidArgument: the config names none.
+        TableNotFound, InvalidTable, StorageFailure.
+    """
     from dagster_delta.table.delta_table import DeltaTable
 
     if not config.uri:

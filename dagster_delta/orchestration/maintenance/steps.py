@@ -86,6 +86,7 @@ def optimize_step(
             min_file_size=config.min_file_size,
             max_deleted_share=config.max_deleted_share,
             zorder_by=config.zorder_by,
+            sort_by=config.sort_by,
             # A job may have tables of both kinds.
             full=config.full and bool(table_clustering(table.refresh())),
             engine=config.engine,

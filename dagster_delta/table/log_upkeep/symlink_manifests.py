@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
@@ -80,11 +79,11 @@ def changed_manifests(
         actions = decode_commit(data, version=version)
         if actions.metadata is not None:
             return None
-        files: tuple[AddFile | RemoveFile, ...] = (*actions.adds, *actions.removes)
-        for file in files:
-            if file.partition_values is None:
+        values = [add.partition_values for add in actions.adds]
+        for found in (*values, *(remove.partition_values for remove in actions.removes)):
+            if found is None:
                 return None
-            changed.add(_manifest_path(configuration, file.partition_values))
+            changed.add(_manifest_path(configuration, found))
     return changed
 
 

@@ -1,0 +1,149 @@
+"""Ops that repair a table or purge its files, for user-defined jobs: `fsck_op` and `reorg_op`.
+
+They store no output; their results are in the run's log and metadata.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from dagster import MetadataValue
+from pydantic import Field
+
+from dagster_delta.engines.spark.session.active_session import active_spark_session
+from dagster_delta.orchestration.maintenance.config import MaintenanceEngine, TableConfig
+from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain, open_table
+from dagster_delta.orchestration.maintenance.steps import Log, StepReport, spell_bytes
+from dagster_delta.orchestration.spark.progress import watch_spark
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.schema.outdated_files import Purge
+
+__all__ = ["TableFsckConfig", "TableReorgConfig", "fsck_op", "reorg_op"]
+
+_MAX_NAMED_FILES = 20
+_START = {"start": dg.In(dg.Nothing)}
+_NOTHING = dg.Out(dg.Nothing)
+
+
+class TableFsckConfig(TableConfig):
+    """A table whose missing files are found, and removed from its log."""
+
+    dry_run: bool = Field(
+        default=True,
+        description="Only report the files that storage no longer has. Set to false to remove them "
+        "from the table: their rows are lost.",
+    )
+
+
+class TableReorgConfig(TableConfig):
+    """A table, and what is purged from its files."""
+
+    where: str | None = Field(
+        default=None,
+        description="Spark SQL predicate; only files that may contain matching rows are "
+        "considered.",
+    )
+    deletion_vectors: bool = Field(
+        default=True, description="Whether rows that are marked as deleted leave the files."
+    )
+    dropped_columns: bool = Field(
+        default=True, description="Whether columns that were dropped leave the files."
+    )
+    widened_types: bool = Field(
+        default=True,
+        description="Whether values of a type from before a widening get the new type.",
+    )
+    target_file_size: int | None = Field(
+        default=None,
+        description="Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB.",
+    )
+    engine: MaintenanceEngine = Field(
+        default="arrow",
+        description="arrow: in the process of the step; spark: on the executors of its session.",
+    )
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def fsck_op(context: dg.OpExecutionContext, config: TableFsckConfig) -> None:
+    """Find the files of a table that storage no longer has and, unless it is a dry run, remove them
+    from its log.
+    """
+    maintain(
+        context,
+        open_table(config),
+        config.uri,
+        lambda table, info: [_fsck_step(table, config, context.log, info)],
+    )
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def reorg_op(context: dg.OpExecutionContext, config: TableReorgConfig) -> None:
+    """Purge deleted rows, dropped columns and old types from the files of a table."""
+    maintain(
+        context,
+        open_table(config),
+        config.uri,
+        lambda table, info: [_reorg_step(table, config, context.log, info)],
+    )
+
+
+def _fsck_step(
+    table: "DeltaTable", config: TableFsckConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    result = table.fsck(dry_run=config.dry_run, commit_info=commit_info)
+    named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
+    summary = f"{result.files.num_rows} files are missing, {result.num_removed} were removed"
+    for file in named:
+        log.warning(f"fsck: the {file['missing']} of {file['path']} is missing")
+    return StepReport(
+        "FSCK (dry run)" if result.dry_run else "FSCK",
+        summary,
+        {
+            "delta/fsck_missing_files": result.files.num_rows,
+            "delta/fsck_removed_files": result.num_removed,
+            "delta/fsck_first_files": MetadataValue.json(named),
+        },
+    )
+
+
+def _purge(config: TableReorgConfig) -> list["Purge"]:
+    purge: list[Purge] = []
+    if config.deletion_vectors:
+        purge.append("deletion_vectors")
+    if config.dropped_columns:
+        purge.append("dropped_columns")
+    if config.widened_types:
+        purge.append("widened_types")
+    return purge
+
+
+def _reorg_step(
+    table: "DeltaTable", config: TableReorgConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    session = active_spark_session() if config.engine == "spark" else None
+    with watch_spark(session, log) as spark_work:
+        result = table.reorg(
+            config.where,
+            purge=_purge(config),
+            target_file_size=config.target_file_size,
+            engine=config.engine,
+            commit_info=commit_info,
+        )
+    metrics = result.metrics
+    summary = (
+        f"{metrics['numRemovedFiles']} files ({spell_bytes(metrics['numRemovedBytes'])}) became "
+        f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
+    )
+    return StepReport(
+        "REORG",
+        "nothing to purge" if result.skipped else summary,
+        {
+            "delta/reorg_files_removed": metrics["numRemovedFiles"],
+            "delta/reorg_files_added": metrics["numAddedFiles"],
+            **spark_work.metadata,
+        },
+    )
