@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
@@ -35,20 +37,26 @@ _OPERATORS: dict[str, tuple[Operator, Operator]] = {
 }
 
 
-def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
+def to_predicate(
+    expression: Typed,
+    *,
+    session_is_utc: bool,
+    compute: Callable[[Typed], Predicate | None] | None = None,
+) -> Predicate:
     """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
 
     Args:
         expression: the filter.
         session_is_utc: whether it is evaluated in UTC. If not, parts that depend on the time
             zone become `Unknown`.
+        compute: gives predicates for parts that bounds cannot decide, or None.
 
     Raises:
         Nothing.
     """
 
     def convert(node: Typed) -> Predicate:
-        return to_predicate(node, session_is_utc=session_is_utc)
+        return to_predicate(node, session_is_utc=session_is_utc, compute=compute)
 
     match expression:
         case Literal(bool() | None as value):
@@ -69,7 +77,7 @@ def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
             return negated if name == "<=>" else Not(negated)
     if not session_is_utc and depends_on_time_zone(expression):
         return Unknown("it depends on the time zone of the session")
-    return _leaf(expression) or Unknown()
+    return _leaf(expression) or (compute and compute(expression)) or Unknown()
 
 
 def depends_on_time_zone(expression: Typed) -> bool:

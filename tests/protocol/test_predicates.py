@@ -22,6 +22,7 @@ from dagster_delta.protocol.statistics.bounds import (
 from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
+    Computed,
     Constant,
     In,
     IsNull,
@@ -319,7 +320,7 @@ def _truth(predicate: Predicate, value: Any, unknown: bool | None) -> bool | Non
     match predicate:
         case Constant(constant):
             return constant
-        case Unknown():
+        case Unknown() | Computed():
             return unknown
         case IsNull():
             return value is None

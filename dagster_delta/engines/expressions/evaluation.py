@@ -12,12 +12,12 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.expressions.arrow_expressions import compile_value
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Literal
+from dagster_delta.sql.typed import Column, Literal, Typed, walk
 
 if TYPE_CHECKING:
     from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
 
-__all__ = ["evaluate", "evaluate_filter"]
+__all__ = ["evaluate", "evaluate_filter", "evaluate_tree"]
 
 
 def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
@@ -50,15 +50,32 @@ def evaluate(
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
+def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:
+    """The values of a part of an expression, for one batch: a pa.Array.
+
+    Args:
+        typed: the part, without `Refused` nodes.
+        batch: as for `evaluate`.
+
+    Raises:
+        InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
+        UnsupportedExpression: the SQL engine cannot compute it.
+    """
+    return _one_array(_Evaluator(typed).values(batch))
+
+
 class _Evaluator:
     """Computes one expression, made once. It has no reference to the expression itself."""
 
-    def __init__(self, expression: SqlExpression) -> None:
-        self._typed = expression.typed
-        self._references = expression.references
-        self._compiled = compile_value(expression.typed)
-        if self._compiled is None:
-            expression.check_embeddable()
+    def __init__(self, typed: Typed) -> None:
+        self._typed = typed
+        self._references = {node.path for node in walk(typed) if isinstance(node, Column)}
+        self._compiled = compile_value(typed)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether Arrow's kernels suffice."""
+        return self._compiled is not None
 
     def values(self, batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
         """As `evaluate`, or in one array."""
@@ -84,7 +101,10 @@ _EVALUATORS: WeakKeyDictionary[SqlExpression, _Evaluator] = WeakKeyDictionary()
 def _evaluator(expression: SqlExpression) -> _Evaluator:
     found = _EVALUATORS.get(expression)
     if found is None:
-        found = _EVALUATORS[expression] = _Evaluator(expression)
+        found = _Evaluator(expression.typed)
+        if not found.is_compiled:
+            expression.check_embeddable()
+        _EVALUATORS[expression] = found
     return found
 
 

@@ -9,7 +9,7 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -23,6 +23,7 @@ __all__ = [
     "And",
     "Bounds",
     "Comparison",
+    "Computed",
     "Constant",
     "In",
     "IsNull",
@@ -34,6 +35,7 @@ __all__ = [
     "Predicate",
     "StartsWith",
     "Unknown",
+    "computed_parts",
     "may_match",
     "outcomes_under",
     "possible_outcomes",
@@ -67,6 +69,20 @@ class Comparison(msgspec.Struct, frozen=True):
     requires."""
     data_type: DataType
     """Type of the comparison; the column is widened to it."""
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """A condition that an engine computes from partition values, one value per file."""
+
+    columns: frozenset[str]
+    """Logical names of the partition columns that it reads."""
+    values: Callable[[pa.Table], pa.BooleanArray | None]
+    """Returns a value per row of a `pa.Table` with these columns; None if it fails on one."""
+
+    @property
+    def comparison(self) -> Comparison:
+        """The same condition on a column that stands for its values."""
+        return Comparison(("", str(id(self))), "=", value=True, data_type=_BOOLEAN)
 
 
 class In(msgspec.Struct, frozen=True):
@@ -118,7 +134,7 @@ class Or(msgspec.Struct, frozen=True):
 
 
 Predicate: TypeAlias = (
-    Constant | Unknown | Comparison | In | StartsWith | IsNull | Not | IsTrue | And | Or
+    Constant | Unknown | Computed | Comparison | In | StartsWith | IsNull | Not | IsTrue | And | Or
 )
 
 
@@ -239,6 +255,18 @@ def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
     return frozenset(_columns(predicate))
 
 
+def computed_parts(predicate: Predicate) -> tuple[Computed, ...]:
+    """The parts that an engine computes from partition values. Raises nothing."""
+    match predicate:
+        case Computed():
+            return (predicate,)
+        case Not(child) | IsTrue(child):
+            return computed_parts(child)
+        case And(children) | Or(children):
+            return tuple(part for child in children for part in computed_parts(child))
+    return ()
+
+
 def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
     match predicate:
         case Comparison(column=column) | In(column=column):
@@ -250,10 +278,11 @@ def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
         case And(children) | Or(children):
             for each in children:
                 yield from _columns(each)
-        case Constant() | Unknown():
+        case Constant() | Unknown() | Computed():
             return
 
 
+_BOOLEAN = PrimitiveType("boolean")
 _STRING = PrimitiveType("string")
 
 
@@ -270,7 +299,7 @@ class _Evaluation:
         match predicate:
             case Constant(value):
                 return self._constant(value)
-            case Comparison():
+            case Comparison() | Computed():
                 return self._comparison(predicate)
             case In():
                 return self._membership(predicate)
@@ -316,7 +345,8 @@ class _Evaluation:
             )
         return result
 
-    def _comparison(self, node: Comparison) -> Outcomes:
+    def _comparison(self, part: Comparison | Computed) -> Outcomes:
+        node = part.comparison if isinstance(part, Computed) else part
         known = self._bounds.get(node.column)
         if known is None:
             return Outcomes(self._yes, self._yes, self._yes)

@@ -15,14 +15,16 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
-from dagster_delta.protocol.schema import DataType, StructType
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.bounds import (
     ColumnBounds,
     bounds_of_partition_values,
     bounds_of_statistics,
 )
 from dagster_delta.protocol.statistics.predicates import (
+    Computed,
     Predicate,
+    computed_parts,
     possible_outcomes,
     referenced_columns,
 )
@@ -31,6 +33,8 @@ from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 __all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
+
+_BOOLEAN = PrimitiveType("boolean")
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""
@@ -87,6 +91,11 @@ def skip_files(
         path: _partition_bounds(path[0], configuration, partition_values)
         for path in paths & partitioned
     }
+    for part in computed_parts(predicate):
+        if (values := _computed(part, configuration, partition_values)) is not None:
+            bounds[part.comparison.column] = bounds_of_partition_values(
+                values, PrimitiveType("boolean")
+            )
     outcomes = possible_outcomes(predicate, bounds, count)
     undecided = pc.and_(outcomes.true, pc.invert(outcomes.only_true))
     if not pc.any(undecided).as_py():
@@ -104,13 +113,29 @@ def skip_files(
 def _partition_bounds(
     name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
 ) -> ColumnBounds:
+    values = _partition_column(name, configuration, partition_values)
+    return bounds_of_partition_values(values, configuration.schema.field(name).data_type)
+
+
+def _partition_column(
+    name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
+) -> pa.Array:
+    """The values that all rows of each file have in a partition column."""
     field = configuration.schema.field(name)
     texts = _map_values(partition_values, configuration.physical_name(name))
     values = parse_partition_column(texts, field.data_type, column=name)
     length = char_length(padded_type(field))
-    if length is not None:
-        values = pc.utf8_rpad(values, width=length, padding=" ")
-    return bounds_of_partition_values(values, field.data_type)
+    return values if length is None else pc.utf8_rpad(values, width=length, padding=" ")
+
+
+def _computed(
+    part: Computed,
+    configuration: TableConfiguration,
+    partition_values: pa.ChunkedArray | pa.MapArray,
+) -> pa.BooleanArray | None:
+    names = sorted(part.columns)
+    columns = [_partition_column(name, configuration, partition_values) for name in names]
+    return part.values(pa.Table.from_arrays(columns, names=names))
 
 
 def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray:

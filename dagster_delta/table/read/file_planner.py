@@ -9,6 +9,7 @@ Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -131,7 +132,13 @@ class FilePlanner:
         """
         if where is None:
             return ()
-        return (self.with_generated(where.to_predicate(session_is_utc=self._session_is_utc)),)
+        compute = None
+        if columns := self.snapshot.configuration.partition_columns:
+            from dagster_delta.engines.expressions.partition_filters import computed_filter
+
+            compute = partial(computed_filter, columns)
+        predicate = where.to_predicate(session_is_utc=self._session_is_utc, compute=compute)
+        return (self.with_generated(predicate),)
 
     def with_generated(self, predicate: Predicate) -> Predicate:
         """The predicate, extended by the conditions that it implies for generated partition
