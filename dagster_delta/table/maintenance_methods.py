@@ -245,7 +245,7 @@ class MaintenanceMethods(TableHandle):
 
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
-            UnsupportedFeature: files of the table have deletion vectors.
+            UnsupportedFeature: the table has column mapping, or files have deletion vectors.
         """
         from dagster_delta.table.log_upkeep.symlink_manifests import generate_manifests
 

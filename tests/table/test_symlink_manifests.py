@@ -78,3 +78,9 @@ def test_readers_of_manifests_are_not_shown_deleted_rows(
         table.generate_symlink_manifests()
     table.reorg(purge=["deletion_vectors"])
     assert listed(table) == {".": live(table)}
+
+
+def test_tables_with_column_mapping_have_none(tmp_path: Path) -> None:
+    table = make(tmp_path, {"delta.columnMapping.mode": "name"})
+    with pytest.raises(UnsupportedFeature, match="column mapping"):
+        table.generate_symlink_manifests()

@@ -36,10 +36,18 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
         Paths of the manifests that were written, relative to the root.
 
     Raises:
-        UnsupportedFeature: files have deletion vectors, which readers of manifests do not know.
+        UnsupportedFeature: the table has column mapping, or files have deletion vectors, which
+            readers of manifests do not know.
         InvalidTable, StorageFailure.
     """
     store, configuration = snapshot.store, snapshot.configuration
+    if configuration.column_mapping_mode != "none":
+        raise UnsupportedFeature(
+            "the table has column mapping, and readers of symlink manifests would not find its "
+            "columns in the files: read the table by its log",
+            table=store.location.uri,
+            version=snapshot.version,
+        )
     files = snapshot.live_files(["path", "partition_values", "deletion_vector"])
     if files["deletion_vector"].null_count < files.num_rows:
         raise UnsupportedFeature(
@@ -88,14 +96,9 @@ def changed_manifests(
 
 
 def _manifest_path(configuration: TableConfiguration, values: _Values) -> str:
-    # Readers know the partition columns by their logical names.
-    named = {
-        name: values.get(physical)
-        for name, physical in zip(
-            configuration.partition_columns, configuration.physical_partition_columns, strict=True
-        )
-    }
-    directory = partition_directory(named)
+    directory = partition_directory(
+        {name: values.get(name) for name in configuration.partition_columns}
+    )
     return f"{_DIRECTORY}/{directory}/manifest" if directory else f"{_DIRECTORY}/manifest"
 
 
