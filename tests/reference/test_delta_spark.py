@@ -102,7 +102,7 @@ def test_stable_type_widening_by_delta_spark_is_read(
     assert pruned["a"].to_pylist() == [5000000000]
 
 
-@pytest.mark.parametrize("rows", [40, 200_000])
+@pytest.mark.parametrize("rows", family([40, 200_000], 40))
 def test_deletion_vectors_by_delta_spark_are_read(
     rows: int, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_tables_with_row_tracking_by_delta_spark_are_read(
     alike(read_by_delta_spark(delta_spark, uri), DeltaTable(uri).snapshot().scan().to_arrow())
 
 
-@pytest.mark.parametrize("policy", ["classic", "v2"])
+@pytest.mark.parametrize("policy", family(["classic", "v2"], "v2"))
 def test_checkpoints_by_delta_spark_are_read(
     policy: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -150,7 +150,7 @@ def test_checkpoints_by_delta_spark_are_read(
     assert snapshot.scan(where="p = 1").count() == 50
 
 
-@pytest.mark.parametrize("policy", ["classic", "v2"])
+@pytest.mark.parametrize("policy", family(["classic", "v2"], "classic"))
 def test_delta_spark_reads_a_split_checkpoint_and_follows_it(
     policy: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
