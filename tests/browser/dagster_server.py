@@ -22,7 +22,7 @@ _REPOSITORY = Path(__file__).parents[2]
 _WORKSPACE = f"""\
 load_from:
   - python_module:
-      module_name: tests.browser.lake_definitions
+      module_name: {{module}}
       working_directory: {_REPOSITORY}
       location_name: lake
 """
@@ -45,14 +45,19 @@ class DagsterServer:
     url: str
     lake: Path
     """Directory of the tables."""
+    home: Path
+    """DAGSTER_HOME."""
 
 
 @contextmanager
-def serve(directory: Path) -> Iterator[DagsterServer]:
+def serve(
+    directory: Path, module: str = "tests.browser.lake_definitions"
+) -> Iterator[DagsterServer]:
     """A server whose home is empty, until the block ends.
 
     Args:
         directory: an empty one, for its home, its log and the lake.
+        module: of the code location.
 
     Raises:
         RuntimeError: it does not come up; the message has the end of its log.
@@ -62,7 +67,7 @@ def serve(directory: Path) -> Iterator[DagsterServer]:
     lake.mkdir()
     (home / "dagster.yaml").write_text(_SETTINGS)
     workspace = directory / "workspace.yaml"
-    workspace.write_text(_WORKSPACE)
+    workspace.write_text(_WORKSPACE.format(module=module))
     port = _free_port()
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace)]
     with log.open("wb") as output:
@@ -82,7 +87,7 @@ def serve(directory: Path) -> Iterator[DagsterServer]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_for(f"{url}/server_info", process, log)
-        yield DagsterServer(url, lake)
+        yield DagsterServer(url, lake, home)
     finally:
         _stop(process)
 
