@@ -9,10 +9,11 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.converted_files import ConvertedFile, FooterReader
@@ -101,7 +102,7 @@ def convert_directory(store: ObjectStore, options: ConvertOptions, *, clock: Clo
     def define(columns: StructType) -> TableConfiguration:
         schema = StructType((*_without(columns, partitions), *partitions))
         configuration = define_table(
-            replace(definition, schema=schema),
+            msgspec.structs.replace(definition, schema=schema),
             table_id=str(uuid.uuid4()),
             created_time_ms=clock(),
             new_name=new_column_name,
