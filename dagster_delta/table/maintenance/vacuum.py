@@ -171,8 +171,10 @@ def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
     paths = removed.files["path"].to_pylist()
     inside = boolean_column([_is_relative(path) and is_ours(path) for path in paths])
     files = removed.files.filter(inside)
-    files = files.filter(pc.invert(needed.of(snapshot).mask(files["path"])))
-    return _Found(files, len(paths), snapshot, removed.last_version)
+    # A restore that was committed while the log was read may have made files live again.
+    latest = snapshot.update()
+    files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
+    return _Found(files, len(paths), latest, removed.last_version)
 
 
 def _is_relative(path: str) -> bool:
