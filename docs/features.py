@@ -506,7 +506,7 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
-        "Dagster sensors: new commits by any writer, two storage requests for an idle table",
+        "Dagster sensors: new commits by any writer, a listing for an idle table",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
     ),

@@ -45,18 +45,18 @@ MAINTENANCE = {
     "delta/clone_target, delta/clone_version, delta/cloned_version": "Location and version of the "
     "clone, and the version that was cloned.",
     "delta/copied_files, delta/copied_bytes": "What a deep clone copied.",
+    "delta/fsck_missing_files, delta/fsck_removed_files, delta/fsck_first_files": "Files that storage "
+    "does not have, how many of them were removed from the table, and the first names.",
+    "delta/reorg_files_added, delta/reorg_files_removed": "Data files of REORG.",
     "delta/schema_change, delta/dry_run": "The plan of a schema change, and whether it was only "
     "planned.",
 }
 
 SENSORS = {
     "delta/from_version, delta/to_version": "Run tags: the commits that a run is for.",
-    "delta/operations, delta/table_uri, delta/table_id, delta/log_cursor": "Run tags: the "
-    "operations of those commits, the table, its id, and the position of the sensor.",
-    "delta/change_files, delta/change_file_count": "Files of the change data feed of a commit.",
-    "delta/committed_at": "Time of a commit.",
+    "delta/operations, delta/table_uri, delta/table_id": "Run tags: the operations of those "
+    "commits, the table, and its id.",
     "delta/operation_metrics": "Metrics of a commit, by their names in the log.",
-    "delta/examples": "Examples of failing rows.",
     "delta/partition_column": "Tag of the columns that the table is partitioned by.",
 }
 

@@ -1,7 +1,8 @@
 """Watches a log from outside: the commits after a cursor, from any writer.
 
-A poll costs only the new commits. An idle table takes two requests for a log of any length: one for
-the commit after the cursor, one to check that the log is still the one of the cursor.
+A poll costs only the new commits. An idle table takes one listing from the cursor on, or on local
+disks, where a listing goes through the whole directory, two small reads: of the commit after the
+cursor, and of that of the cursor, to see that the log is still the same.
 
 Spec: Delta Log Entries; Metadata Cleanup.
 """
