@@ -507,8 +507,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Dagster sensors: new commits by any writer, a listing for an idle table",
-        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
-        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
+        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_a_listing_each",
+        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_a_listing_each",
     ),
     Operation(
         "Dagster components: tables, sensors and maintenance in a `defs.yaml`, scaffolded by `dg`",

@@ -45,8 +45,8 @@ MAINTENANCE = {
     "delta/clone_target, delta/clone_version, delta/cloned_version": "Location and version of the "
     "clone, and the version that was cloned.",
     "delta/copied_files, delta/copied_bytes": "What a deep clone copied.",
-    "delta/fsck_missing_files, delta/fsck_removed_files, delta/fsck_first_files": "Files that storage "
-    "does not have, how many of them were removed from the table, and the first names.",
+    "delta/fsck_missing_files, delta/fsck_removed_files, delta/fsck_first_files": "Files that "
+    "storage does not have, how many of them were removed from the table, and the first names.",
     "delta/reorg_files_added, delta/reorg_files_removed": "Data files of REORG.",
     "delta/schema_change, delta/dry_run": "The plan of a schema change, and whether it was only "
     "planned.",
