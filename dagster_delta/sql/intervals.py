@@ -6,7 +6,7 @@ import calendar
 import datetime as dt
 from collections.abc import Sequence
 
-__all__ = ["INTERVAL_UNITS", "interval_of", "shifted"]
+__all__ = ["INTERVAL_UNITS", "interval_of", "moves_local_days", "shifted"]
 
 _MICROS = {
     "hour": 3_600_000_000,
@@ -15,6 +15,7 @@ _MICROS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
+_MICROS_PER_DAY = 24 * _MICROS["hour"]
 _DAYS = {"day": 1, "week": 7}
 _MONTHS = {"month": 1, "year": 12}
 _SINGULAR = (*_MONTHS, *_DAYS, *_MICROS)
@@ -45,6 +46,13 @@ def interval_of(words: Sequence[str]) -> tuple[int, int, int] | None:
         micros += count * _MICROS.get(name, 0)
     # Spark keeps months and days separate: a month has no fixed number of days.
     return None if months and (days or micros) else (months, days, micros)
+
+
+def moves_local_days(months: int, days: int, micros: int) -> bool:
+    """Whether Spark adds the interval to a timestamp on the calendar of the session's time zone, as
+    it does with months and days, and with hours that make a day. Raises nothing.
+    """
+    return bool(months or days) or abs(micros) >= _MICROS_PER_DAY
 
 
 def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:

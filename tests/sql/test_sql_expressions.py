@@ -329,7 +329,9 @@ def test_filters_become_predicates(sql: str, expected: object) -> None:
 
 @pytest.mark.parametrize(
     "sql",
-    ["at > TIMESTAMP '2024-01-01'", "at > '2024-01-01 00:00:00'", "at > day", "to_date(at) = day", "at = DATE '2024-01-01'", "hour(at) = 1"],
+    ["at > TIMESTAMP '2024-01-01'", "at > '2024-01-01 00:00:00'", "at > day", "to_date(at) = day", "at = DATE '2024-01-01'", "hour(at) = 1",
+     "at + INTERVAL 1 MONTH > TIMESTAMP '2024-01-01 00:00:00Z'", "at - INTERVAL 2 DAYS > TIMESTAMP '2024-01-01 00:00:00Z'", "at + INTERVAL 24 HOURS > TIMESTAMP '2024-01-01 00:00:00Z'",
+     "at = TIMESTAMP '2024-03-31 02:00:00Z' - INTERVAL 1 MONTH", "at = TIMESTAMP '2024-03-31 02:00:00Z' + INTERVAL 1 DAY"],
 )  # fmt: skip
 def test_what_hangs_on_the_time_zone_prunes_nothing_outside_utc(sql: str) -> None:
     expression = parse_expression(sql, SCHEMA)
@@ -337,8 +339,9 @@ def test_what_hangs_on_the_time_zone_prunes_nothing_outside_utc(sql: str) -> Non
     assert isinstance(expression.to_predicate(session_is_utc=False), Unknown)
 
 
-def test_an_instant_with_an_offset_does_not_hang_on_the_time_zone() -> None:
-    expression = parse_expression("at > TIMESTAMP '2024-01-01 00:00:00+01:00'", SCHEMA)
+@pytest.mark.parametrize("shift", ["", " - INTERVAL 23 HOURS"])
+def test_an_instant_with_an_offset_does_not_hang_on_the_time_zone(shift: str) -> None:
+    expression = parse_expression(f"at > TIMESTAMP '2024-01-01 00:00:00+01:00'{shift}", SCHEMA)
     assert not expression.depends_on_time_zone
     assert isinstance(expression.to_predicate(session_is_utc=False), Comparison)
 

@@ -74,3 +74,30 @@ def test_spark_opens_the_same_files(table: DeltaTable, spark: SparkSession) -> N
         frame = table.snapshot().scan(where=where).to_spark(spark)
         assert {row.id for row in frame.collect()} == ids
         assert len(frame.inputFiles()) <= num_files
+
+
+@pytest.mark.spark
+def test_spark_adds_months_in_the_time_zone_of_its_session(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    # In New York the first is the evening of 29 February, a month before the evening of 29 March.
+    moments = [
+        dt.datetime(2024, 3, 1, 2, tzinfo=dt.UTC),
+        dt.datetime(2024, 2, 29, 2, tzinfo=dt.UTC),
+    ]
+    data = pa.table({"id": [0, 1], "at": pa.array(moments, pa.timestamp("us", "UTC"))})
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(data.append_column("part", data["at"]), partition_by=["part"])
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for column in ("part", "at"):
+            for where in (
+                f"{column} = TIMESTAMP '2024-03-30 01:00:00Z' - INTERVAL 1 MONTH",
+                f"{column} + INTERVAL 1 MONTH = TIMESTAMP '2024-03-30 01:00:00Z'",
+            ):
+                expected = table.snapshot().scan().to_spark(spark).where(where).collect()
+                found = table.snapshot().scan(where=where).to_spark(spark).collect()
+                assert [row.id for row in found] == [row.id for row in expected] == [0]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import Resolve, check_count, fixed, literal_of
-from dagster_delta.sql.intervals import shifted
+from dagster_delta.sql.intervals import moves_local_days, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     DATE,
@@ -147,7 +147,7 @@ def _resolve_of_unix_time(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """A date or timestamp shifted by an interval: months, then days, then microseconds."""
     source = types_of(arguments[:1])[0]
-    months, days, micros = (literal_of(name, each, int) for each in arguments[1:])
+    months, days, micros = (int(str(literal_of(name, each, int))) for each in arguments[1:])
     if source not in (DATE, *_TIMES):
         raise Refusal(f"{sql_type_name(source)} and an interval")
     if source == DATE and micros:
@@ -155,9 +155,11 @@ def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
     moment = arguments[0]
     if isinstance(moment, Literal) and isinstance(moment.value, dt.date):
         # A constant can be compared with the bounds of files.
-        found = shifted(moment.value, int(str(months)), int(str(days)), int(str(micros)))
+        found = shifted(moment.value, months, days, micros)
         if found is not None:
-            return replace(moment, value=found)
+            is_zoned = source == TIMESTAMP and moves_local_days(months, days, micros)
+            is_zoned = is_zoned or moment.depends_on_time_zone
+            return replace(moment, value=found, depends_on_time_zone=is_zoned)
     return Call(name, arguments, source)
 
 
