@@ -133,7 +133,13 @@ class AzureSettings:
                 f"The Azure options make no sense ({type(error).__name__}); name the storage "
                 "account in the URI or as account_name, and check the key and the endpoint"
             ) from None
-        return CloudClient(store, is_trusted=endpoint is None, has_suffix_ranges=False)
+        return CloudClient(
+            store,
+            is_trusted=endpoint is None,
+            has_suffix_ranges=False,
+            # Not in accounts with a hierarchical namespace.
+            lists_in_order=False,
+        )
 
     def _identity(self) -> dict[str, Any]:
         """The identity, with its kind: otherwise one of the environment could take precedence."""

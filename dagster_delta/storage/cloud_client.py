@@ -59,6 +59,8 @@ class CloudClient:
     """Whether it is the cloud itself, whose conditional puts are documented."""
     has_suffix_ranges: bool = True
     """Whether the last bytes of an object can be requested without knowing its size."""
+    lists_in_order: bool = True
+    """Whether listings are in the order of whole keys."""
     confirm_listing: Callable[[str, str], bool] | None = None
     """Whether the storage has no object with a prefix after a key; None if no such check exists.
     Raises BrokenAnswer if something else than the storage answers."""

@@ -3,6 +3,10 @@
 The client lists everything below a prefix, from an offset; it has no listing of one directory that
 starts at an offset. So names in sub-directories are skipped, and if there are many, the listing
 starts again after their directory.
+
+Clouds list in the order of whole keys, but Azure accounts with a hierarchical namespace, and some
+providers with the API of S3, list the content of a directory right after its name: `a/x` before
+`a-b`. There, a listing that broke off starts again at its beginning.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ __all__ = ["CloudListing"]
 _ATTEMPTS = 3
 _PAGE = 1000
 """Entries of a page: clouds return at most this many, or a multiple of it."""
-_AFTER_SLASH = "0"
-"""The character after the slash."""
+_LAST_CHARACTER = "\U0010ffff"
+"""Comes after all others."""
 
 
 class CloudListing:
@@ -41,8 +45,12 @@ class CloudListing:
         self._prefix, self._folder = prefix, folder
         self._base = prefix + folder
         self._pages: Any = None
+        self._after = ""
+        """The key after which a listing starts that is started now."""
         self._last = ""
-        """The key after which the next page starts."""
+        """The last key that was listed."""
+        self._seen: set[str] | None = None if client.lists_in_order else set()
+        """The keys that were listed, where their order does not show it."""
         self._count = 0
 
     def direct(self, start: str) -> Iterator[ObjectMeta]:
@@ -61,11 +69,11 @@ class CloudListing:
             skipped += 1
             if skipped >= _PAGE:
                 skipped = 0
-                self._restart(f"{self._base}{directory}{_AFTER_SLASH}")
+                self._restart(f"{self._base}{directory}/{_LAST_CHARACTER}")
 
     def objects(self, offset: str) -> Iterator[ObjectMeta]:
         """The objects at any depth whose path below the directory comes after `offset`."""
-        self._last = self._base + offset
+        self._after = self._last = self._base + offset
         for _ in range(_ATTEMPTS):
             yield from self._to_the_end()
             if self._is_complete():
@@ -79,15 +87,24 @@ class CloudListing:
             self._count += len(page)
             for found in page:
                 key = found["path"]
-                if key <= self._last:
-                    # Some services ignore the offset.
+                if not self._is_new(key):
                     continue
-                self._last = key
                 meta = _meta(key[len(self._prefix) :], found)
                 if meta.size_bytes or self._is_object(meta):
                     yield meta
                 if self._pages is None:
                     break
+
+    def _is_new(self, key: str) -> bool:
+        # Some services ignore the offset.
+        if key <= self._after or (self._seen is not None and key in self._seen):
+            return False
+        self._last = key
+        if self._seen is None:
+            self._after = key
+        else:
+            self._seen.add(key)
+        return True
 
     def _is_complete(self) -> bool:
         """Whether the storage says so. A proxy's page is an empty page for the client, so a listing
@@ -100,7 +117,7 @@ class CloudListing:
         return self._requests.ask(self._folder, partial(confirm, self._base, self._last + "/"))
 
     def _restart(self, after: str) -> None:
-        self._pages, self._last = None, after
+        self._pages, self._after, self._last = None, after, after
 
     def _next_page(self) -> list[Any]:
         import obstore
@@ -109,7 +126,7 @@ class CloudListing:
             self._pages = obstore.list(
                 self._client.store,
                 self._base.rstrip("/") or None,
-                offset=self._last or None,
+                offset=self._after or None,
                 chunk_size=_PAGE,
             )
         try:

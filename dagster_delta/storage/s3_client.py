@@ -77,7 +77,8 @@ def connect_s3(settings: S3Settings, bucket: Bucket) -> CloudClient:
             "endpoint"
         ) from None
     check = _ListingCheck(settings, bucket.name, region, endpoint)
-    return CloudClient(store, is_trusted=_is_aws(endpoint), confirm_listing=check)
+    is_aws = _is_aws(endpoint)
+    return CloudClient(store, is_trusted=is_aws, lists_in_order=is_aws, confirm_listing=check)
 
 
 def _session(settings: S3Settings) -> Any:  # noqa: ANN401
