@@ -52,7 +52,7 @@ from dagster_delta.storage.cloud_options import (
     parse_text,
 )
 
-__all__ = ["AzureSettings", "parse_azure_options"]
+__all__ = ["AzureSettings", "parse_azure_options", "service_of"]
 
 _SAME_NAMES = (
     *("account_name", "account_key", "sas_token", "connection_string", "client_id"),
@@ -237,6 +237,11 @@ def _account_of(host: str | None) -> dict[str, str | bool]:
     elif domain and domain not in {"dfs.core.windows.net", "blob.core.windows.net"}:
         found["endpoint"] = f"https://{account}.blob.{domain.partition('.')[2]}"
     return found
+
+
+def service_of(host: str | None) -> str:
+    """The domain of the Azure cloud that has an account, by the host of a URI or None."""
+    return (host or "").lower().partition(".")[2].partition(".")[2] or "core.windows.net"
 
 
 def _vended(provider: CredentialProvider) -> Mapping[str, object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -53,8 +53,9 @@ class Bucket:
 class CloudClient:
     """How to reach one bucket."""
 
-    store: Any
-    """The `obstore` store of the whole bucket."""
+    store: Any = field(repr=False)
+    """The `obstore` store of the whole bucket. Its `repr` panics where the environment names the
+    account."""
     is_trusted: bool
     """Whether it is the cloud itself, whose conditional puts are documented."""
     has_suffix_ranges: bool = True

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
-from dagster_delta.storage.azure_options import AzureSettings, parse_azure_options
+from dagster_delta.storage.azure_options import AzureSettings, parse_azure_options, service_of
 from dagster_delta.storage.cloud_client import (
     Bucket,
     CloudClient,
@@ -63,6 +64,9 @@ _CLOUDS: Mapping[str | None, tuple[Callable[..., Any], Callable[..., CloudClient
     "gcs": (parse_gcs_options, GcsSettings.connect),
     "azure": (parse_azure_options, AzureSettings.connect),
 }
+# Characters that would end the name of the host in a URL, or are none of a name.
+_NO_NAME = re.compile(r"[?#\\\x00-\x1f]")
+_NO_HOST = re.compile(r"[^A-Za-z0-9._:-]")
 _CONFLICT_ATTEMPTS = 8
 _CONCURRENT_DELETES = 8
 _PART_BYTES = 10 * 1024 * 1024
@@ -221,6 +225,7 @@ class CloudStore:
         """
         # Before anything is written: the key is asked for again when the object is uploaded.
         self._key(path)
+        check_not_forked()
         output = CloudOutput(path, self._requests, put=self.put, open_writer=self._open_writer)
         return pa.PythonFile(output, mode="w")
 
@@ -280,6 +285,14 @@ class CloudStore:
         if cloud_of(scheme) != self._cloud:
             raise foreign_scheme(path, scheme, table=self._root)
         bucket, key = _split(path)
+        if service_of(bucket.account) != service_of(self._bucket.account):
+            # Each request carries the credentials of the table.
+            raise StorageFailure(
+                "The file lies with another service than its table, which would be sent the "
+                "credentials of the table; open a table whose files are all in one Azure cloud",
+                table=self._root,
+                file=path,
+            )
         if bucket.name == self._bucket.name and bucket.account is None:
             bucket = self._bucket
         return self._connect(bucket), key
@@ -401,6 +414,11 @@ def _split(location: str) -> tuple[Bucket, str]:
         raise InvalidArgument(
             "A URI in the cloud names a bucket or container: s3://bucket/path, gs://bucket/path, "
             "abfss://container@account.dfs.core.windows.net/path",
+            file=location,
+        )
+    if _NO_NAME.search(name) or _NO_HOST.search(account):
+        raise InvalidArgument(
+            "The name of a bucket, a container or an account has a character that no such name has",
             file=location,
         )
     return Bucket(name, account or None), key.strip("/")
