@@ -39,6 +39,7 @@ from dagster_delta.storage.cloud_client import (
     CloudClient,
     Provider,
     client_options,
+    environment,
     import_client,
     retry_options,
 )
@@ -113,7 +114,7 @@ class AzureSettings:
             StorageFailure: the client is not installed.
         """
         stores = import_client("azure")
-        endpoint = self.endpoint
+        endpoint = self.endpoint or environment("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
         arguments = {**self._identity(), **_account_of(bucket.account)}
         if self.account_name is not None:
             arguments.setdefault("account_name", self.account_name)

@@ -25,6 +25,7 @@ __all__ = [
     "check_not_forked",
     "client_options",
     "connect",
+    "environment",
     "import_client",
     "retry_options",
 ]
@@ -149,6 +150,11 @@ def import_client(extra: str) -> Any:  # noqa: ANN401
             f"Tables in the cloud need its client: pip install 'dagster-delta-protocol[{extra}]'"
         ) from error
     return obstore.store
+
+
+def environment(*variables: str) -> str | None:
+    """The value of the first of some environment variables that is set and not empty."""
+    return next((value for name in variables if (value := os.environ.get(name))), None)
 
 
 def client_options(endpoint: str | None, ca_bundle: str | None = None) -> dict[str, object]:

@@ -35,6 +35,7 @@ from dagster_delta.storage.cloud_client import (
     CloudClient,
     Provider,
     client_options,
+    environment,
     import_client,
     retry_options,
 )
@@ -93,12 +94,13 @@ class GcsSettings:
         """
         stores = import_client("gcs")
         arguments = self._identity()
-        if self.endpoint is not None:
-            arguments["base_url"] = self.endpoint
+        endpoint = self.endpoint or environment("GOOGLE_BASE_URL")
+        if endpoint is not None:
+            arguments["base_url"] = endpoint
         try:
             store = stores.GCSStore(
                 bucket.name,
-                client_options=client_options(self.endpoint),
+                client_options=client_options(endpoint),
                 retry_config=retry_options(),
                 **arguments,
             )
@@ -107,7 +109,7 @@ class GcsSettings:
                 "The options of Google Cloud Storage make no sense "
                 f"({type(error).__name__}); check the credentials file and the endpoint"
             ) from None
-        return CloudClient(store, is_trusted=self.endpoint is None)
+        return CloudClient(store, is_trusted=endpoint is None)
 
     def _identity(self) -> dict[str, Any]:
         if self.anonymous:

@@ -25,6 +25,7 @@ from dagster_delta.storage.cloud_client import (
     CloudClient,
     Provider,
     client_options,
+    environment,
     import_client,
     retry_options,
 )
@@ -52,8 +53,9 @@ def connect_s3(settings: S3Settings, bucket: Bucket) -> CloudClient:
     )
     session = None if is_complete and settings.profile is None else _session(settings)
     region = _region(settings, session)
-    endpoint = _endpoint(settings, region)
-    arguments: dict[str, Any] = {"region": region}
+    endpoint = _endpoint(settings, region, session)
+    # The client reads variables of its own, and refuses all commits if one of them says so.
+    arguments: dict[str, Any] = {"region": region, "conditional_put": "etag"}
     if endpoint is None:
         # A name with a dot in it fits no certificate.
         arguments["virtual_hosted_style_request"] = "." not in bucket.name
@@ -111,14 +113,25 @@ def _region(settings: S3Settings, session: Any) -> str:  # noqa: ANN401
     return configured or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
-def _endpoint(settings: S3Settings, region: str) -> str | None:
+def _endpoint(settings: S3Settings, region: str, session: Any) -> str | None:  # noqa: ANN401
     """The URL of another provider than AWS, or of its partition in China; None for AWS."""
-    for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        if settings.endpoint is None and os.environ.get(variable):
-            return os.environ[variable]
-    if settings.endpoint is None and region.startswith("cn-"):
+    found = (
+        settings.endpoint
+        or environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        or _configured_endpoint(session)
+    )
+    if found is None and region.startswith("cn-"):
         return f"https://s3.{region}.amazonaws.com.cn"
-    return settings.endpoint
+    return found
+
+
+def _configured_endpoint(session: Any) -> str | None:  # noqa: ANN401
+    """The endpoint that the AWS configuration files name."""
+    if session is None:
+        return None
+    profile = session.get_scoped_config()
+    services = session.full_config.get("services", {}).get(profile.get("services"), {})
+    return services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
 
 
 def _bucket_endpoint(endpoint: str, settings: S3Settings, bucket: Bucket) -> str:

@@ -1,0 +1,77 @@
+"""Endpoints and settings that the environment and the AWS configuration files name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dagster_delta.storage import open_store
+from dagster_delta.storage.cloud_client import connect
+from dagster_delta.storage.cloud_store import CloudStore
+
+KEYS = {"key": "k", "secret": "s", "region": "us-east-1"}
+AZURE = {"account_name": "someone", "account_key": "a2V5"}
+
+
+@pytest.fixture(autouse=True)
+def _no_cached_clients() -> None:
+    connect.cache_clear()
+
+
+def _store(uri: str, options: dict[str, str]) -> CloudStore:
+    store = open_store(uri, options)
+    assert isinstance(store, CloudStore)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("variable", "uri", "options"),
+    [
+        ("AWS_ENDPOINT", "s3://b/t", KEYS),
+        ("GOOGLE_BASE_URL", "gs://b/t", {"bearer_token": "t"}),
+        ("AZURE_STORAGE_ENDPOINT", "az://c/t", AZURE),
+        ("AZURE_ENDPOINT", "az://c/t", AZURE),
+    ],
+)
+def test_a_provider_that_the_environment_names_is_probed(
+    monkeypatch: pytest.MonkeyPatch, variable: str, uri: str, options: dict[str, str]
+) -> None:
+    assert _store(uri, options)._client.is_trusted
+    connect.cache_clear()
+    monkeypatch.setenv(variable, "https://storage.example")
+    assert not _store(uri, options)._client.is_trusted
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "endpoint_url = {url}\n",
+        "services = minio\n[services minio]\ns3 =\n  endpoint_url = {url}\n",
+    ],
+)
+def test_the_endpoint_of_a_profile_is_used(
+    s3_bucket: str,
+    s3_options: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile lake]\n" + lines.format(url=s3_options["AWS_ENDPOINT_URL"]))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    keys = {name: s3_options[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    store = _store(f"s3://{s3_bucket}/t", {**keys, "profile": "lake"})
+    store.put_if_absent("_delta_log/0.json", b"x")
+    assert store.read("_delta_log/0.json") == b"x"
+    assert not store._client.is_trusted
+
+
+def test_a_variable_for_other_clients_does_not_switch_commits_off(
+    s3_bucket: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    store = _store(f"s3://{s3_bucket}/t", s3_options)
+    store.put_if_absent("_delta_log/0.json", b"x")
+    with pytest.raises(FileExistsError):
+        store.put_if_absent("_delta_log/0.json", b"y")
