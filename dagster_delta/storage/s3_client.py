@@ -131,7 +131,8 @@ def _configured_endpoint(session: Any) -> str | None:  # noqa: ANN401
         return None
     profile = session.get_scoped_config()
     services = session.full_config.get("services", {}).get(profile.get("services"), {})
-    return services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    found: str | None = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    return found
 
 
 def _bucket_endpoint(endpoint: str, settings: S3Settings, bucket: Bucket) -> str:
