@@ -100,7 +100,28 @@ def credential_provider(value: object, option: str) -> CredentialProvider:
             f"The storage option {option!r} is a callable without arguments, or the name of one as "
             "'module:function' that can be imported here"
         )
+    try:
+        hash(found)
+    except TypeError:
+        # Settings are compared to find a client that exists already.
+        return _ByIdentity(found)
     return found
+
+
+class _ByIdentity:
+    """A provider that is equal only to itself."""
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self._provider is other._provider
+
+    def __hash__(self) -> int:
+        return id(self._provider)
+
+    def __call__(self) -> Mapping[str, object]:
+        return self._provider()
 
 
 def expiry_of(answer: Mapping[str, object]) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -114,3 +115,25 @@ def test_settings_do_not_show_secrets() -> None:
     assert "eu-west-1" in shown
     for secret in ("AK", "SK", "ST", "example.com"):
         assert secret not in shown
+
+
+@dataclass
+class _Vendor:
+    """As most data classes, it cannot be hashed."""
+
+    key: str
+
+    def __call__(self) -> dict[str, object]:
+        return {"access_key_id": self.key, "secret_access_key": "s"}
+
+
+def test_a_provider_may_be_any_callable() -> None:
+    vendor = _Vendor("k")
+    first, again, other = (
+        parse_s3_options({"credential_provider": each}) for each in (vendor, vendor, _Vendor("k"))
+    )
+    assert hash(first) == hash(again)
+    assert first == again
+    assert first != other
+    assert first.credential_provider is not None
+    assert first.credential_provider() == {"access_key_id": "k", "secret_access_key": "s"}

@@ -192,6 +192,13 @@ def test_a_body_that_breaks_off_is_read_again(store: CloudStore, endpoint: Faili
     assert len(asked) == 2
 
 
+def test_an_empty_object_opens(store: CloudStore) -> None:
+    store.put("empty", b"")
+    with store.open_input("empty") as file:
+        assert file.size() == 0
+        assert file.read() == b""
+
+
 def test_a_listing_asks_once_for_what_it_holds(
     store: CloudStore, endpoint: FailingEndpoint
 ) -> None:
