@@ -28,6 +28,11 @@ _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*(\w{1,80})\s*</Code>")
 _REPEATED = re.compile(r"after [1-9]\d* retries")
 _NO_CREDENTIALS = re.compile(r"no credentials: ([^\n]*)")
+_PANICS = "pyo3_runtime"
+_PANICKED = (
+    "the client cannot send such a request, so the endpoint or the credentials have a character, "
+    "as a line break, that none may have"
+)
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
 
 _Answer = TypeVar("_Answer")
@@ -118,6 +123,11 @@ class CloudRequests:
                 table=self._root,
                 file=path,
             ) from None
+        except BaseException as error:
+            if type(error).__module__ != _PANICS:
+                raise
+            # It is no Exception, and would end the process.
+            raise self.failure(_PANICKED, path) from None
 
     def missing(self, path: str) -> FileNotFoundError:
         """The error for an object that does not exist."""
@@ -161,4 +171,6 @@ def _reason(error: Exception) -> str:
         return "an object here has a name with an empty part or a control character"
     if "Etag" in text or "invalid list response" in text or "invalid multipart" in text:
         return BrokenAnswer.FOREIGN
+    if "redirect" in text:
+        return "it sent the request elsewhere, so the bucket is in another region"
     return f"no answer ({type(error).__name__})"

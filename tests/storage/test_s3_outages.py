@@ -283,6 +283,29 @@ def test_credentials_that_cannot_be_renewed_are_a_storage_failure(
     assert len(asked) > 5
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("setting", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"])
+def test_a_line_break_in_a_credential_does_not_end_the_process(
+    s3_bucket: str, s3_options: dict[str, str], setting: str
+) -> None:
+    options = {**s3_options, setting: "a-secret\n"}
+    with pytest.raises(StorageFailure, match="line break") as failure:
+        open_store(f"s3://{s3_bucket}/table", options).put_if_absent("x", b"")
+    assert "a-secret" not in str(failure.value)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_bucket_of_another_region_is_named(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint
+) -> None:
+    store = open_store(uri, options)
+    with (
+        endpoint.failing("GET", "", "301 PermanentRedirect"),
+        pytest.raises(StorageFailure, match="another region"),
+    ):
+        store.read("x")
+
+
 @pytest.mark.parametrize("way", ["403 ExpiredToken", "400 ExpiredToken"])
 def test_credentials_that_expired_are_named(
     uri: str, options: dict[str, str], endpoint: FailingEndpoint, way: Way
