@@ -107,3 +107,12 @@ def test_values_are_shown_exactly_or_as_short_texts() -> None:
 def test_wide_rows_are_cut() -> None:
     table = row_table([{f"c{number}": number for number in range(200)}], ())
     assert len(table.schema.columns) == len(table.records[0].data) == MAX_COLUMNS
+
+
+@pytest.mark.parametrize(
+    "day", [pa.array([4_000_000], pa.date32()), pa.array([[4_000_000]], pa.list_(pa.date32()))]
+)
+def test_a_date_after_the_year_9999_does_not_fail_the_run(lake, events, day) -> None:
+    rows = pa.table({"id": [1], "day": day})
+    result = lake.materialize(events(rows, metadata={"sample_rows": 1}))
+    assert sample_of(lake, result) == [{"id": 1, "day": "(outside the years 1 to 9999)"}]
