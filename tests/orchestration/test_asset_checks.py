@@ -341,3 +341,19 @@ def test_an_outage_while_a_unique_check_reads_is_a_storage_failure() -> None:
     snapshot = Snapshot.load(FaultyStore(store, [Fault("refuse", "open_input")]))
     with pytest.raises(StorageFailure):
         check_unique(snapshot, ["id"])
+
+
+@pytest.mark.parametrize("values", [["a", "a", "b"], [100, 100, 300]])
+def test_keys_in_a_column_called_rows_are_counted(lake, values) -> None:
+    table = DeltaTable(str(lake.root / "public" / "events"), must_exist=False)
+    table.append(pa.table({"Rows": values}))
+    found = Checked(lake, table).evaluate(unique="Rows", constraints=False)["delta_unique"]
+    assert "1 keys (Rows) occur in more than one row, 2 rows in all" in found.description
+    assert rows_shown(found) == [{"Rows": values[0], "rows_": 2}]
+
+
+def test_repeated_keys_after_the_year_9999_are_found(lake) -> None:
+    table = DeltaTable(str(lake.root / "public" / "events"), must_exist=False)
+    table.append(pa.table({"day": pa.array([4_000_000, 4_000_000], pa.date32())}))
+    found = Checked(lake, table).evaluate(unique="day", constraints=False)["delta_unique"]
+    assert rows_shown(found) == [{"day": "(outside the years 1 to 9999)", "rows": 2}]

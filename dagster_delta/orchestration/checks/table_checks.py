@@ -180,15 +180,18 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
         ):
             connection.register("given", _noting(scan.to_batches(), failures))
             names = ", ".join(_quoted(each) for each in scan.columns)
+            count = "rows"
+            while count in {each.casefold() for each in scan.columns}:
+                count += "_"
             connection.execute(
-                f'CREATE TABLE repeated AS SELECT {names}, count(*) AS "rows" FROM given '
+                f"CREATE TABLE repeated AS SELECT {names}, count(*) AS {count} FROM given "
                 "GROUP BY ALL HAVING count(*) > 1"
             )
-            totals = connection.execute('SELECT count(*), sum("rows") FROM repeated').fetchall()
+            totals = connection.execute(f"SELECT count(*), sum({count}) FROM repeated").fetchall()
             found: Any = connection.sql(
                 f"SELECT * FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
             )
-            examples = found.to_arrow_table().to_pylist()
+            examples = first_rows(found.to_arrow_table().to_batches(), _MAX_EXAMPLES)
     ((keys, repeated),) = totals
     spelled = ", ".join(scan.columns)
     return Finding(
