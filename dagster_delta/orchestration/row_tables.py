@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
 
-__all__ = ["MAX_COLUMNS", "Row", "check_masked_columns", "first_rows", "row_table"]
+__all__ = [
+    "MAX_COLUMNS",
+    "Row",
+    "check_masked_columns",
+    "first_rows",
+    "hidden_examples",
+    "row_table",
+]
 
 Row: TypeAlias = Mapping[str, Any]
 """Values by column."""
@@ -40,6 +48,32 @@ def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
             f"no rows are shown; its columns are {', '.join(schema.names)}",
             column=unknown[0],
         )
+
+
+@contextmanager
+def hidden_examples(masked: Collection[str]) -> Iterator[None]:
+    """Raises errors without their examples of rows if columns are masked: they are text, in which
+    single columns cannot be masked.
+
+    Args:
+        masked: masked columns; if there are none, errors are not changed.
+    """
+    try:
+        yield
+    except Exception as error:
+        if masked:
+            _hide_examples(error)
+        raise
+
+
+def _hide_examples(error: BaseException) -> None:
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, DeltaError) and found.examples:
+            found.examples = ("(not shown, as the asset has masked_columns)",)
+        found = found.__cause__ or found.__context__
 
 
 def first_rows(batches: Iterable[Any], count: int) -> list[Row]:

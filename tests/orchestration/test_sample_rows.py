@@ -116,3 +116,29 @@ def test_a_date_after_the_year_9999_does_not_fail_the_run(lake, events, day) -> 
     rows = pa.table({"id": [1], "day": day})
     result = lake.materialize(events(rows, metadata={"sample_rows": 1}))
     assert sample_of(lake, result) == [{"id": 1, "day": "(outside the years 1 to 9999)"}]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"table_properties": {"delta.constraints.short": "email = 'b'"}},
+        {"partition_expr": "email"},
+        {
+            "mode": "merge",
+            "merge_config": {"merge_type": "upsert", "predicate": "s.email = t.email"},
+        },
+    ],
+)
+def test_an_error_of_a_write_shows_no_rows_if_columns_are_masked(lake, events, metadata) -> None:
+    partitions = dg.StaticPartitionsDefinition(["b"]) if "partition_expr" in metadata else None
+    asset = events(
+        pa.table({"email": ["a@x", "a@x"]}),
+        partitions_def=partitions,
+        metadata={**metadata, "masked_columns": ["email"]},
+    )
+    partition = None if partitions is None else "b"
+    results = [lake.materialize(asset, partition=partition, raise_on_error=False) for _ in range(2)]
+    assert not results[-1].success
+    logged = repr(lake.instance.all_logs(results[-1].run_id))
+    assert "not shown, as the asset has masked_columns" in logged
+    assert "a@x" not in logged

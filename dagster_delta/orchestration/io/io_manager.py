@@ -62,6 +62,7 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.orchestration.partitions.run_partitions import RunPartitions
 from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
@@ -237,7 +238,10 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
                 return
             write = replace(write, selection=partitions.select(frames.written_keys))
             rows = frames.to_reader()
-        with watch_spark(rows, context.log) as spark_work:
+        with (
+            hidden_examples(options.masked_columns),
+            watch_spark(rows, context.log) as spark_work,
+        ):
             if isinstance(obj, AppliedChanges):
                 written = write_changes(write, replace(obj, rows=rows))
             else:
