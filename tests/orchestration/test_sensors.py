@@ -774,3 +774,12 @@ def test_options_that_make_no_sense_are_refused_at_once(options, message) -> Non
     arguments = {"tables": "/lake/t", "target": [summary], **options}
     with pytest.raises(InvalidArgument, match=message):
         delta_table_sensor("watch", **arguments)
+
+
+def test_a_tick_says_that_commits_changed_no_partition_of_the_target(daemon, uri) -> None:
+    days = dg.StaticPartitionsDefinition(["2026-01-01"])
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day="2030-01-01")
+    reason = watch.tick().skip_reason
+    assert reason.skip_message == f"No partition to run for: 1 commit of {uri}, up to version 1"

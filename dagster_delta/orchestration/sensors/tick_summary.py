@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.sensors.table_watcher import PollResult
@@ -18,6 +18,7 @@ def skip_reason(
     polls: Sequence[PollResult],
     before: SensorState,
     waiting: Mapping[str, str],
+    reported: Collection[str],
     failures: Sequence[DeltaError],
 ) -> str:
     """The reason by table, the tables with news first.
@@ -26,11 +27,13 @@ def skip_reason(
         polls: of the tables that did not fail.
         before: state of the sensor before the tick.
         waiting: what each table with pending changes waits for, by location.
+        reported: locations of the tables whose commits were reported on assets.
         failures: of other tables.
     """
     groups: dict[str, list[str]] = {
         "Changes wait": [f"{uri}: {text}" for uri, text in waiting.items()],
         "Reported": [],
+        "No partition to run for": [],
         "No changed rows to run for": [],
         "Watched from now on": [],
         "Not there yet": [],
@@ -39,7 +42,7 @@ def skip_reason(
     }
     for poll in polls:
         if poll.uri not in waiting:
-            group, text = _outcome(poll, before)
+            group, text = _outcome(poll, before, is_reported=poll.uri in reported)
             groups[group].append(text)
     found = [f"{group}: {named(texts)}" for group, texts in groups.items() if texts]
     return ". ".join(found) or "There is no table below the root yet"
@@ -76,14 +79,16 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _outcome(poll: PollResult, before: SensorState) -> tuple[str, str]:
+def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tuple[str, str]:
     version = -1 if poll.state is None else poll.state.log.version
     known = before.tables.get(poll.uri)
     if poll.is_missing:
         return "Not there yet", poll.uri
     if poll.commits:
         commits = f"{len(poll.commits)} commit{'s' * (len(poll.commits) > 1)}"
-        return "Reported", f"{commits} of {poll.uri}, up to version {version}"
+        # A commit without a run or a report changed no partition that the target has.
+        group = "Reported" if is_reported else "No partition to run for"
+        return group, f"{commits} of {poll.uri}, up to version {version}"
     if known is None:
         return "Watched from now on", f"{poll.uri} after version {version}"
     if poll.ignored:

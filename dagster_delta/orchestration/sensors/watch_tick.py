@@ -130,6 +130,7 @@ class _Tick:
         self._failures: list[DeltaError] = []
         self._polled: list[PollResult] = []
         self._waiting: dict[str, str] = {}
+        self._reported: set[str] = set()
         self._count = 0
 
     def take(self, news: PollResult) -> None:
@@ -146,6 +147,8 @@ class _Tick:
             self._fail(news.uri, error)
             return
         self._events.extend(events)
+        if events:
+            self._reported.add(news.uri)
         self._requests.extend(requests)
         self.tables[news.uri] = TableState(log=news.state.log, waiting=waiting)
         self._polled.append(news)
@@ -248,7 +251,7 @@ class _Tick:
             run_requests=self._requests or None,
             skip_reason=None
             if self._requests
-            else skip_reason(self._polled, before, self._waiting, self._failures),
+            else skip_reason(self._polled, before, self._waiting, self._reported, self._failures),
             cursor=after.to_cursor(),
             dynamic_partitions_requests=self._new_partitions or None,
             asset_events=self._events,
