@@ -546,6 +546,7 @@ def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) ->
     ("component", "attributes", "said"),
     [
         (DeltaSqlComponent, {"upstream": {"a": "b"}}, "needs either sql or sql_file"),
+        (DeltaSqlComponent, {"upstream": {"a": "b"}, "sql_file": "no.sql"}, "cannot be read"),
         (
             DeltaChangeFeedComponent,
             {"upstream": "b", "keys": ["id"], "function": "no.such"},
@@ -660,3 +661,19 @@ def test_dg_scaffolds_checks_and_lists_a_project(project, root) -> None:
     assert code == 1
     assert "defs.yaml:5" in said
     assert "'exclud' was unexpected" in said
+
+
+def test_failing_rows_of_declared_checks_are_shown_with_masks(sandbox, root, instance) -> None:
+    uri = str(root / "raw" / "people")
+    DeltaTable(uri, must_exist=False).append(pa.table({"email": ["a@x", "a@x"]}))
+    checks = {"constraints": False, "unique": ["email"], "masked_columns": ["email"]}
+    defs = load(sandbox, DeltaTableComponent, key="people", uri=uri, checks=checks)
+    selection = dg.AssetSelection.all_asset_checks()
+    defs = dg.Definitions.merge(
+        defs, dg.Definitions(jobs=[dg.define_asset_job("check", selection=selection)])
+    )
+    job = defs.resolve_job_def("check")
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    (found,) = result.get_asset_check_evaluations()
+    (row,) = found.metadata["delta/failing_rows"].records
+    assert dict(row.data) == {"email": "•••", "rows": 2}

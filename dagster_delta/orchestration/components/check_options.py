@@ -60,6 +60,9 @@ class CheckOptions(dg.Model, dg.Resolvable):
         ),
     ] = Field(default={})
     all_rows: Annotated[bool, documented("Check all rows every time, not only new ones.")] = False
+    masked_columns: Annotated[
+        list[str], documented("Columns whose values are hidden where failing rows are shown.")
+    ] = Field(default=[])
     blocking: Annotated[
         bool | list[str],
         documented(
@@ -99,6 +102,7 @@ def build_checks(
         allow_more_columns=options.allow_more_columns,
         health=options.health or None,
         all_rows=options.all_rows,
+        masked_columns=options.masked_columns,
         blocking=options.blocking,
         severity=dg.AssetCheckSeverity[options.severity],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import dagster as dg
@@ -119,7 +120,7 @@ class DeltaSqlComponent(ComputedAssetComponent):
             raise InvalidArgument(f"{key} needs either sql or sql_file: give one of them")
         sql = self.sql
         if self.sql_file is not None:
-            sql = (context.path / self.sql_file).read_text(encoding="utf-8")
+            sql = _read(context.path / self.sql_file)
         asset = delta_sql_asset(
             sql=str(sql),
             upstream={
@@ -196,6 +197,16 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
         )
         function = _copy if self.function is None else _imported(self.function)
         return dg.Definitions(assets=[define(function)])
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"sql_file {file} cannot be read ({error}): give the path of a file in UTF-8, relative "
+            "to the folder of the component"
+        ) from error
 
 
 def _copy(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
