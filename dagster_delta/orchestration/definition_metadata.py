@@ -10,7 +10,7 @@ from inspect import signature
 import dagster as dg
 
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
-from dagster_delta.orchestration.metadata_keys import UiValue
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
     IO_MANAGER_KEY,
@@ -43,7 +43,7 @@ def with_tables(
         asset = definitions.resolve_assets_def(key)
         manager_key = asset.get_io_manager_key_for_asset_key(key)
         by_manager.setdefault(manager_key, []).append(asset.get_asset_spec(key))
-    found: dict[dg.AssetKey, Mapping[str, UiValue]] = {}
+    found: dict[dg.AssetKey, Mapping[str, RawMetadataValue]] = {}
     for manager_key, specs in by_manager.items():
         manager = (definitions.resources or {})[manager_key]
         tables = _metadata_by_key(manager, specs, columns=columns)
@@ -70,8 +70,8 @@ def with_tables(
 
 def _metadata_by_key(
     manager: DeltaIOManager, specs: Sequence[dg.AssetSpec], *, columns: bool
-) -> dict[dg.AssetKey, Mapping[str, UiValue]]:
-    def metadata(spec: dg.AssetSpec) -> Mapping[str, UiValue]:
+) -> dict[dg.AssetKey, Mapping[str, RawMetadataValue]]:
+    def metadata(spec: dg.AssetSpec) -> Mapping[str, RawMetadataValue]:
         uri = resolved.asset_table_uri(spec.key, spec.metadata)
         options = resolved.storage_options.to_options()
         return definition_metadata(

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import cast
 
-from dagster import MetadataValue
+from dagster_delta.orchestration.metadata_values import RawMetadata
 
-__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "UiValue", "shown"]
-
-UiValue: TypeAlias = MetadataValue[Any] | str | float | bool | dict[str, Any] | list[Any] | None
-"""A value that Dagster records."""
+__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "shown"]
 
 DETAILS = "delta/details"
 """Key of the facts that have no key of their own, as JSON."""
@@ -142,7 +139,7 @@ _POSITIONS = {key.name: position for position, key in enumerate(METADATA_KEYS)}
 _OMITTING_ZERO = frozenset(key.name for key in METADATA_KEYS if key.omits_zero)
 
 
-def shown(*parts: Mapping[str, object]) -> dict[str, UiValue]:
+def shown(*parts: Mapping[str, object]) -> RawMetadata:
     """Metadata in the order of `METADATA_KEYS`, without nulls and zero counters; other keys follow.
 
     Args:
@@ -162,4 +159,4 @@ def shown(*parts: Mapping[str, object]) -> dict[str, UiValue]:
         if value is not None and value != {} and not (key in _OMITTING_ZERO and value == 0)
     }
     ordered = sorted(kept.items(), key=lambda item: _POSITIONS.get(item[0], len(_POSITIONS)))
-    return cast("dict[str, UiValue]", dict(ordered))
+    return cast("RawMetadata", dict(ordered))

@@ -18,7 +18,8 @@ from dagster import (
 
 from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.write.clustering import table_clustering
@@ -44,7 +45,7 @@ IO_MANAGER_KEY = "dagster/io_manager_key"
 """Metadata key that names the IO manager of an asset, for code that has only its spec."""
 
 
-def definition_metadata(uri: str, **further: UiValue) -> dict[str, UiValue]:
+def definition_metadata(uri: str, **further: RawMetadataValue) -> RawMetadata:
     """Metadata for the definition of the asset of a table.
 
     Args:
@@ -104,7 +105,7 @@ def table_schema(configuration: TableConfiguration) -> TableSchema:
     return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
 
 
-def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> dict[str, UiValue]:
+def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> RawMetadata:
     """Metadata about one version of a table.
 
     Args:

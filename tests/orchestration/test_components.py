@@ -675,5 +675,7 @@ def test_failing_rows_of_declared_checks_are_shown_with_masks(sandbox, root, ins
     job = defs.resolve_job_def("check")
     result = job.execute_in_process(instance=instance, run_config=QUIET)
     (found,) = result.get_asset_check_evaluations()
-    (row,) = found.metadata["delta/failing_rows"].records
+    failing = found.metadata["delta/failing_rows"]
+    assert isinstance(failing, dg.TableMetadataValue)
+    (row,) = failing.records
     assert dict(row.data) == {"email": "•••", "rows": 2}

@@ -11,7 +11,8 @@ from dagster import MetadataValue, OutputContext
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import add_partition_metadata, set_data_version
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.partitions.partition_figures import (
     PartitionFigures,
     partition_figures,
@@ -146,7 +147,7 @@ def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, int
     return metadata
 
 
-def _sample(write: AssetWrite, written: WrittenAsset) -> dict[str, UiValue]:
+def _sample(write: AssetWrite, written: WrittenAsset) -> RawMetadata:
     """A few rows of the table, or of the partitions of the run, read from its data files."""
     options, schema = write.options, written.snapshot.schema
     if not options.sample_rows:

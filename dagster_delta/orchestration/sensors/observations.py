@@ -14,8 +14,8 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
-from dagster_delta.orchestration.metadata_values import RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.sensors.table_changes import commit_facts, data_version
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
@@ -164,7 +164,7 @@ class _Observation:
     """Whether there are commits since that observation."""
 
 
-def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> dict[str, UiValue]:
+def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> RawMetadata:
     """What the UI shows of the table: it shows only the latest observation, so that each has
     everything.
     """

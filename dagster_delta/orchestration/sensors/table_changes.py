@@ -19,7 +19,8 @@ from dagster import (
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.metadata_keys import DETAILS, UiValue, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, shown
+from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 
@@ -141,7 +142,7 @@ def data_version(table_id: str, version: int) -> DataVersion:
     return DataVersion(f"{table_id}:{version}")
 
 
-def commit_facts(commit: CommitSummary, uri: str) -> dict[str, UiValue]:
+def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
     """Metadata of a commit for the UI."""
     time_ms, run_id, files = commit.timestamp_ms, commit.run_id, commit.change_files
     return shown(
