@@ -493,3 +493,26 @@ def test_a_config_refuses_a_field_that_it_does_not_have(config: type[dg.Config])
 def test_a_config_in_a_config_refuses_what_it_does_not_have() -> None:
     with pytest.raises(ValueError, match="VacuumConfig has no option 'dryrun'"):
         DeltaMaintenanceConfig(vacuum={"dryrun": False})  # type: ignore[arg-type]
+
+
+def test_tables_may_have_names_that_steps_may_not(lake: Lake) -> None:
+    fill(lake)
+    uri = str(lake.root / "raw" / "flights")
+    for name in ("größe", "select_tables", "config", "import", "None"):
+        job = delta_maintenance_job(tables={name: uri, "other": uri})
+        result = run(lake, job, {"tables": [name]})
+        assert len([each for each in result.all_events if each.is_step_success]) == 2
+        assert run(lake, delta_restore_job(tables={name: uri}), {"table": name, "version": 0})
+
+
+@pytest.mark.parametrize("name", ["mro", "_x_", "__x__", ""])
+def test_a_table_that_the_launchpad_cannot_offer_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="the Launchpad cannot offer"):
+        delta_restore_job(tables={name: "lake/flights", "other": "lake/other"})
+
+
+def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
+    fill(lake)
+    with pytest.raises(Exception) as caught:
+        run(lake, delta_restore_job(assets=ASSETS), {"table": "raw/flights", "dry_run": False})
+    assert "needs the version or the timestamp" in str(library_error(caught.value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster import (
@@ -40,6 +41,28 @@ _URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
 
 _MAX_NAMED = 30
+
+_RESERVED = frozenset(
+    {
+        "arg_dict",
+        "bool",
+        "conf",
+        "config",
+        "context",
+        "dict",
+        "float",
+        "input",
+        "input_arg_dict",
+        "int",
+        "meta",
+        "output",
+        "output_arg_dict",
+        "select_tables",
+        "str",
+        "type",
+    }
+)
+"""Names that Dagster does not accept for a step, and that of the step that selects the tables."""
 
 _C = TypeVar("_C", bound=Config)
 
@@ -79,7 +102,8 @@ class MaintainedTable:
     @property
     def op_name(self) -> str:
         """Name of the step that maintains it."""
-        return "".join(each if each.isalnum() else "_" for each in self.name)
+        name = "".join(each if each.isascii() and each.isalnum() else "_" for each in self.name)
+        return f"{name}_" if name in _RESERVED or iskeyword(name) else name
 
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialised.
@@ -215,13 +239,13 @@ def config_naming_tables(
         config: of the job.
         field_name: its field for one name, or for a list of names.
         tables: of the job.
+
+    Raises:
+        InvalidArgument: the Launchpad cannot offer the name of a table.
     """
     asked = config.model_fields[field_name]
     is_list = asked.annotation is not str
-    names = {each.name: each.name for each in tables}
-    # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
-    make_enum: Any = Enum
-    choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
+    choice = _choice(tables)
     default: Any = ... if asked.is_required() else asked.get_default()
     if not is_list and len(tables) == 1:
         default = choice(tables[0].name)
@@ -235,6 +259,31 @@ def config_naming_tables(
         )
     }
     return create_model(config.__name__, __base__=config, **fields)
+
+
+def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
+    """An enum of the names of tables.
+
+    Raises:
+        InvalidArgument: an enum cannot have a member of such a name.
+    """
+    names = {each.name: each.name for each in tables}
+    # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
+    make_enum: Any = Enum
+    try:
+        choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"the Launchpad cannot offer the tables {named_tables(tables)} ({error}): give that "
+            "table another name"
+        ) from error
+    # An enum takes names with two underscores on both sides for attributes of its own.
+    lost = sorted(names.keys() - {each.name for each in choice})
+    if lost:
+        raise InvalidArgument(
+            f"the Launchpad cannot offer the tables {', '.join(lost)}: give them other names"
+        )
+    return choice
 
 
 def plain_config(config: Config) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from dagster import MetadataValue
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.config import (
     CheckpointConfig,
     CleanLogConfig,
@@ -246,7 +247,11 @@ def clone_step(
 def restore_step(
     table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Restore an older version, or report what it would change. Raises as `DeltaTable.restore`."""
+    """Restore an older version, or report what it would change. Raises as `DeltaTable.restore`, and
+    InvalidArgument if the config names no version.
+    """
+    if config.version is None and config.timestamp is None:
+        raise InvalidArgument("a restore needs the version or the timestamp to go back to")
     before = table.refresh()
     target = table.snapshot(version=config.version, timestamp=config.timestamp)
     facts = {
