@@ -35,7 +35,14 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
     if local is not None:
         if not Path(local).is_dir():
             raise StorageFailure("There is no such directory to look for tables in", table=base)
-        return sorted(_join(base, found) for found in _walk(Path(local), ""))
+        try:
+            return sorted(_join(base, found) for found in _walk(Path(local), "", frozenset()))
+        except OSError as error:
+            raise StorageFailure(
+                f"The directories could not be searched for tables ({error}): make all of them "
+                "readable, or search below another one",
+                table=base,
+            ) from error
     marker = f"{LOG_DIRECTORY}/"
     found = {
         path[: path.index(marker)].rstrip("/")
@@ -45,14 +52,18 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
     return sorted(_join(base, name) for name in found)
 
 
-def _walk(directory: Path, name: str) -> Iterator[str]:
+def _walk(directory: Path, name: str, above: frozenset[str]) -> Iterator[str]:
+    real = os.path.realpath(directory)
+    if real in above:
+        # A symbolic link to a directory above: its tables are found there.
+        return
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if entry.is_dir()]
     if LOG_DIRECTORY in names:
         yield name
         return
     for each in names:
-        yield from _walk(directory / each, f"{name}/{each}".lstrip("/"))
+        yield from _walk(directory / each, f"{name}/{each}".lstrip("/"), above | {real})
 
 
 def _join(base: str, name: str) -> str:
