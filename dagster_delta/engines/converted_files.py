@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.engines.parquet.write.file import FileFormat, encode_rows
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
@@ -72,7 +73,11 @@ class FooterReader:
         )
         schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
         format_, model = self._format(schema)
-        statistics = FileStatistics.of_foreign(format_.statistics, _usable(metadata, model))
+        usable = _usable(metadata, model)
+        if LegacyCalendar.of(found.metadata) is not None:
+            # Readers convert the days and times of such a file, and its bounds are not converted.
+            usable -= frozenset(filter(partial(_is_moment, metadata), usable))
+        statistics = FileStatistics.of_foreign(format_.statistics, usable)
         return ConvertedFile(schema, statistics.to_json(metadata))
 
     def _format_of(self, schema: StructType) -> tuple[FileFormat, pq.FileMetaData]:
@@ -91,6 +96,10 @@ def _usable(found: pq.FileMetaData, model: pq.FileMetaData) -> frozenset[int]:
         for index in range(found.num_columns)
         if _storage(found, index) == _storage(model, index)
     )
+
+
+def _is_moment(metadata: pq.FileMetaData, index: int) -> bool:
+    return metadata.schema.column(index).logical_type.type in ("DATE", "TIMESTAMP")
 
 
 def _storage(metadata: pq.FileMetaData, index: int) -> tuple[object, ...]:

@@ -96,6 +96,23 @@ def test_old_timestamps_of_spark_are_instants(tmp_path: Path) -> None:
     assert stored_rows(table) == data.to_pylist()
 
 
+def test_days_and_times_in_the_calendar_of_spark_2_are_found(tmp_path: Path) -> None:
+    first = dt.datetime(1000, 1, 1, tzinfo=dt.UTC)
+    data = pa.table(
+        {
+            "id": pa.array([1], pa.int64()),
+            "day": pa.array([first.date()]),
+            "at": pa.array([first], pa.timestamp("us", "UTC")),
+        }
+    )
+    written_by = {"org.apache.spark.version": "2.4.8"}
+    write(tmp_path, "a.parquet", data.replace_schema_metadata(written_by))
+    snapshot = DeltaTable.convert(tmp_path).snapshot()
+    for where in ("day = DATE '0999-12-27'", "at = TIMESTAMP '0999-12-27 00:00:00Z'"):
+        assert snapshot.scan(where=where).to_arrow()["id"].to_pylist() == [1]
+    assert snapshot.scan(where="id > 1").num_files == 0
+
+
 def test_partitions_are_inferred_from_directories(tmp_path: Path) -> None:
     data = rows(0).select(["id"])
     for n, (day, text) in enumerate([("2026-01-01", "a%20b"), ("2026-01-02", "c")]):
