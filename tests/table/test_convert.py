@@ -157,6 +157,7 @@ def test_files_with_fewer_columns_are_read_with_nulls(tmp_path: Path) -> None:
             InvalidArgument,
             "no value of the partition column",
         ),
+        ({"p=1/p=2/a.parquet": 0}, {}, InvalidArgument, "the partition column p twice"),
         (
             {"a.parquet": 0},
             {"properties": {"delta.columnMapping.mode": "name"}},

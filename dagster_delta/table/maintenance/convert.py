@@ -184,8 +184,16 @@ def _partition_texts(path: str) -> dict[str, str | None]:
     texts: dict[str, str | None] = {}
     for directory in path.split("/")[:-1]:
         name, is_partition, text = directory.partition("=")
-        if is_partition:
-            texts[unquote(name)] = None if text == _HIVE_NULL else unquote(text)
+        if not is_partition:
+            continue
+        name = unquote(name)
+        if name in texts:
+            raise InvalidArgument(
+                f"the path holds the partition column {name} twice: move the file to a directory "
+                "with one value of it",
+                file=path,
+            )
+        texts[name] = None if text == _HIVE_NULL else unquote(text)
     return texts
 
 
