@@ -33,7 +33,8 @@ _PANICKED = (
     "the client cannot send such a request, so the endpoint or the credentials have a character, "
     "as a line break, that none may have"
 )
-_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
+# Codes of the status 404 that are about something else than the object.
+_NO_PLACE = frozenset({"NoSuchBucket", "NoSuchUpload", "ContainerNotFound", "FilesystemNotFound"})
 
 _Answer = TypeVar("_Answer")
 
@@ -111,7 +112,7 @@ class CloudRequests:
             raise self.failure(str(error), path) from None
         except FileNotFoundError as error:
             refusal = refusal_of(error)
-            if refusal is not None and refusal.code in _NO_BUCKET:
+            if refusal is not None and refusal.code in _NO_PLACE:
                 raise self.failure(str(refusal), path) from None
             raise self.missing(path) from None
         except (BaseError, OSError) as error:

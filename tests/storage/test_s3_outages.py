@@ -295,6 +295,21 @@ def test_a_line_break_in_a_credential_does_not_end_the_process(
 
 
 @pytest.mark.usefixtures("impatient")
+def test_lost_replies_at_the_end_of_an_upload_are_a_storage_failure(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint
+) -> None:
+    store = open_store(uri, options)
+    output = store.open_output("x")
+    output.write(bytes(11 * 1024 * 1024))
+    # Then the client aborts the upload, which has become the object, and does not exist any more.
+    with (
+        endpoint.failing("POST", "uploadId", "lost"),
+        pytest.raises(StorageFailure, match="NoSuchUpload"),
+    ):
+        output.close()
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_bucket_of_another_region_is_named(
     uri: str, options: dict[str, str], endpoint: FailingEndpoint
 ) -> None:
