@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,11 +21,13 @@ def test_a_link_to_a_directory_above_is_not_followed(tmp_path: Path) -> None:
     assert find_tables(str(tmp_path)) == [str(table)]
 
 
-def test_a_directory_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_a_directory_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "closed").mkdir()
     scan = os.scandir
 
-    def refuse(path):
+    def refuse(path: Path) -> Any:
         if Path(path).name == "closed":
             raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
