@@ -245,7 +245,7 @@ def config_naming_tables(
     """
     asked = config.model_fields[field_name]
     is_list = asked.annotation is not str
-    choice = _choice(tables)
+    choice: Any = _choice(tables)
     default: Any = ... if asked.is_required() else asked.get_default()
     if not is_list and len(tables) == 1:
         default = choice(tables[0].name)
