@@ -53,7 +53,7 @@ def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
 @contextmanager
 def hidden_examples(masked: Collection[str]) -> Iterator[None]:
     """Raises errors without their examples of rows if columns are masked: they are text, in which
-    single columns cannot be masked.
+    single columns cannot be masked. Errors of other libraries behind ours are left out too.
 
     Args:
         masked: masked columns; if there are none, errors are not changed.
@@ -71,9 +71,14 @@ def _hide_examples(error: BaseException) -> None:
     seen: set[int] = set()
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, DeltaError) and found.examples:
-            found.examples = ("(not shown, as the asset has masked_columns)",)
-        found = found.__cause__ or found.__context__
+        inner = found.__cause__ or found.__context__
+        if isinstance(found, DeltaError):
+            if found.examples:
+                found.examples = ("(not shown, as the asset has masked_columns)",)
+            if not isinstance(inner, DeltaError):
+                # The messages of other libraries name values too.
+                found.__cause__ = found.__context__ = inner = None
+        found = inner
 
 
 def first_rows(batches: Iterable[Any], count: int) -> list[Row]:

@@ -142,3 +142,12 @@ def test_an_error_of_a_write_shows_no_rows_if_columns_are_masked(lake, events, m
     logged = repr(lake.instance.all_logs(results[-1].run_id))
     assert "not shown, as the asset has masked_columns" in logged
     assert "a@x" not in logged
+
+
+def test_an_error_of_a_cast_shows_no_value_if_columns_are_masked(lake, events) -> None:
+    metadata = {"mode": "append", "masked_columns": ["id"]}
+    lake.materialize(events(pa.table({"id": pa.array([1], pa.int32())}), metadata=metadata))
+    large = events(pa.table({"id": [987654321987]}), metadata=metadata)
+    result = lake.materialize(large, raise_on_error=False)
+    assert not result.success
+    assert "987654321987" not in repr(lake.instance.all_logs(result.run_id))
