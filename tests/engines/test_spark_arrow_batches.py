@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark.session.session import MAX_RECORDS
+from dagster_delta.engines.spark.session.session import MAX_RECORDS, frame_of
 from dagster_delta.engines.spark.write import arrow_batches
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.tasks import joined_batches
@@ -167,3 +167,9 @@ def test_batches_are_joined_until_they_are_long_or_large() -> None:
     assert [each.num_rows for each in joined_batches(iter([short] * 4))] == [90_000, 30_000]
     large = pa.record_batch({"s": pa.array(["x" * (12 << 20)] * 2)})
     assert [each.num_rows for each in joined_batches(iter([large] * 5))] == [4, 4, 2]
+
+
+def test_a_table_without_chunks_becomes_an_empty_frame(spark: SparkSession) -> None:
+    nested = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.int64()))])
+    schema = "id bigint, tags array<bigint>"
+    assert frame_of(spark, pa.Table.from_batches([], nested), schema).collect() == []

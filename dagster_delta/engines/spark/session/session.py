@@ -198,7 +198,8 @@ def frame_of(session: SparkSession, rows: pa.Table, schema: types.StructType | s
         rows: `pyarrow.Table`; it is copied where it has several chunks.
         schema: schema for `createDataFrame`.
     """
-    whole = rows.combine_chunks()
+    # PySpark reads the first chunk of nested columns, so an empty table gets one.
+    whole = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     with _bounded_batches(session):
         return session.createDataFrame(whole, schema)
 
