@@ -48,7 +48,7 @@ def open_store(
 
             return MemoryStore(location)
         case scheme if cloud_of(scheme):
-            from dagster_delta.storage.cloud_store import CloudStore
+            from dagster_delta.storage.cloud.store import CloudStore
 
             return CloudStore(location, storage_options)
         case _:

@@ -104,7 +104,7 @@ class MaintenanceMethods(TableHandle):
             target_file_size_bytes=target_file_size,
             min_file_size_bytes=min_file_size,
             max_deleted_share=max_deleted_share,
-            zorder_by=tuple(zorder_by),
+            zorder_by=zorder_by,
             sort_by=sort_by,
             full=full,
             engine=engine_for(None, engine),

@@ -39,7 +39,8 @@ from dagster_delta.orchestration.storage_options import (
     GcsStorageOptions,
     S3StorageOptions,
 )
-from dagster_delta.storage import cloud_client, cloud_requests, open_store
+from dagster_delta.storage import open_store
+from dagster_delta.storage.cloud import client, requests
 from tests.orchestration.conftest import QUIET
 
 SECRET = "hush-hush"
@@ -86,8 +87,8 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     registered = sys.modules["fsspec.registry"]._registry
     monkeypatch.setitem(registered, "talkative", TalkativeFileSystem)
     for name, value in (("_RETRIES", 0), ("_FIRST_PAUSE", timedelta(milliseconds=1))):
-        monkeypatch.setattr(cloud_client, name, value)
-    monkeypatch.setattr(cloud_requests, "_ATTEMPTS", 1)
+        monkeypatch.setattr(client, name, value)
+    monkeypatch.setattr(requests, "_ATTEMPTS", 1)
 
 
 def shown_by(error: BaseException | None) -> Iterator[str]:

@@ -17,9 +17,9 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     S3StorageOptions,
 )
-from dagster_delta.storage.azure_options import parse_azure_options
-from dagster_delta.storage.gcs_options import parse_gcs_options
-from dagster_delta.storage.s3_options import parse_s3_options
+from dagster_delta.storage.cloud.azure_options import parse_azure_options
+from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
+from dagster_delta.storage.cloud.s3_options import parse_s3_options
 
 SECRET = "hush-hush"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dagster_delta.storage import cloud_client, cloud_requests
+from dagster_delta.storage.cloud import client, requests
 from tests.storage.emulators import (
     AZURITE_KEY,
     azurite,
@@ -64,12 +64,12 @@ def options(s3_options: dict[str, str], endpoint: FailingEndpoint) -> dict[str, 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask twice, and without a pause."""
-    monkeypatch.setattr(cloud_client, "_RETRIES", 1)
+    monkeypatch.setattr(client, "_RETRIES", 1)
     for pause in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(cloud_client, pause, timedelta(milliseconds=1))
-    monkeypatch.setattr(cloud_requests, "_ATTEMPTS", 2)
-    for module in ("cloud_requests", "cloud_store"):
-        waits = f"dagster_delta.storage.{module}.time"
+        monkeypatch.setattr(client, pause, timedelta(milliseconds=1))
+    monkeypatch.setattr(requests, "_ATTEMPTS", 2)
+    for module in ("requests", "store"):
+        waits = f"dagster_delta.storage.cloud.{module}.time"
         monkeypatch.setattr(waits, SimpleNamespace(sleep=lambda _: None))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud_client import connect
-from dagster_delta.storage.cloud_store import CloudStore
+from dagster_delta.storage.cloud.client import connect
+from dagster_delta.storage.cloud.store import CloudStore
 
 KEYS = {"key": "k", "secret": "s", "region": "us-east-1"}
 AZURE = {"account_name": "someone", "account_key": "a2V5"}

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud_store import CloudStore
+from dagster_delta.storage.cloud.store import CloudStore
 
 AZURE = {"bearer_token": "secret-token"}
 S3 = {"region": "x", "key": "k", "secret": "s", "session_token": "secret-token"}

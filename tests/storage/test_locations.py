@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud_store import CloudStore
+from dagster_delta.storage.cloud.store import CloudStore
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.storage.locations import (
     check_relative_path,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.s3_options import S3Settings, parse_s3_options
+from dagster_delta.storage.cloud.s3_options import S3Settings, parse_s3_options
 
 WHOLE = S3Settings(
     access_key="AK",

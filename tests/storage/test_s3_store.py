@@ -10,7 +10,7 @@ import pytest
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud_store import CloudStore
+from dagster_delta.storage.cloud.store import CloudStore
 from tests.storage.conftest import s3_client
 from tests.storage.failing_endpoint import FailingEndpoint
 
@@ -216,7 +216,7 @@ def test_a_directory_with_many_objects_is_passed_over(
 ) -> None:
     for name in ("0", *(f"_sidecars/{number}" for number in range(12)), "_z"):
         store.put(f"_delta_log/{name}", b"x")
-    monkeypatch.setattr("dagster_delta.storage.cloud_listing._PAGE", 10)
+    monkeypatch.setattr("dagster_delta.storage.cloud.listing._PAGE", 10)
     _methods(endpoint)
     assert [meta.path for meta in store.list_from("_delta_log")] == [
         "_delta_log/0",

@@ -256,7 +256,7 @@ DELETES = {
     "engines/spark/changes/row_changes.py": "files that the tasks of this change reported",
     "engines/spark/executor_reports.py": "files that the tasks of this write reported",
     "engines/spark/write/column_backfill.py": "files that the tasks of this backfill reported",
-    "storage/cloud_store.py": "the port itself, and the objects of its probe",
+    "storage/cloud/store.py": "the port itself, and the objects of its probe",
     "storage/file_publication.py": "its own temporary file",
     "storage/local_store.py": "the port itself",
     "storage/unreferenced_files.py": "what the callers of it have created",

@@ -300,4 +300,8 @@ def test_columns_that_rows_cannot_be_sorted_by_are_refused(columns: list[str], w
         table.optimize(zorder_by=columns)
     with pytest.raises(SchemaMismatch):
         table.optimize(zorder_by=["nothing"])
+    with pytest.raises(InvalidArgument, match=r"zorder_by is a list of columns; write \['a'\]"):
+        table.optimize(zorder_by="a")
+    with pytest.raises(InvalidArgument, match=r"sort_by is a list of columns; write \['a'\]"):
+        table.optimize(sort_by="a")
     assert table.refresh().version == 0

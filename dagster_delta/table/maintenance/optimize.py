@@ -150,6 +150,9 @@ def optimize_table(
             of this OPTIMIZE remain.
     """
     Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
+    for option, names in (("zorder_by", options.zorder_by), ("sort_by", options.sort_by)):
+        if isinstance(names, str):
+            raise InvalidArgument(f"{option} is a list of columns; write [{names!r}]")
     target = _target_size(snapshot, options)
     # Clustering rewrites all of a small table, which is too much after each write.
     clustering = () if options.is_automatic else table_clustering(snapshot)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_delta.storage.azure_options import AzureSettings, parse_azure_options
-from dagster_delta.storage.gcs_options import parse_gcs_options
+from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options
+from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
+from dagster_delta.storage.cloud.s3_options import parse_s3_options
 from dagster_delta.storage.locations import cloud_of, scheme_of
 from dagster_delta.storage.object_store import StoreLocation
-from dagster_delta.storage.s3_options import parse_s3_options
 
 __all__ = ["hadoop_settings"]
 

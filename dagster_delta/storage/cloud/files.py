@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from dagster_delta.storage.cloud_requests import CloudRequests
+from dagster_delta.storage.cloud.requests import CloudRequests
 
 __all__ = ["END_BYTES", "CloudInput", "CloudOutput"]
 

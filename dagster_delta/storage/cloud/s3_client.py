@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.cloud_client import (
+from dagster_delta.storage.cloud.client import (
     Bucket,
     CloudClient,
     Provider,
@@ -29,9 +29,9 @@ from dagster_delta.storage.cloud_client import (
     import_client,
     retry_options,
 )
-from dagster_delta.storage.cloud_options import CredentialProvider, expiry_of
-from dagster_delta.storage.cloud_requests import BrokenAnswer
-from dagster_delta.storage.s3_options import S3Settings
+from dagster_delta.storage.cloud.options import CredentialProvider, expiry_of
+from dagster_delta.storage.cloud.requests import BrokenAnswer
+from dagster_delta.storage.cloud.s3_options import S3Settings
 
 __all__ = ["connect_s3"]
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from dagster_delta.storage.cloud_client import CloudClient
-from dagster_delta.storage.cloud_requests import BrokenAnswer, CloudRequests
+from dagster_delta.storage.cloud.client import CloudClient
+from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests
 from dagster_delta.storage.object_store import ObjectMeta
 
 __all__ = ["CloudListing"]

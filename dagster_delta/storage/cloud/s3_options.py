@@ -15,7 +15,7 @@
 | vended credentials ³ | `credential_provider` | |
 
 ¹ also inside `client_kwargs`. ² A path of certificates to trust besides the system's; certificates
-are always checked. ³ See `cloud_options`; it returns `access_key_id`, `secret_access_key`,
+are always checked. ³ See `options`; it returns `access_key_id`, `secret_access_key`,
 `session_token` and `expires_at`.
 
 Settings without an option come from the environment and the AWS configuration files, by the rules
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.cloud_options import (
+from dagster_delta.storage.cloud.options import (
     CredentialProvider,
     credential_provider,
     parse_bool,

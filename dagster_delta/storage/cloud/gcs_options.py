@@ -11,7 +11,7 @@
 | conditional put | `conditional_put`: `etag` or `disabled` | |
 | vended credentials ¹ | `credential_provider` | |
 
-¹ See `cloud_options`; it returns `token` and `expires_at`.
+¹ See `options`; it returns `token` and `expires_at`.
 
 Without credentials among the options the application default ones are used: the file that
 `GOOGLE_APPLICATION_CREDENTIALS` names, the login of `gcloud`, the service account of the machine or
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.cloud_client import (
+from dagster_delta.storage.cloud.client import (
     Bucket,
     CloudClient,
     Provider,
@@ -39,7 +39,7 @@ from dagster_delta.storage.cloud_client import (
     import_client,
     retry_options,
 )
-from dagster_delta.storage.cloud_options import (
+from dagster_delta.storage.cloud.options import (
     CredentialProvider,
     credential_provider,
     expiry_of,

@@ -19,7 +19,7 @@
 | conditional put | `conditional_put`: `etag` or `disabled` | |
 | vended credentials ¹ | `credential_provider` | |
 
-¹ See `cloud_options`; it returns `account_key`, `sas_token` or `token`, and `expires_at`.
+¹ See `options`; it returns `account_key`, `sas_token` or `token`, and `expires_at`.
 
 Settings without an option come from the environment (`AZURE_STORAGE_ACCOUNT_NAME`, …), and last
 from the managed identity of the machine.
@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.cloud_client import (
+from dagster_delta.storage.cloud.client import (
     Bucket,
     CloudClient,
     Provider,
@@ -43,7 +43,7 @@ from dagster_delta.storage.cloud_client import (
     import_client,
     retry_options,
 )
-from dagster_delta.storage.cloud_options import (
+from dagster_delta.storage.cloud.options import (
     CredentialProvider,
     credential_provider,
     expiry_of,

@@ -28,18 +28,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
-from dagster_delta.storage.azure_options import AzureSettings, parse_azure_options, service_of
-from dagster_delta.storage.cloud_client import (
+from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options, service_of
+from dagster_delta.storage.cloud.client import (
     Bucket,
     CloudClient,
     CloudSettings,
     check_not_forked,
     connect,
 )
-from dagster_delta.storage.cloud_files import END_BYTES, CloudInput, CloudOutput
-from dagster_delta.storage.cloud_listing import CloudListing
-from dagster_delta.storage.cloud_requests import BrokenAnswer, CloudRequests, refusal_of
-from dagster_delta.storage.gcs_options import GcsSettings, parse_gcs_options
+from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput
+from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
+from dagster_delta.storage.cloud.listing import CloudListing
+from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
+from dagster_delta.storage.cloud.s3_client import connect_s3
+from dagster_delta.storage.cloud.s3_options import parse_s3_options
 from dagster_delta.storage.locations import (
     check_relative_path,
     cloud_of,
@@ -49,8 +51,6 @@ from dagster_delta.storage.locations import (
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
-from dagster_delta.storage.s3_client import connect_s3
-from dagster_delta.storage.s3_options import parse_s3_options
 
 if TYPE_CHECKING:
     from obstore import GetOptions

@@ -1,0 +1,1 @@
+"""Tables on S3, Google Cloud Storage and Azure, through one client."""
