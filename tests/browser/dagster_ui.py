@@ -37,9 +37,13 @@ class DagsterUI:
         """Materialize every asset from the graph of all of them, and wait for the run."""
         self.open("asset-groups/")
         self.page.get_by_role("button", name="Materialize all").click()
-        self.page.get_by_text("Launched run").wait_for()
-        self.open("runs")
-        expect(self.page.get_by_text("Success", exact=True).first).to_be_visible()
+        self._follow_launched_run()
+
+    def materialize(self, asset: str) -> None:
+        """Materialize an asset from its own page, and wait on the page of the run."""
+        self.open(f"assets/{asset}?view=events")
+        self.page.get_by_role("button", name="Materialize").first.click()
+        self._follow_launched_run()
 
     def open_launchpad(self, job: str) -> None:
         """Go to the Launchpad of a job, and wait until its config is checked."""
@@ -63,12 +67,7 @@ class DagsterUI:
     def launch(self) -> None:
         """Launch the run that the Launchpad describes, and wait on its page until it succeeds."""
         self.page.get_by_role("button", name="Launch Run").click()
-        self.page.wait_for_url("**/runs/*")
-        success, failure = (
-            self.page.get_by_text(f"RUN_{end}").first for end in ("SUCCESS", "FAILURE")
-        )
-        success.or_(failure).first.wait_for()
-        assert failure.count() == 0, self.page.locator("body").inner_text()
+        self._wait_for_success()
 
     def show_markdown(self) -> Locator:
         """Open the first Markdown entry among the events of the run."""
@@ -87,6 +86,20 @@ class DagsterUI:
         self.page.wait_for_timeout(1000)
         self.page.screenshot(path=Path(directory) / f"{name}.png")
         self._resize(_SIZE)
+
+    def _follow_launched_run(self) -> None:
+        # Other runs may be in the list of runs: only the message knows which one this is.
+        self.page.get_by_text("Launched run").wait_for()
+        self.page.get_by_text("View", exact=True).first.click()
+        self._wait_for_success()
+
+    def _wait_for_success(self) -> None:
+        self.page.wait_for_url("**/runs/*")
+        success, failure = (
+            self.page.get_by_text(f"RUN_{end}").first for end in ("SUCCESS", "FAILURE")
+        )
+        success.or_(failure).first.wait_for()
+        assert failure.count() == 0, self.page.locator("body").inner_text()
 
     def _resize(self, size: tuple[int, int]) -> None:
         self.page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -83,11 +83,7 @@ def test_the_health_of_all_tables_is_one_page_with_plots(
     ui: DagsterUI, materialized: DagsterServer
 ) -> None:
     DeltaTable(f"{materialized.lake}/fleet/planes").checkpoint()
-    ui.open("assets/lake_health?view=events")
-    ui.page.get_by_role("button", name="Materialize").first.click()
-    ui.page.get_by_text("Launched run").wait_for()
-    ui.open("runs")
-    expect(ui.page.get_by_text("Success", exact=True)).to_have_count(2)
+    ui.materialize("lake_health")
     ui.open("assets/lake_health?view=events")
     for table in ("planes", "airports", "lowest_airport"):
         expect(ui.page.get_by_role("cell", name=table, exact=True).first).to_be_visible()
