@@ -62,8 +62,10 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         # VACUUM of delta-spark lists directories in this many tasks: 10,000 unless it is told.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        # Sessions live for minutes, for which the best of compilers does not pay.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        # Sessions live for minutes, for which the best of compilers does not pay. The other one
+        # gets 48 MB for its code, which all tests together fill: it would drop and compile again.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+        "-XX:ReservedCodeCacheSize=240m",
         # The tables of tests are small: to compile a query costs more than to interpret it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
