@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +66,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=False))
     # One worker runs the tests on Spark from the start, the other meanwhile those without, and the
     # second only starts a JVM if there is work left for it.
+    _mark_cases_beside_the_examples(kept)
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("spark") is None)
     config.hook.pytest_deselected(items=left_out)
+
+
+def _mark_cases_beside_the_examples(items: list[pytest.Item]) -> None:
+    counts: Counter[str] = Counter()
+    for item in items:
+        asked = item.get_closest_marker("examples")
+        on_spark = item.get_closest_marker("spark") is not None
+        if asked is None or (asked.kwargs.get("on_spark") and not on_spark):
+            continue
+        family = f"{item.nodeid.partition('[')[0]} {on_spark}"
+        if counts[family] % asked.args[0]:
+            item.add_marker(pytest.mark.exhaustive)
+        counts[family] += 1
 
 
 def _sessions(item: pytest.Item) -> set[str]:

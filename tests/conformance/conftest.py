@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,21 +12,6 @@ from tests.conformance.engines import ENGINES, Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-_ON_SPARK_EVERY = 8
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` leaves out of the families of which it runs examples on Spark."""
-    counts: Counter[str] = Counter()
-    for item in items:
-        if not isinstance(item, pytest.Function) or item.get_closest_marker("spark") is None:
-            continue
-        if item.get_closest_marker("examples_on_spark") is not None:
-            if counts[item.originalname] % _ON_SPARK_EVERY:
-                item.add_marker(pytest.mark.exhaustive)
-            counts[item.originalname] += 1
 
 
 @pytest.fixture(params=ENGINES)

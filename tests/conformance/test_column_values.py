@@ -137,6 +137,7 @@ def test_values_for_an_identity_column_are_refused_unless_it_takes_them(
 
 
 @pytest.mark.parametrize("vectors", ["false", "true"])
+@pytest.mark.examples(2, on_spark=True)
 def test_updates_and_merges_compute_generated_columns_anew_and_number_new_rows(
     vectors: str, engine: Engine, table: DeltaTable
 ) -> None:

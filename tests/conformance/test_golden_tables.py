@@ -124,7 +124,7 @@ def test_an_earlier_version_has_the_rows_it_had(name: str, engine: Engine) -> No
             check_stored(name, engine.read(snapshot.scan()), files)
 
 
-@pytest.mark.examples_on_spark
+@pytest.mark.examples(8, on_spark=True)
 @pytest.mark.parametrize("name", [name for name in COMPLETE if answer(name).get("versions")])
 def test_time_travel_gives_the_rows_of_each_version(name: str, engine: Engine) -> None:
     table = DeltaTable(table_path(name))
@@ -143,7 +143,7 @@ def test_time_travel_gives_the_rows_of_each_version(name: str, engine: Engine) -
                 assert engine.count(snapshot.scan(columns=[])) == expected["row_count"], version
 
 
-@pytest.mark.examples_on_spark
+@pytest.mark.examples(8, on_spark=True)
 @pytest.mark.parametrize("name", COMPLETE)
 def test_a_filter_finds_its_rows_and_a_projection_their_columns(name: str, engine: Engine) -> None:
     """The filter is on the first column of a type that has a literal, the columns are turned."""

@@ -19,6 +19,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("zorder_by", [[], ["v", "id"]], ids=["packed", "zorder"])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.examples(3, on_spark=True)
 def test_small_files_become_one_and_no_row_changes(
     shape: str, zorder_by: list[str], engine: Engine, table: DeltaTable
 ) -> None:

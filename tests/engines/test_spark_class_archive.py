@@ -160,6 +160,7 @@ def test_a_jvm_that_an_archive_kills_is_started_without(monkeypatch: pytest.Monk
 
 
 @pytest.mark.spark
+@pytest.mark.exhaustive
 def test_a_session_leaves_an_archive_and_the_next_starts_from_it(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
 

@@ -448,6 +448,7 @@ def test_the_built_in_functions_are_those_of_spark(spark: SparkSession) -> None:
     assert [name for name in names if not is_built_in(name) and name not in others] == []
 
 
+@pytest.mark.exhaustive
 def test_functions_take_as_many_arguments_as_those_of_spark(spark: SparkSession) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -188,6 +188,7 @@ def test_the_dimensions_of_a_multi_partition_are_told_apart(lake, frame_of):
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+@pytest.mark.examples(2)
 def test_a_day_of_another_time_zone_is_replaced_alone(lake, frame_of, zone):
     # The clocks of Berlin and St. John's change within these days.
     days = dg.DailyPartitionsDefinition("2024-03-09", end_date="2024-04-02", timezone=zone)

@@ -227,6 +227,7 @@ for attempt in ("work", "session"):
 
 
 @pytest.mark.spark
+@pytest.mark.exhaustive
 def test_a_killed_jvm_is_named_instead_of_a_refused_connection():
     done = subprocess.run(
         [sys.executable, "-c", KILLED], capture_output=True, text=True, check=False, timeout=120

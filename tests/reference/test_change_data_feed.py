@@ -76,7 +76,8 @@ def create(session: SparkSession, uri: str, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", family(KINDS, "partitioned"))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.exhaustive
 def test_both_read_the_feed_of_delta_spark_alike(
     kind: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:

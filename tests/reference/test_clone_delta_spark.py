@@ -57,9 +57,8 @@ def native(table: DeltaTable, session: SparkSession) -> tuple[int, int]:
     return fingerprint(table.refresh().scan().to_spark(session).toArrow())
 
 
-@pytest.mark.parametrize(
-    ("shape", "deep"), family([("tracked_vectors", False), ("mapped", True)], ("mapped", True))
-)
+@pytest.mark.parametrize(("shape", "deep"), [("tracked_vectors", False), ("mapped", True)])
+@pytest.mark.exhaustive
 def test_our_clones_are_read_and_written_by_delta_spark(
     delta_spark: SparkSession, sources: dict[str, str], tmp_path: Path, shape: str, deep: bool
 ) -> None:

@@ -131,16 +131,14 @@ def test_without_a_change_data_feed_the_rows_are_the_same(
 
 @pytest.mark.parametrize(
     ("shape", "engine"),
-    family(
-        [
-            ("plain", "spark"),
-            ("partitioned", "arrow"),
-            ("vectors", "arrow"),
-            ("mapped_vectors", "spark"),
-        ],
+    [
+        ("plain", "spark"),
+        ("partitioned", "arrow"),
+        ("vectors", "arrow"),
         ("mapped_vectors", "spark"),
-    ),
+    ],
 )
+@pytest.mark.exhaustive
 def test_delta_spark_goes_on_where_we_left_off(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:

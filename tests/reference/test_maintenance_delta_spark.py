@@ -168,6 +168,7 @@ def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
     assert DeltaTable(uri).snapshot().num_records == before[0] - 1
 
 
+@pytest.mark.exhaustive
 def test_a_lite_vacuum_agrees_with_delta_spark_and_each_goes_on_after_the_other(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -346,6 +347,7 @@ def test_the_log_is_cut_where_delta_spark_cuts_it(
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.examples(2)
 def test_rows_that_delta_spark_deletes_meanwhile_are_deleted_in_the_compacted_files(
     engine: Literal["arrow", "spark"], delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -197,9 +197,8 @@ def _compare_commits(session: SparkSession, uri: str, reference: ChangedTable) -
             assert mine.operationMetrics[count] == theirs.operationMetrics[count], (mine, count)
 
 
-@pytest.mark.parametrize(
-    ("shape", "engine"), family([("plain", "spark"), ("vectors", "arrow")], ("plain", "spark"))
-)
+@pytest.mark.parametrize(("shape", "engine"), [("plain", "spark"), ("vectors", "arrow")])
+@pytest.mark.exhaustive
 def test_what_delta_spark_finds_ambiguous_so_do_we(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:

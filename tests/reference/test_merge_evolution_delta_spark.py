@@ -10,7 +10,6 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import SchemaMismatch
-from tests.families import family
 from tests.reference.changed_tables import ENGINES, Statement, TableShop, changes, check_against
 
 if TYPE_CHECKING:
@@ -78,16 +77,14 @@ def _statement(source: str, sql: str) -> Any:
 
 @pytest.mark.parametrize(
     ("shape", "engine"),
-    family(
-        [
-            ("partitioned", "arrow"),
-            ("partitioned", "spark"),
-            ("mapped_vectors", "arrow"),
-            ("mapped_vectors", "spark"),
-        ],
+    [
+        ("partitioned", "arrow"),
+        ("partitioned", "spark"),
         ("mapped_vectors", "arrow"),
-    ),
+        ("mapped_vectors", "spark"),
+    ],
 )
+@pytest.mark.exhaustive
 def test_a_merge_adds_the_columns_that_delta_spark_adds(
     shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:

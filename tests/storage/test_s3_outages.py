@@ -54,6 +54,7 @@ READERS: dict[str, Callable[[DeltaTable], object]] = {
         *((reader, way) for reader in ("scan", "clone") for way in ("reset", "page")),
     ],
 )
+@pytest.mark.examples(3)
 def test_an_outage_while_data_files_are_read_is_no_damage(
     uri: str, options: dict[str, str], endpoint: FailingEndpoint, reader: str, way: Way
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_page_that_answers_the_put_of_a_data_file_is_no_success(
 @pytest.mark.parametrize("way", ["page", "unfinished page"])
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("size_bytes", [0, 1, 6_000_000, 25_000_000])
+@pytest.mark.examples(3)
 def test_a_page_that_answers_an_upload_is_no_success(
     uri: str,
     options: dict[str, str],

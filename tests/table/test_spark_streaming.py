@@ -91,6 +91,7 @@ def ids_in(uri: str) -> list[int]:
     ],
 )
 @pytest.mark.usefixtures("golden_tables")
+@pytest.mark.examples(3)
 def test_a_golden_table_has_the_same_rows_by_name(name: str, registered: SparkSession) -> None:
     frame = registered.read.format("delta_log").load(table_path(name))
     expected = DeltaTable(table_path(name)).snapshot().scan().to_arrow()
@@ -176,6 +177,7 @@ def deadly(frame, batch_id):
 
 @needs_limits
 @pytest.mark.classic("a query of Connect runs its function in a process of its own")
+@pytest.mark.exhaustive
 def test_a_killed_query_that_is_started_again_loses_and_doubles_nothing(
     tmp_path: Path, registered: SparkSession
 ) -> None:

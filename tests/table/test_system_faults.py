@@ -27,6 +27,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_fails_is_a_storage_failure_and_loses_no_row(library: Path) -> None:
     command = [sys.executable, "-m", "tests.table.system_faults", str(library)]
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONWARNINGS": "ignore"}
