@@ -17,7 +17,7 @@ from dagster_delta.orchestration.checks.table_checks import (
     check_freshness,
     check_generated_columns,
     check_health,
-    check_health_measures,
+    check_health_limits,
     check_not_null,
     check_row_constraints,
     check_row_count,
@@ -250,7 +250,7 @@ def _rules(
             lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
         )
     if health:
-        check_health_measures(health)
+        check_health_limits(health)
         rules["delta_health"] = _Rule(
             "The health measures of the table are within bounds.",
             lambda s, _: check_health(s, health),

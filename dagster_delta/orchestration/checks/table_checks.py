@@ -9,7 +9,7 @@ Spec: Column Invariants; CHECK Constraints; Generated Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -41,7 +41,7 @@ __all__ = [
     "check_freshness",
     "check_generated_columns",
     "check_health",
-    "check_health_measures",
+    "check_health_limits",
     "check_not_null",
     "check_row_constraints",
     "check_row_count",
@@ -322,17 +322,19 @@ def health_measure(health: TableHealth, name: str) -> float | None:
     return len(value) if isinstance(value, tuple) else value
 
 
-def check_health_measures(names: Iterable[str]) -> None:
-    """Make sure that all names are `HEALTH_MEASURES`.
+def check_health_limits(limits: Mapping[str, float | None]) -> None:
+    """Make sure that all names are `HEALTH_MEASURES`, and all limits numbers.
 
     Raises:
         InvalidArgument: one is not.
     """
-    for each in names:
-        if each not in HEALTH_MEASURES:
+    for name, limit in limits.items():
+        if name not in HEALTH_MEASURES:
             raise InvalidArgument(
-                f"a table's health has no {each}; there are {', '.join(HEALTH_MEASURES)}"
+                f"a table's health has no {name}; there are {', '.join(HEALTH_MEASURES)}"
             )
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
+            raise InvalidArgument(f"the limit of {name} is a number or None, not {limit!r}")
 
 
 def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:

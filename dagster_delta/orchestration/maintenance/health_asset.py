@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import dagster as dg
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.checks.table_checks import check_health_measures
+from dagster_delta.orchestration.checks.table_checks import check_health_limits
 from dagster_delta.orchestration.maintenance.health_page import (
     FIGURES_KEY,
     EarlierReport,
@@ -65,7 +65,8 @@ def delta_health_asset(
 
     The page has a table with the state of every table, the thresholds that are exceeded, and plots
     of sizes, files, partition skew and growth. The check `delta_tables_healthy` of the asset warns
-    if a threshold is exceeded or a table cannot be read. Totals are numbers, which the UI plots.
+    if a threshold is exceeded, a table cannot be read, or no table was found. Totals are numbers,
+    which the UI plots.
 
     A run reads the logs of the tables, four at a time, and no data file.
 
@@ -82,7 +83,7 @@ def delta_health_asset(
         asset_options: of `dg.asset`: key_prefix, group_name, automation_condition, …
 
     Raises:
-        InvalidArgument: there are no tables, or a threshold has an unknown name.
+        InvalidArgument: there are no tables, or a threshold has an unknown name or is no number.
 
     Examples:
         delta_health_asset(assets=[flights, weather], thresholds={"partition_skew": 20})
@@ -119,7 +120,7 @@ def delta_health_asset(
 
 
 def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
-    check_health_measures(thresholds)
+    check_health_limits(thresholds)
     merged = {**DEFAULT_THRESHOLDS, **thresholds}
     return {name: limit for name, limit in merged.items() if limit is not None}
 
@@ -186,14 +187,18 @@ def _check_result(
     states: list[TableState], limits: Mapping[str, float], key: dg.AssetKey
 ) -> dg.AssetCheckResult:
     due = [each.name for each in states if each.problem or each.beyond(limits)]
-    described = f"{len(due)} of {len(states)} tables need attention"
+    described = f"{len(due)} of {len(states)} tables need attention: {', '.join(due[:10])}"
+    if not states:
+        described = "No table was found: is the root the right one?"
+    elif not due:
+        described = f"All {len(states)} tables are within the thresholds"
+    elif len(due) > 10:
+        described += " …"
     return dg.AssetCheckResult(
-        passed=not due,
+        passed=bool(states) and not due,
         asset_key=key,
         check_name=_CHECK,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{described}: {', '.join(due[:10])}{' …' if len(due) > 10 else ''}"
-        if due
-        else f"All {len(states)} tables are within the thresholds",
+        description=described,
         metadata={f"delta/limit_{name}": limit for name, limit in limits.items()},
     )
