@@ -5,8 +5,6 @@ Spec: Actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
@@ -211,7 +209,3 @@ class SidecarFile(_Wire, frozen=True, kw_only=True):
     """Creation time in milliseconds since the epoch."""
     tags: dict[str, str | None] | None = None
     """Free-form metadata about the file."""
-
-
-CommitInfo = Mapping[str, object]
-"""Provenance of a commit: free-form JSON, so a mapping. Spec: Commit Provenance Information."""

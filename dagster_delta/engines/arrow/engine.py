@@ -35,7 +35,6 @@ __all__ = ["ArrowEngine", "check_constraints"]
 class ArrowEngine:
     """Reads plans into record batches, and writes anything `to_reader` takes."""
 
-    keeps_row_ids = True
     session_is_utc = True
     casts_values = False
     rewrite_batch_bytes = 512 * 1024**2

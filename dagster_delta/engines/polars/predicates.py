@@ -10,9 +10,8 @@ import datetime as dt
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any
 
 import polars as pl
 
@@ -43,8 +42,6 @@ _BOUNDS = {
     "None": (">", "<"),
 }
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
-
-_Node = Mapping[str, Any]
 
 
 def to_condition(predicate: pl.Expr | None, schema: StructType) -> str | None:

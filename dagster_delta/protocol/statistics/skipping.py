@@ -34,7 +34,6 @@ from dagster_delta.protocol.values.partition_values import parse_partition_colum
 
 __all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
 
-_BOOLEAN = PrimitiveType("boolean")
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RowChangeCounts", "change_rows", "refuse_append_only", "selection"]
 
-_REMOVED_FIELDS = ("path", "size_bytes", "base_row_id", "default_row_commit_version")
-
 
 class RowChangeCounts(msgspec.Struct, frozen=True):
     """What a change did."""

@@ -116,7 +116,6 @@ class _Changing:
     task: ChangeTask
     counts: Counter[int] = field(default_factory=Counter)
     changed: dict[int, BitMap64] = field(default_factory=dict)
-    num_positions: int = 0
     matched: BitMap64 = field(default_factory=BitMap64)
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Last value and step of each identity column that was numbered."""
