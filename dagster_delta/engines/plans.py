@@ -144,6 +144,12 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Checked on every row before it is written."""
     target_file_size_bytes: int = 128 * 1024 * 1024
     """A data file is closed when it reaches about this size."""
+    row_group_rows: int = 1_000_000
+    """Maximum rows of a row group."""
+    row_group_bytes: int = 32 * 1024 * 1024
+    """Arrow bytes of the rows that make one row group."""
+    buffer_bytes: int = 128 * 1024 * 1024
+    """Maximum Arrow bytes of waiting rows in all partitions together."""
     compression: str = "zstd"
     compression_level: int | None = 1
     max_open_partitions: int = 64

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.parquet.write.file_statistics import truncate_upper_bound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
@@ -29,8 +28,11 @@ NAN = float("nan")
 INFINITY = float("inf")
 
 
-def statistics(data: pa.Table, config: TableConfiguration | None = None) -> dict[str, Any]:
-    (file,) = write(MemoryStore(), data, config or configuration(schema_of(data))).files
+def statistics(
+    data: pa.Table, config: TableConfiguration | None = None, **bounds: Any
+) -> dict[str, Any]:
+    config = config or configuration(schema_of(data))
+    (file,) = write(MemoryStore(), data, config, **bounds).files
     parsed: dict[str, Any] = json.loads(file.stats or "", parse_float=Decimal)
     return parsed
 
@@ -189,8 +191,7 @@ def test_tight_bounds_are_recorded_where_deletion_vectors_may_come() -> None:
     assert statistics(data, config)["tightBounds"] is True
 
 
-def test_bounds_hold_over_all_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 10)
+def test_bounds_hold_over_all_row_groups() -> None:
     data = pa.table(
         {
             "n": list(range(95)),
@@ -201,7 +202,7 @@ def test_bounds_hold_over_all_row_groups(monkeypatch: pytest.MonkeyPatch) -> Non
             "long": ["x" * 5000 if i == 3 else "a" for i in range(95)],
         }
     )
-    found = statistics(data)
+    found = statistics(data, row_group_rows=10)
     assert found["numRecords"] == 95
     assert found["minValues"] == {"n": 0, "x": 0, "y": 0, "d": -50, "sparse": 1}
     assert found["maxValues"] == {"n": 94, "x": 94, "d": 44, "sparse": 1}

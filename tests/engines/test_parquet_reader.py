@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet.read import batch_sizes, data_file_reader, opened_file
-from dagster_delta.engines.parquet.read import reader as parquet_reader
-from dagster_delta.engines.parquet.write import writer as parquet_writer
+from dagster_delta.engines.parquet.read import batch_sizes, opened_file
+from dagster_delta.engines.parquet.read.data_file import data_files
+from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
+from dagster_delta.engines.parquet.read.ordered_prefetch import prefetch_in_order
+from dagster_delta.engines.parquet.read.reader import SMALL_BATCH_ROWS, read_files
 from dagster_delta.errors import (
     CorruptDeletionVector,
     DataFileMissing,
@@ -303,20 +305,17 @@ def test_a_variant_is_read_as_its_storage() -> None:
 # Deletion vectors
 
 
-def numbered(
-    store: MemoryStore, rows: int, monkeypatch: pytest.MonkeyPatch, group: int = 10
-) -> tuple[AddFile, TableConfiguration]:
+def numbered(store: MemoryStore, rows: int, group: int = 10) -> tuple[AddFile, TableConfiguration]:
     """A file of rows 0, 1, 2, … in several row groups."""
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", group)
     data = pa.table({"n": range(rows), "s": [f"row {i}" for i in range(rows)]})
     config = configuration(schema_of(data), protocol=featured("deletionVectors"))
-    (file,) = write(store, data, config).files
+    (file,) = write(store, data, config, row_group_rows=group).files
     return file, config
 
 
-def test_rows_of_an_inline_deletion_vector_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_an_inline_deletion_vector_are_left_out() -> None:
     store = MemoryStore()
-    file, config = numbered(store, 35, monkeypatch)
+    file, config = numbered(store, 35)
     deleted = BitMap64([0, 9, 10, 11, 34, *range(20, 30)])
     file = replace_struct(file, deletion_vector=encode_inline(deleted))
     assert read(store, [file], config).column("n").to_pylist() == [
@@ -357,19 +356,18 @@ def test_rows_of_a_file_that_declares_views_are_left_out(where: str | None) -> N
 def test_positions_are_right_when_row_groups_are_skipped(
     deleted: set[int], bound: int, group: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        store = MemoryStore()
-        file, config = numbered(store, 100, monkeypatch, group)
-        if deleted:
-            file = replace_struct(file, deletion_vector=encode_inline(BitMap64(deleted)))
-        where = parse_expression(f"n >= {bound}", config.schema)
-        got = read(store, [file], config, ["s"], where).column("s").to_pylist()
-        assert got == [f"row {n}" for n in range(bound, 100) if n not in deleted]
+    store = MemoryStore()
+    file, config = numbered(store, 100, group)
+    if deleted:
+        file = replace_struct(file, deletion_vector=encode_inline(BitMap64(deleted)))
+    where = parse_expression(f"n >= {bound}", config.schema)
+    got = read(store, [file], config, ["s"], where).column("s").to_pylist()
+    assert got == [f"row {n}" for n in range(bound, 100) if n not in deleted]
 
 
-def test_a_file_of_several_vectors_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_several_vectors_is_read_once() -> None:
     store = CountingStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     bitmaps = [BitMap64([1]), BitMap64([2, 3]), BitMap64([19])]
     blob, vectors = encode_deletion_vector_file(bitmaps, file_id=uuid.UUID(int=7))
     store.put(deletion_vector_path(vectors[0]), blob)
@@ -398,9 +396,9 @@ class CountingStore(MemoryStore):
         return super().read_range(path, offset, length)
 
 
-def test_a_single_vector_is_read_by_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_vector_is_read_by_its_range() -> None:
     store = CountingStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     blob, (vector, _) = encode_deletion_vector_file(
         [BitMap64([1]), BitMap64([2])], file_id=uuid.UUID(int=7), prefix="ab"
     )
@@ -410,9 +408,9 @@ def test_a_single_vector_is_read_by_its_range(monkeypatch: pytest.MonkeyPatch) -
     assert store.range_reads == [deletion_vector_path(vector)]
 
 
-def test_a_broken_deletion_vector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_deletion_vector_is_named() -> None:
     store = MemoryStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     blob, (vector,) = encode_deletion_vector_file([BitMap64([1])], file_id=uuid.UUID(int=7))
     store.put(deletion_vector_path(vector), blob[:-1] + bytes([blob[-1] ^ 1]))
     with pytest.raises(CorruptDeletionVector) as caught:
@@ -420,18 +418,18 @@ def test_a_broken_deletion_vector_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.file == deletion_vector_path(vector)
 
 
-def test_a_broken_inline_vector_names_the_data_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_inline_vector_names_the_data_file() -> None:
     store = MemoryStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     vector = msgspec.structs.replace(encode_inline(BitMap64([1])), cardinality=2)
     with pytest.raises(CorruptDeletionVector) as caught:
         read(store, [replace_struct(file, deletion_vector=vector)], config)
     assert caught.value.file == file.path
 
 
-def test_a_missing_deletion_vector_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_deletion_vector_file_is_named() -> None:
     store = MemoryStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     _, (vector,) = encode_deletion_vector_file([BitMap64([1])], file_id=uuid.UUID(int=7))
     with pytest.raises(DataFileMissing) as caught:
         read(store, [replace_struct(file, deletion_vector=vector)], config)
@@ -475,7 +473,6 @@ FILTERED = pa.table(
 def test_a_filter_keeps_exactly_its_rows(
     monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
 ) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 16)
     monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 5)
     schema = schema_of(FILTERED)
     config = (
@@ -484,7 +481,7 @@ def test_a_filter_keeps_exactly_its_rows(
         else mapped_configuration(schema, mode, ["p"])
     )
     store = MemoryStore()
-    files = write(store, FILTERED, config).files
+    files = write(store, FILTERED, config, row_group_rows=16).files
     got = read(store, files, config, columns, parse_expression(sql, config.schema))
     kept = [row for row in FILTERED.to_pylist() if keep(row)]
     assert got.num_rows == len(kept)
@@ -496,7 +493,7 @@ def test_a_filter_keeps_exactly_its_rows(
 
 def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    file, config = numbered(store, 100, monkeypatch)
+    file, config = numbered(store, 100)
     decoded: list[int] = []
     original = opened_file.OpenedFile.decode
 
@@ -514,7 +511,7 @@ def test_other_columns_are_decoded_only_where_a_row_has_passed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = MemoryStore()
-    file, config = numbered(store, 100, monkeypatch)
+    file, config = numbered(store, 100)
     decoded: list[tuple[int, list[int]]] = []
     original = opened_file.OpenedFile.decode
 
@@ -529,9 +526,9 @@ def test_other_columns_are_decoded_only_where_a_row_has_passed(
     assert [group for group, columns in decoded if columns == [1]] == [5]
 
 
-def test_a_filter_does_not_fail_on_a_deleted_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_does_not_fail_on_a_deleted_value() -> None:
     store = MemoryStore()
-    file, config = numbered(store, 20, monkeypatch)
+    file, config = numbered(store, 20)
     where = parse_expression("100 / n > 9", config.schema)
     with pytest.raises(InvalidArgument):
         read(store, [file], config, ["n"], where)
@@ -562,51 +559,50 @@ def test_repetitive_text_is_read_like_any_other() -> None:
 # Order and resources
 
 
-def many_files(store: MemoryStore, count: int, rows: int) -> tuple[Sequence[AddFile], Any]:
+def many_files(
+    store: MemoryStore, count: int, rows: int, **bounds: Any
+) -> tuple[Sequence[AddFile], TableConfiguration]:
     data = pa.table({"p": [i // rows for i in range(count * rows)], "n": range(count * rows)})
     config = configuration(schema_of(data), ["p"])
-    return write(store, data, config).files, config
+    return write(store, data, config, **bounds).files, config
 
 
 def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
     monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 7)
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 20)
-    monkeypatch.setattr(parquet_reader, "MAX_BUFFERED_BYTES", 500)
     store = MemoryStore()
-    files, config = many_files(store, 20, 50)
-    assert read(store, files, config).column("n").to_pylist() == list(range(1000))
+    files, config = many_files(store, 20, 50, row_group_rows=20)
+    reader = DataFileReader(store, config, ["n"], split_file_bytes=1)
+    sources = list(reader.sources(data_files(live_files(files))))
+    assert len(sources) == 60
+    batches = prefetch_in_order(iter(sources), threads=3, max_buffered_bytes=500)
+    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(1000))
 
 
 def test_small_files_are_put_together_into_few_batches() -> None:
     store = MemoryStore()
     files, config = many_files(store, 50, 3)
-    batches = parquet_reader.read_files(store, live_files(files), config, ["n", "p"])
+    batches = read_files(store, live_files(files), config, ["n", "p"])
     assert [each.num_rows for each in batches] == [150]
 
 
 def test_a_reader_that_is_dropped_stops_its_workers() -> None:
     store = MemoryStore()
-    files, config = many_files(store, 50, 3)
+    files, config = many_files(store, 20, SMALL_BATCH_ROWS)
     before = threading.active_count()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(parquet_reader, "SMALL_BATCH_ROWS", 1)
-        batches = parquet_reader.read_files(store, live_files(files), config, ["n"])
-        assert next(batches).num_rows == 3
-        batches.close()  # type: ignore[attr-defined]
+    batches = read_files(store, live_files(files), config, ["n"])
+    assert next(batches).num_rows == SMALL_BATCH_ROWS
+    batches.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
 
 
 def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:
     store = MemoryStore()
-    files, config = many_files(store, 3, 4)
+    files, config = many_files(store, 3, SMALL_BATCH_ROWS)
     store.delete([files[1].path])
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(parquet_reader, "SMALL_BATCH_ROWS", 1)
-        batches = parquet_reader.read_files(store, live_files(files), config, ["n"])
-        assert next(batches).column("n").to_pylist() == [0, 1, 2, 3]
-        with pytest.raises(DataFileMissing):
-            next(batches)
+    batches = read_files(store, live_files(files), config, ["n"])
+    assert next(batches).column("n").to_pylist() == list(range(SMALL_BATCH_ROWS))
+    with pytest.raises(DataFileMissing):
+        next(batches)
 
 
 def test_a_lack_of_memory_is_not_taken_for_damage(

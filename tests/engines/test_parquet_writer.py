@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup
 from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.engines.plans import Constraint, WriteSpec
@@ -121,12 +120,13 @@ def test_no_rows_make_no_file() -> None:
     assert stored_paths(store) == set()
 
 
-def test_a_file_is_closed_when_it_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 1000)
+def test_a_file_is_closed_when_it_has_its_size() -> None:
     data = pa.table({"v": [random.Random(i).getrandbits(62) for i in range(10_000)]})
     store = MemoryStore()
     config = configuration(schema_of(data))
-    files = write(store, _batches(data, 500), config, target_file_size_bytes=4000).files
+    files = write(
+        store, _batches(data, 500), config, row_group_rows=1000, target_file_size_bytes=4000
+    ).files
     assert len(files) > 1
     assert all(4000 <= each.size_bytes < 20_000 for each in files[:-1])
     assert read(store, files, config).equals(data)
@@ -136,12 +136,13 @@ def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=rows))
 
 
-def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 10)
+def test_only_some_files_are_open_at_once() -> None:
     data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
     store = CountingStore()
     config = configuration(schema_of(data), ["p"])
-    files = write(store, _batches(data, 100), config, max_open_partitions=3).files
+    files = write(
+        store, _batches(data, 100), config, row_group_rows=10, max_open_partitions=3
+    ).files
     assert store.most_open <= 3
     got = read(store, files, config).sort_by("v")
     assert got.equals(data)
@@ -163,8 +164,7 @@ class CountingStore(MemoryStore):
         return sink
 
 
-def test_what_waits_in_all_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "BUFFER_BYTES", 20_000)
+def test_what_waits_in_all_partitions_is_bounded() -> None:
     written_early: list[int] = []
     data = pa.table({"p": [i % 5 for i in range(20_000)], "v": range(20_000)})
     store = MemoryStore()
@@ -176,17 +176,16 @@ def test_what_waits_in_all_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch
 
     config = configuration(schema_of(data), ["p"])
     reader = pa.RecordBatchReader.from_batches(data.schema, batches())
-    files = write(store, reader, config, target_file_size_bytes=1).files
+    files = write(store, reader, config, buffer_bytes=20_000, target_file_size_bytes=1).files
     assert written_early[-1] > 5
     assert read(store, files, config).num_rows == 20_000
 
 
-def test_many_row_groups_are_encoded_by_workers_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
+def test_many_row_groups_are_encoded_by_workers_in_order() -> None:
     data = pa.table({"p": [i // 5000 % 2 for i in range(20_000)], "v": range(20_000)})
     store = MemoryStore()
     config = configuration(schema_of(data), ["p"])
-    files = write(store, _batches(data, 1000), config).files
+    files = write(store, _batches(data, 1000), config, row_group_bytes=8000).files
     assert [each.partition_values["p"] for each in files] == ["0", "1"]
     values = read(store, files, config).column("v").to_pylist()
     assert values == [v for p in (0, 1) for v in range(20_000) if v // 5000 % 2 == p]
@@ -195,7 +194,6 @@ def test_many_row_groups_are_encoded_by_workers_in_order(monkeypatch: pytest.Mon
 def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
     encode = EncodedRowGroup.of_rows
     second_is_done = threading.Event()
 
@@ -211,7 +209,8 @@ def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
     monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_second_first)
     data = pa.table({"v": range(20_000)})
     store = MemoryStore()
-    [file] = write(store, _batches(data, 1000), configuration(schema_of(data))).files
+    config = configuration(schema_of(data))
+    [file] = write(store, _batches(data, 1000), config, row_group_bytes=8000).files
     stored = parquet(store, decode_path(file.path))
     assert stored.read()["v"].to_pylist() == list(range(20_000))
     assert stored.num_row_groups == 20
@@ -359,7 +358,6 @@ def _breaking(data: pa.Table, rows: int, after: int) -> pa.RecordBatchReader:
 
 
 def test_an_encoder_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
     encode = EncodedRowGroup.of_rows
 
     def encode_some(rows: Any, *others: Any) -> EncodedRowGroup:
@@ -375,28 +373,25 @@ def test_an_encoder_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyP
             store,
             _batches(data, 1000),
             configuration(schema_of(data)),
+            row_group_bytes=8000,
             target_file_size_bytes=3000,
         )
     assert stored_paths(store) == set()
 
 
 @pytest.mark.parametrize("row_group_bytes", [1000, 10_000_000])
-def test_an_error_leaves_no_file_behind(
-    monkeypatch: pytest.MonkeyPatch, row_group_bytes: int
-) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", row_group_bytes)
+def test_an_error_leaves_no_file_behind(row_group_bytes: int) -> None:
     data = pa.table({"p": [i % 3 for i in range(5000)], "v": range(5000)})
     store = MemoryStore()
     config = configuration(schema_of(data), ["p"])
+    bounds: dict[str, Any] = {"row_group_rows": 100, "target_file_size_bytes": 500}
+    source = _breaking(data, 100, after=40)
     with pytest.raises(BrokenSource):
-        write(store, _breaking(data, 100, after=40), config, target_file_size_bytes=500)
+        write(store, source, config, row_group_bytes=row_group_bytes, **bounds)
     assert stored_paths(store) == set()
 
 
-def test_a_store_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 1000)
-
+def test_a_store_that_fails_leaves_no_file_behind() -> None:
     class FailingStore(MemoryStore):
         def open_output(self, path: str) -> Any:
             if path.startswith("p=2"):
@@ -405,8 +400,9 @@ def test_a_store_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatc
 
     data = pa.table({"p": [i // 1000 for i in range(5000)], "v": range(5000)})
     store = FailingStore()
+    config = configuration(schema_of(data), ["p"])
     with pytest.raises(BrokenSource):
-        write(store, _batches(data, 500), configuration(schema_of(data), ["p"]))
+        write(store, _batches(data, 500), config, row_group_bytes=1000)
     assert stored_paths(store) == set()
 
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.arrow import sorted_rewrite
-from dagster_delta.engines.parquet.write import writer
 from dagster_delta.errors import (
     InvalidArgument,
     InvalidTable,
@@ -20,6 +18,7 @@ from dagster_delta.errors import (
     SchemaMismatch,
 )
 from dagster_delta.table.write.clustering import table_clustering
+from tests.table.bounded_writes import sort_bounded
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("s", pa.struct([("b", pa.int64())])), ("text", pa.string())]
@@ -40,12 +39,6 @@ def cubes(table: DeltaTable) -> Counter[str | None]:
     """Number of live files by the cube they are in."""
     tags = table.snapshot().files()["tags"].to_pylist()
     return Counter(dict(each or {}).get("ZCUBE_ID") for each in tags)
-
-
-def share_read(table: DeltaTable, where: str) -> float:
-    """Share of the files that may hold rows for which a condition is true."""
-    snapshot = table.snapshot()
-    return float(snapshot.scan(where=where).files().num_rows / snapshot.num_files)
 
 
 def ids(table: DeltaTable) -> list[tuple[int, int]]:
@@ -86,19 +79,16 @@ def test_a_table_that_replaces_a_clustered_one_is_not_clustered() -> None:
     assert replaced.optimize().skipped
 
 
-def test_filters_on_any_clustering_column_skip_most_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 400)
-    monkeypatch.setattr(sorted_rewrite, "_BATCH_ROWS", 400)
-    table = create("clustered-and-filtered")
+def test_all_files_are_laid_out_along_one_curve() -> None:
+    table, twin = create("clustered-at-once"), create("sorted-at-once")
     for seed in range(4):
         table.append(rows(2_000, seed))
+        twin.append(rows(2_000, seed))
     before = ids(table)
-    assert share_read(table, "a < 100") == share_read(table, "s.b < 100") == 1
-    result = table.optimize(target_file_size=1)
+    table.optimize()
     assert ids(table) == before
-    assert result.snapshot.num_files > 12
-    assert share_read(table, "a < 100") < 0.5
-    assert share_read(table, "s.b < 100") < 0.5
+    sort_bounded(twin, [("a",), ("s", "b")], is_hilbert=True)
+    assert table.snapshot().scan().to_arrow() == twin.snapshot().scan().to_arrow()
     providers = table.snapshot().live_files()["clustering_provider"].to_pylist()
     assert set(providers) == {"liquid"}
     assert len(cubes(table)) == 1

@@ -6,11 +6,10 @@ import json
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.arrow import sorted_rewrite
-from dagster_delta.engines.parquet.write import writer
 from dagster_delta.errors import (
     ConcurrentDeleteDelete,
     InvalidArgument,
@@ -26,6 +25,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import numbered_with_nulls
+from tests.table.bounded_writes import sort_bounded
 from tests.table.logs import edited
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -242,11 +242,9 @@ def spread(num_files: int = 8, rows_per_file: int = 500, **options: Any) -> Delt
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
     total = num_files * rows_per_file
     for part in range(num_files):
-        ids = [(each * 7919) % total for each in range(part, total, num_files)]
-        data = pa.table(
-            {"a": ids, "s": [{"b": (each * 104729) % total} for each in ids], "p": [0] * len(ids)}
-        )
-        table.append(data, **options)
+        ids = np.arange(part, total, num_files) * 7919 % total
+        s = pa.StructArray.from_arrays([pa.array(ids * 104729 % total)], ["b"])
+        table.append(pa.table({"a": ids, "s": s, "p": np.zeros_like(ids)}), **options)
     return table
 
 
@@ -256,18 +254,32 @@ def read_share(table: DeltaTable, where: str) -> float:
     return sum(files["size_bytes"].to_pylist()) / table.snapshot().size_bytes
 
 
-def test_filters_on_either_column_skip_files_after_a_z_order(monkeypatch: Any) -> None:
-    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 200)
-    monkeypatch.setattr(sorted_rewrite, "_BATCH_ROWS", 200)
+def test_a_z_order_is_one_commit_of_the_same_rows() -> None:
     table = spread()
     before = content(table)
-    assert read_share(table, "a < 400") == 1
-    result = table.optimize(zorder_by=["a", "s.b"], target_file_size=1)
+    result = table.optimize(zorder_by=["a", "s.b"])
     assert content(table) == before
+    twin = spread()
+    sort_bounded(twin, [("a",), ("s", "b")], is_hilbert=False)
+    assert table.snapshot().scan().to_arrow() == twin.snapshot().scan().to_arrow()
     assert result.metrics["numRemovedFiles"] == 8
     assert actions(table)["commitInfo"][0]["operationParameters"]["zOrderBy"] == '["a","s.b"]'
-    assert read_share(table, "a < 400") < 0.5
-    assert read_share(table, "s.b < 400") < 0.5
+
+
+@pytest.mark.parametrize("is_hilbert", [False, True])
+def test_filters_on_either_column_skip_files_along_a_curve(is_hilbert: bool) -> None:
+    rows, most = 8 * 65_536, 65_536
+    table = spread(4, rows // 4)
+    where = [f"{column} < {rows // 10}" for column in ("a", "s.b")]
+    assert [read_share(table, each) for each in where] == [1, 1]
+    before = table.snapshot().scan().to_arrow().sort_by("a")
+    columns = [("a",), ("s", "b")]
+    sort_bounded(
+        table, columns, is_hilbert=is_hilbert, row_group_rows=most, target_file_size_bytes=1
+    )
+    assert table.snapshot().num_files == rows // most
+    assert table.snapshot().scan().to_arrow().sort_by("a") == before
+    assert all(read_share(table, each) < 0.5 for each in where)
 
 
 def test_z_order_keeps_partitions_and_purges_deleted_rows() -> None:

@@ -16,12 +16,13 @@ import pytest
 
 from dagster_delta.engines.parquet.read import data_file_reader
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
-from dagster_delta.engines.parquet.write import row_group_copying, writer
+from dagster_delta.engines.parquet.write import row_group_copying
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table.bounded_writes import append_bounded
 
 ROWS = 400
 GROUP_ROWS = 100
@@ -30,12 +31,11 @@ _Struct = pa.struct([("a", pa.int64()), ("f", pa.float64())])
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if all files were large, with row groups of a hundred rows, and a column at a time."""
+    """As if all files were large, and a column at a time."""
     monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
     monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
     monkeypatch.setattr(row_group_copying, "PART_BYTES", 1)
-    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", GROUP_ROWS)
 
 
 def rows(start: int = 0, count: int = ROWS) -> pa.Table:
@@ -63,8 +63,12 @@ def make(
     *,
     partition_by: tuple[str, ...] = (),
 ) -> DeltaTable:
-    table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows() if data is None else data, partition_by=partition_by, properties=properties)
+    """A table of one file for each partition, in row groups of a hundred rows."""
+    data = rows() if data is None else data
+    table = DeltaTable.create(
+        "", data.schema, partition_by=partition_by, properties=properties, store=MemoryStore()
+    )
+    append_bounded(table, data, row_group_rows=GROUP_ROWS)
     return table
 
 
@@ -231,7 +235,7 @@ def test_files_from_before_the_table_changed_get_its_columns() -> None:
 
 def test_rows_keep_their_ids() -> None:
     table = make(properties={"delta.enableRowTracking": "true"})
-    table.append(rows(ROWS))
+    append_bounded(table, rows(ROWS), row_group_rows=GROUP_ROWS)
     table.delete("id = 450 OR id = 20")
     table.delete("id = 550")
     found = table.snapshot().scan(columns=["id"], row_ids=True).to_arrow()
@@ -388,7 +392,7 @@ def test_updates_of_tracked_rows_keep_their_ids() -> None:
     versions = dict(
         zip(found["id"].to_pylist(), found["_row_commit_version"].to_pylist(), strict=True)
     )
-    assert (versions[149], versions[150]) == (0, 1)
+    assert (versions[149], versions[150]) == (1, 2)
 
 
 def test_generated_columns_follow_an_update() -> None:
@@ -405,7 +409,8 @@ def test_generated_columns_follow_an_update() -> None:
             )
         ),
     )
-    table.append(pa.table({"id": range(ROWS), "a": range(ROWS)}))
+    whole = pa.table({"id": range(ROWS), "a": range(ROWS), "twice": range(0, 2 * ROWS, 2)})
+    append_bounded(table, whole, row_group_rows=GROUP_ROWS)
     table.update({"a": "id + 1"}, RANGE)
     assert {row["twice"] - 2 * row["a"] for row in content(table)} == {0}
     assert [row["a"] for row in content(table)][149:152] == [149, 151, 152]
@@ -414,8 +419,8 @@ def test_generated_columns_follow_an_update() -> None:
 def test_the_merge_and_another_reader_agree(tmp_path: Path) -> None:
     import deltalake
 
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(rows())
+    table = DeltaTable.create(str(tmp_path), rows().schema)
+    append_bounded(table, rows(), row_group_rows=GROUP_ROWS)
     source = rows(395, 10)
     table.merge(
         source, "t.id = s.id"

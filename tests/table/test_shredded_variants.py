@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable, variants_from_json, variants_to_json
-from dagster_delta.engines.parquet.write import row_group_copying, writer
+from dagster_delta.engines.parquet.write import row_group_copying
+from tests.table.bounded_writes import append_bounded
 
 ENABLED = {"delta.enableVariantShredding": "true"}
 
@@ -89,13 +90,10 @@ def test_statistics_are_those_of_their_columns(tmp_path: Path) -> None:
     }
 
 
-def test_row_groups_of_a_file_are_split_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "ROW_GROUP_BYTES", 5_000)
+def test_row_groups_of_a_file_are_split_alike(tmp_path: Path) -> None:
     table = create(tmp_path)
     data = pa.concat_tables([rows(0, 300), rows(300, 400, '{{"n": "text", "other": [{}]}}')])
-    table.append(data.to_reader(max_chunksize=50))
+    append_bounded(table, data.to_reader(max_chunksize=50), row_group_bytes=5_000)
     (path,) = table.snapshot().files()["path"].to_pylist()
     assert pq.ParquetFile(tmp_path / path).num_row_groups > 2
     later = {each: f'{{"n":"text","other":[{each}]}}' for each in range(300, 400)}

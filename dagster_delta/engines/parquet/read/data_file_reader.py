@@ -54,7 +54,6 @@ ROW_INDEX = "\0row index"
 """The int64 column with the position of a row in its file, deleted rows included."""
 
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
-"""Files of at least this size are divided among workers by row group."""
 
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
@@ -72,6 +71,7 @@ class DataFileReader:
             file are then fetched together.
         with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
         verifies_pages: whether to verify Parquet page checksums.
+        split_file_bytes: files of at least this size are divided among workers by row group.
     """
 
     def __init__(
@@ -84,8 +84,10 @@ class DataFileReader:
         expected_vectors: Iterable[DeletionVectorDescriptor] = (),
         with_positions: bool = False,
         verifies_pages: bool = True,
+        split_file_bytes: int = SPLIT_FILE_BYTES,
     ) -> None:
         self._store = store
+        self._split_file_bytes = split_file_bytes
         self._verifies_pages = verifies_pages
         self._is_remote = store.local_path("") is None
         self._configuration = configuration
@@ -113,7 +115,7 @@ class DataFileReader:
             As `read` does, for large files.
         """
         for file in files:
-            if file.size_bytes < SPLIT_FILE_BYTES:
+            if file.size_bytes < self._split_file_bytes:
                 yield partial(self.read, file)
                 continue
             opened = self.open(file)

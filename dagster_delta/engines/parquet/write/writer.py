@@ -46,11 +46,6 @@ __all__ = ["DataFileWriter", "write_data_files"]
 
 _LOG = logging.getLogger(__name__)
 
-ROW_GROUP_ROWS = 1_000_000
-ROW_GROUP_BYTES = 32 * 1024 * 1024
-"""Arrow bytes of the rows that make one row group."""
-BUFFER_BYTES = 128 * 1024 * 1024
-"""Maximum Arrow bytes of waiting rows in all partitions together."""
 ENCODING_BYTES = 64 * 1024 * 1024
 """Maximum Arrow bytes of rows that the workers have."""
 COLUMN_OVERHEAD_BYTES = 512
@@ -220,9 +215,10 @@ class _DataFiles:
         """Rows, a `pa.Table`, as row groups of any file of a format."""
         stored = format_.stored(rows)
         encodings = self._choose_encodings(stored, format_)
+        step = self._spec.row_group_rows
         return [
-            EncodedRowGroup.of_rows(stored.slice(start, ROW_GROUP_ROWS), format_, encodings)
-            for start in range(0, stored.num_rows, ROW_GROUP_ROWS)
+            EncodedRowGroup.of_rows(stored.slice(start, step), format_, encodings)
+            for start in range(0, stored.num_rows, step)
         ]
 
     def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
@@ -333,7 +329,7 @@ class _WriteJob:
             self._taken_bytes += partition.waiting_bytes - before
             if self._is_due(partition):
                 self._flush(partition)
-        while self._waiting_bytes > BUFFER_BYTES:
+        while self._waiting_bytes > self._spec.buffer_bytes:
             self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
 
     def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
@@ -371,7 +367,8 @@ class _WriteJob:
             # A file is sorted as a whole, so its rows wait together.
             return partition.waiting_bytes >= self._spec.target_file_size_bytes
         return (
-            partition.waiting_rows >= ROW_GROUP_ROWS or partition.waiting_bytes >= ROW_GROUP_BYTES
+            partition.waiting_rows >= self._spec.row_group_rows
+            or partition.waiting_bytes >= self._spec.row_group_bytes
         )
 
     def _flush(self, partition: _Partition) -> None:
@@ -421,7 +418,7 @@ class _WriteJob:
         write: Callable[[list[EncodedRowGroup]], None],
     ) -> None:
         """Encode at once, and write to a partition's file in order of arrival."""
-        if self._workers is None and self._taken_bytes < ROW_GROUP_BYTES:
+        if self._workers is None and self._taken_bytes < self._spec.row_group_bytes:
             # Small writes end before a thread would start.
             write(encode())
             return

@@ -22,13 +22,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
 from dagster_delta.engines.parquet.write.row_group_encoder import RowGroupEncoder
-from dagster_delta.engines.parquet.write.writer import (
-    BUFFER_BYTES,
-    COLUMN_OVERHEAD_BYTES,
-    ROW_GROUP_BYTES,
-    ROW_GROUP_ROWS,
-    DataFileWriter,
-)
+from dagster_delta.engines.parquet.write.writer import COLUMN_OVERHEAD_BYTES, DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
     PartitionColumn,
@@ -95,7 +89,7 @@ class PackTask:
             spec.configuration, to_arrow_schema(spec.configuration.schema)
         )
         try:
-            waiting = _WaitingRows(RowGroupEncoder(spec), self.slice_bytes)
+            waiting = _WaitingRows(spec, RowGroupEncoder(spec), self.slice_bytes)
             for batch in self.write.conforming(chain([first], batches)):
                 for key, rows in split_by_partition(batch, columns):
                     yield from waiting.add(key, rows)
@@ -108,6 +102,7 @@ class PackTask:
 class _WaitingRows:
     """Rows that are not packed yet, by partition."""
 
+    spec: WriteSpec
     encoder: RowGroupEncoder
     slice_bytes: int
     rows: dict[PartitionKey, list[pa.RecordBatch]] = field(default_factory=dict)
@@ -126,9 +121,13 @@ class _WaitingRows:
         weight_bytes = rows.nbytes + COLUMN_OVERHEAD_BYTES * rows.num_columns
         self.size_bytes[key] += weight_bytes
         self.total_bytes += weight_bytes
-        if self.num_rows[key] >= ROW_GROUP_ROWS or self.size_bytes[key] >= ROW_GROUP_BYTES:
+        is_enough = (
+            self.num_rows[key] >= self.spec.row_group_rows
+            or self.size_bytes[key] >= self.spec.row_group_bytes
+        )
+        if is_enough:
             yield self._pack(key)
-        while self.total_bytes > BUFFER_BYTES:
+        while self.total_bytes > self.spec.buffer_bytes:
             yield self._pack(max(self.size_bytes, key=self.size_bytes.__getitem__))
 
     def pack_all(self) -> Iterator[pa.RecordBatch]:
