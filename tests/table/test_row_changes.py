@@ -12,8 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentAppend,
@@ -30,7 +32,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.row_selection import select_rows
-from dagster_delta.table.write import deletion_vector_files
+from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 from dagster_delta.table.write.row_changes import change_rows
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import FEED, VECTORS, numbered
@@ -103,9 +105,8 @@ def test_deletion_vectors_leave_the_data_files_alone() -> None:
     assert add["dataChange"] is remove["dataChange"] is True
 
 
-def test_long_vectors_are_packed_into_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 40)
-    table = make(VECTORS, parts=(range(100), range(100, 200), range(200, 300)))
+def test_long_vectors_are_packed_into_one_file() -> None:
+    table = make(VECTORS, parts=(range(700), range(700, 1400), range(1400, 2100)))
     table.delete("id % 7 = 1 OR id = 250")
     table.delete("id = 0")
     vectors = [each for each in stored(table) if each.endswith(".bin")]
@@ -114,20 +115,21 @@ def test_long_vectors_are_packed_into_one_file(monkeypatch: pytest.MonkeyPatch) 
     (add,), (remove,) = actions(table)["add"], actions(table)["remove"]
     assert add["deletionVector"]["cardinality"] == remove["deletionVector"]["cardinality"] + 1
     assert remove["deletionVector"]["offset"] == 1
-    gone = {each for each in range(300) if each % 7 == 1} | {250, 0}
-    assert ids(table) == sorted(set(range(300)) - gone)
+    gone = {each for each in range(2100) if each % 7 == 1} | {250, 0}
+    assert ids(table) == sorted(set(range(2100)) - gone)
 
 
-def test_vectors_are_spread_over_files_once_they_are_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
-    monkeypatch.setattr(deletion_vector_files, "FILE_BYTES", 60)
-    table = make(VECTORS, parts=tuple(range(n, n + 10) for n in range(0, 50, 10)))
-    table.delete("id % 10 = 4")
-    vectors = [each for each in stored(table) if each.endswith(".bin")]
-    assert len(vectors) == 3
-    assert len(ids(table)) == 45
+def test_vectors_are_spread_over_files_once_they_are_large() -> None:
+    table = make(VECTORS)
+    vectors = [BitMap64(range(start, 1000, 3)) for start in range(5)]
+    made = store_deletion_vectors(
+        table.store, table.snapshot().configuration, vectors, file_bytes=1200
+    )
+    assert len(made.paths) == 3
+    assert set(made.paths) <= stored(table)
+    loader = DeletionVectorLoader(table.store, made.descriptors)
+    loaded = [loader.load(each, data_file="f", num_rows=1000) for each in made.descriptors]
+    assert loaded == vectors
 
 
 @both_ways
@@ -521,14 +523,13 @@ def test_a_blind_append_that_may_match_conflicts_when_serializable() -> None:
 
 @pytest.mark.parametrize("operation", ["put", "open_output"])
 def test_a_failing_store_leaves_the_table_as_it_was(
-    operation: Literal["put", "open_output"], monkeypatch: pytest.MonkeyPatch
+    operation: Literal["put", "open_output"],
 ) -> None:
-    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
-    table = make({**VECTORS, **FEED})
+    table = make({**VECTORS, **FEED}, parts=(range(300),))
     before, files = ids(table), stored(table)
     faulty = FaultyStore(table.store, [Fault(kind="refuse", operation=operation)])
     with pytest.raises(StorageFailure):
-        DeltaTable("", store=faulty).update({"v": "'new'"}, "id = 3")
+        DeltaTable("", store=faulty).update({"v": "'new'"}, "id % 3 = 0")
     assert not faulty.unstruck
     assert stored(table) == files
     assert ids(opened(table)) == before

@@ -25,7 +25,6 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.write import deletion_vector_files
 from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 
@@ -40,12 +39,23 @@ def rows(*ids: int, value: str = "") -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(texts, pa.string())})
 
 
-def make(properties: dict[str, str], *, num_files: int = 2) -> MemoryStore:
+def make(
+    properties: dict[str, str], *, num_files: int = 2, long_vectors: bool = False
+) -> MemoryStore:
+    """A table with a commit for each file of ten ids.
+
+    With `long_vectors` each file also has ids from 1000 on of which one more commit deletes every
+    other, so that its deletion vectors are too long for the log.
+    """
     store = MemoryStore()
     table = DeltaTable("", store=store, must_exist=False)
     for number in range(num_files):
         start = number * ROWS_PER_FILE
-        table.append(rows(*range(start, start + ROWS_PER_FILE)), properties=properties)
+        more = range(1000 * number + 1000, 1000 * number + 1300) if long_vectors else ()
+        table.append(rows(*range(start, start + ROWS_PER_FILE), *more), properties=properties)
+    if long_vectors:
+        table.delete("id >= 1000 AND id % 2 = 1")
+        assert any(each.endswith(".bin") for each in files(store))
     return store
 
 
@@ -139,17 +149,16 @@ def test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions(
 
 @pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(STATEMENTS, STATEMENTS)))
 def test_changes_of_different_rows_of_one_file_need_no_second_attempt(
-    mine: Statement, theirs: Statement, monkeypatch: pytest.MonkeyPatch
+    mine: Statement, theirs: Statement
 ) -> None:
-    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
-    store = make(VECTORS)
+    store = make(VECTORS, long_vectors=True)
     start = values(store)
     table = interrupted(store, lambda other: theirs(other, 6), lambda other: theirs(other, 7))
     # A merge is not matched with new files again, so that it takes those of the winner for its own
     # where their statistics do not keep them apart: here they do.
     result = mine(table, 4, on_conflict="fail")
     assert result.attempts == 1
-    assert result.version == 4
+    assert result.version == 5
     assert values(store) == after(mine, 4, after(theirs, 7, after(theirs, 6, start)))
     assert referenced(store) == files(store)
     assert DeltaTable("", store=store).snapshot().num_records == len(values(store))
@@ -359,11 +368,8 @@ def test_an_unknown_outcome_is_never_tried_again() -> None:
     assert values(store)[4] == "v4+"
 
 
-def test_nothing_is_left_of_a_change_that_could_not_read_where_the_winners_stand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
-    store = make(VECTORS, num_files=1)
+def test_nothing_is_left_of_a_change_that_could_not_read_where_the_winners_stand() -> None:
+    store = make(VECTORS, num_files=1, long_vectors=True)
     # Without a checksum of its own, the change reads the one of the winner.
     store.delete(each.path for each in store.list_from("_delta_log") if ".crc" in each.path)
     waiting = [6]
@@ -372,7 +378,7 @@ def test_nothing_is_left_of_a_change_that_could_not_read_where_the_winners_stand
         if operation == "put_if_absent" and path.endswith(".json") and waiting:
             delete(DeltaTable("", store=store), waiting.pop())
 
-    refused = Fault("refuse", "read", path_contains="1.crc")
+    refused = Fault("refuse", "read", path_contains="2.crc")
     table = DeltaTable("", store=FaultyStore(store, [refused], before_call=rival))
     with pytest.raises(StorageFailure):
         delete(table, 4)

@@ -30,7 +30,6 @@ INLINE_BYTES = 128
 """Vectors of up to this size are stored in the log: every reader of the table reads them there, so
 they must be hardly longer than a reference to a file."""
 FILE_BYTES = 32 * 1024 * 1024
-"""A file of vectors is closed when it reaches this size."""
 
 
 class StoredVectors(msgspec.Struct, frozen=True):
@@ -48,6 +47,7 @@ def store_deletion_vectors(
     vectors: Sequence[BitMap64],
     *,
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+    file_bytes: int = FILE_BYTES,
 ) -> StoredVectors:
     """Descriptors of new deletion vectors; vectors that are too long for the log are stored in
     files.
@@ -57,6 +57,7 @@ def store_deletion_vectors(
         configuration: configuration of the table.
         vectors: row indexes, one bitmap per data file.
         new_uuid: names the files.
+        file_bytes: a file is closed when it reaches this size.
 
     Raises:
         StorageFailure: the store refused or failed; files that were created are deleted as far as
@@ -69,7 +70,7 @@ def store_deletion_vectors(
         if size <= INLINE_BYTES
     }
     with CreatedFiles(store) as created:
-        for positions in _share_out(sizes):
+        for positions in _share_out(sizes, file_bytes):
             data, made = encode_deletion_vector_file(
                 [vectors[each] for each in positions],
                 file_id=new_uuid(),
@@ -82,7 +83,7 @@ def store_deletion_vectors(
     return StoredVectors(tuple(descriptors[each] for each in range(len(vectors))), created.paths)
 
 
-def _share_out(sizes: Sequence[int]) -> Iterator[list[int]]:
+def _share_out(sizes: Sequence[int], file_bytes: int) -> Iterator[list[int]]:
     """The positions of the vectors for each file."""
     together: list[int] = []
     total = 0
@@ -91,7 +92,7 @@ def _share_out(sizes: Sequence[int]) -> Iterator[list[int]]:
             continue
         together.append(position)
         total += size
-        if total >= FILE_BYTES:
+        if total >= file_bytes:
             yield together
             together, total = [], 0
     if together:
