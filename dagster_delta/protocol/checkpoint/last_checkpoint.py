@@ -12,12 +12,18 @@ from urllib.parse import quote
 
 import msgspec
 
+from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
+
 __all__ = [
     "LastCheckpoint",
     "encode_last_checkpoint",
     "json_checksum",
     "parse_last_checkpoint",
 ]
+
+
+# Spec: tags hold any additional metadata about the last checkpoint.
+_FILE_NAME_TAG = "fileName"
 
 
 class LastCheckpoint(msgspec.Struct, frozen=True):
@@ -33,6 +39,8 @@ class LastCheckpoint(msgspec.Struct, frozen=True):
     """Bytes of the checkpoint."""
     num_add_files: int | None = None
     """Number of add actions in the checkpoint."""
+    file_name: str | None = None
+    """Name of the checkpoint in the log, if its version and parts do not give it."""
 
 
 class _NumberText(str):
@@ -63,6 +71,7 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
             parts=_integer(value, "parts"),
             size_bytes=_integer(value, "sizeInBytes"),
             num_add_files=_integer(value, "numOfAddFiles"),
+            file_name=_file_name(value, version),
         )
     except (ValueError, RecursionError):
         return None
@@ -83,6 +92,7 @@ def encode_last_checkpoint(
         "parts": hint.parts,
         "sizeInBytes": hint.size_bytes,
         "numOfAddFiles": hint.num_add_files,
+        "tags": None if hint.file_name is None else {_FILE_NAME_TAG: hint.file_name},
     }
     value = {key: item for key, item in named.items() if item is not None} | dict(extra or {})
     text = json.dumps(value, separators=(",", ":"))
@@ -159,3 +169,16 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _integer(value: Mapping[str, object], key: str) -> int | None:
     number = value.get(key)
     return int(number) if isinstance(number, _NumberText) else None
+
+
+def _file_name(value: Mapping[str, object], version: int) -> str | None:
+    """Name of a V2 checkpoint: this library puts it into the tags, delta-spark beside them."""
+    for key, name in (("tags", _FILE_NAME_TAG), ("v2Checkpoint", "path")):
+        found = value.get(key)
+        path = found.get(name) if isinstance(found, dict) else None
+        # A hint may be damaged: the file has to be one of the log.
+        name = path.rpartition("/")[2] if type(path) is str else ""
+        parsed = parse_log_file_name(name)
+        if parsed and parsed.kind is LogFileKind.CHECKPOINT_V2 and parsed.version == version:
+            return name
+    return None

@@ -117,6 +117,7 @@ def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> 
         size=encoded.num_actions,
         size_bytes=len(encoded.data),
         num_add_files=encoded.num_add_files,
+        file_name=_name_of(path) if as_v2 else None,
     )
 
 
@@ -191,6 +192,7 @@ def _store_parts(
         parts=len(paths) if len(paths) > 1 else None,
         size_bytes=size_bytes,
         num_add_files=actions.num_adds,
+        file_name=_name_of(paths[0]) if as_v2 else None,
     )
 
 
@@ -212,13 +214,19 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
         sidecars.finish()
     others = other_actions(empty, as_v2=True, sidecars=sidecars.written)
     manifest = encode_actions_file(stack_actions([others, file_actions(empty)]))
-    store.put(v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet"), manifest)
+    path = v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet")
+    store.put(path, manifest)
     return LastCheckpoint(
         version=snapshot.version,
         size=others.num_rows + sidecars.num_actions,
         size_bytes=len(manifest) + sum(each.size_in_bytes for each in sidecars.written),
         num_add_files=actions.num_adds,
+        file_name=_name_of(path),
     )
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 class _Sidecars:
