@@ -127,15 +127,18 @@ def clean_log(
     return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
 
 
-def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
+def clean_expired_log(
+    snapshot: Snapshot, *, clock: Clock, previous_checkpoint_ms: int | None
+) -> int | None:
     """The version that the log begins with after the clean-up, or None if none was due.
 
-    If no clean-up is due, it costs a listing of the expired files, one page of names on most
-    tables.
+    Versions expire at midnight, so the log is listed only after the first checkpoint since then.
 
     Args:
         snapshot: the latest version, with a checkpoint.
         clock: milliseconds since the epoch.
+        previous_checkpoint_ms: when the checkpoint before that was written, milliseconds since the
+            epoch; None if that is not known.
 
     Raises:
         DeltaError: as `clean_log`.
@@ -143,7 +146,13 @@ def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
     properties = snapshot.configuration.properties
     if not properties.enable_expired_log_cleanup:
         return None
-    cutoff_ms = midnight_before(clock() - properties.log_retention_ms)
+    retention_ms = properties.log_retention_ms
+    cutoff_ms = midnight_before(clock() - retention_ms)
+    if (
+        previous_checkpoint_ms is not None
+        and midnight_before(previous_checkpoint_ms - retention_ms) >= cutoff_ms
+    ):
+        return None
     if not _has_expired(snapshot.store, cutoff_ms):
         return None
     result = clean_log(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dagster_delta.clock import Clock
-from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.protocol.log.paths import checksum_path
+from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH, checksum_path
 from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
@@ -63,8 +63,14 @@ def follow_commit(
         snapshot = base.advance(commits, checksum=checksum, is_own=True)
     if snapshot.configuration.properties.symlink_manifests:
         _keep_manifests(snapshot, commits)
-    checkpointed = _checkpointed_when_due(snapshot, clock=clock)
-    return snapshot if checkpointed is None else _with_clean_log(checkpointed, clock=clock)
+    interval = snapshot.configuration.properties.checkpoint_interval
+    if not version or version % interval:
+        return snapshot
+    previous = _hint_time_ms(store)
+    checkpointed = _checkpointed(snapshot, clock=clock)
+    if checkpointed is None:
+        return snapshot
+    return _with_clean_log(checkpointed, clock=clock, previous_checkpoint_ms=previous)
 
 
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
@@ -108,12 +114,18 @@ def _replace_checksum_of_lost_commit(
         _warn("checksum", version, store, error)
 
 
-def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
+def _hint_time_ms(store: ObjectStore) -> int | None:
+    """When the last checkpoint was written; None if there is none, or that is not known."""
+    try:
+        hint = store.head(LAST_CHECKPOINT_PATH)
+    except StorageFailure:
+        return None
+    return None if hint is None else hint.modified_ms
+
+
+def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
     """The version with a checkpoint and its checksum; None if no checkpoint was stored."""
     try:
-        interval = snapshot.configuration.properties.checkpoint_interval
-        if not snapshot.version or snapshot.version % interval:
-            return None
         _write_checkpoint(snapshot, clock())
         if snapshot.checksum is not None:
             # The checkpoint was written only after it matched the whole version.
@@ -127,13 +139,18 @@ def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | No
         return None
 
 
-def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
+def _with_clean_log(
+    snapshot: Snapshot, *, clock: Clock, previous_checkpoint_ms: int | None
+) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
     from dagster_delta.table.read.snapshot import Snapshot
 
     try:
-        if clean_expired_log(snapshot, clock=clock) is not None:
+        cut = clean_expired_log(
+            snapshot, clock=clock, previous_checkpoint_ms=previous_checkpoint_ms
+        )
+        if cut is not None:
             # It may still have to read the checkpoint that it was opened with.
             return Snapshot.load(snapshot.store, version=snapshot.version)
     except Exception as error:  # noqa: BLE001 - the commit exists already
