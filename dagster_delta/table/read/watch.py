@@ -1,8 +1,9 @@
 """Watches a log from outside: the commits after a cursor, from any writer.
 
-A poll costs only the new commits. An idle table takes one listing from the cursor on, or on local
-disks, where a listing goes through the whole directory, two small reads: of the commit after the
-cursor, and of that of the cursor, to see that the log is still the same.
+A poll costs only the new commits: one listing from the cursor on, and one read of each commit, all
+at once. On local disks, where a listing goes through the whole directory, it takes two small reads
+besides those of the commits: of the one that is not there yet, and of that of the cursor, to see
+that the log is still the same.
 
 Spec: Delta Log Entries; Metadata Cleanup.
 """
@@ -19,14 +20,23 @@ from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, Version
 from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.paths import LOG_DIRECTORY, commit_path
+from dagster_delta.protocol.log.paths import (
+    LOG_DIRECTORY,
+    LogFileKind,
+    commit_path,
+    parse_log_file_name,
+    version_prefix,
+)
+from dagster_delta.protocol.log.segment import CommitFile
+from dagster_delta.protocol.log.tail import RawCommit
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
     list_log,
     located,
     read_commit,
+    read_commits,
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -164,10 +174,12 @@ def read_new_commits(
         CorruptLog: a commit is damaged.
         StorageFailure: the store cannot be reached.
     """
-    if _is_idle(store, cursor):
-        return cursor, ()
-    commits = _read_following(store, cursor.version + 1, limit)
-    cursor = _check_history(store, cursor, has_successor=bool(commits))
+    listed = _listed_commits(store, cursor, limit)
+    if listed is not None:
+        commits = [(raw.version, raw.data) for _, raw in listed]
+    else:
+        commits = _read_following(store, cursor.version + 1, limit)
+        cursor = _check_history(store, cursor, has_successor=bool(commits))
     if not commits:
         return cursor, ()
     found = []
@@ -184,7 +196,7 @@ def read_new_commits(
                 )
             )
     last, data = commits[-1]
-    meta = store.head(commit_path(last))
+    meta = store.head(commit_path(last)) if listed is None else listed[-1][0]
     cursor = msgspec.structs.replace(
         cursor,
         commit_digest=_digest(data),
@@ -221,31 +233,49 @@ def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | N
     return None
 
 
-def _is_idle(store: ObjectStore, cursor: LogCursor) -> bool:
-    """Whether a single listing shows that the cursor's commit is still the latest one.
+def _listed_commits(
+    store: ObjectStore, cursor: LogCursor, limit: int
+) -> list[tuple[ObjectMeta, RawCommit]] | None:
+    """The commits after the cursor, from a single listing which shows that the cursor's commit is
+    still there; None if it does not show that, or if the cursor is incomplete.
 
-    Where a request is a round trip, it takes the place of two.
+    Where a request is a round trip, the listing takes the place of several, and the commits are
+    read together.
     """
     if store.local_path("") is not None or cursor.version == NOTHING_SEEN:
-        return False
+        return None
     if cursor.commit_modified_ms is None or None in (
         cursor.commit_digest,
         cursor.partition_columns,
     ):
-        return False
-    latest = commit_path(cursor.version)
-    is_there = False
-    for meta in store.list_from(LOG_DIRECTORY, latest.rpartition("/")[2]):
+        return None
+    listed = _listed_from(store, cursor.version, limit + 1)
+    versions = range(cursor.version, cursor.version + len(listed))
+    if not listed or [commit_path(each) for each in versions] != [each.path for each in listed]:
+        # It is gone, or the listing was made during commits and lacks some of them.
+        return None
+    # Some clouds list milliseconds, and give only seconds for a single object.
+    listed_ms = listed[0].modified_ms
+    if cursor.commit_modified_ms not in {listed_ms, listed_ms // 1000 * 1000}:
+        return None
+    files = [CommitFile(n, n, meta) for n, meta in zip(versions, listed, strict=True)][1:]
+    try:
+        return list(zip(listed[1:], read_commits(store, files), strict=True))
+    except LogGap:
+        return None
+
+
+def _listed_from(store: ObjectStore, version: int, limit: int) -> list[ObjectMeta]:
+    """The commits from a version on, in order, as a listing shows them."""
+    found: list[ObjectMeta] = []
+    for meta in store.list_from(LOG_DIRECTORY, version_prefix(version)):
         name = meta.path.rpartition("/")[2]
-        if not name[:1].isdigit():
+        if len(found) == limit or not name[:1].isdigit():
             break
-        if meta.path == latest:
-            # Some clouds list milliseconds, and give only seconds for a single object.
-            listed_ms = meta.modified_ms
-            is_there = cursor.commit_modified_ms in {listed_ms, listed_ms // 1000 * 1000}
-        elif meta.path > latest and name.endswith(".json"):
-            return False
-    return is_there
+        parsed = parse_log_file_name(name)
+        if parsed is not None and parsed.kind is LogFileKind.COMMIT:
+            found.append(meta)
+    return found
 
 
 def _read_following(store: ObjectStore, start: int, limit: int) -> list[tuple[int, bytes]]:
