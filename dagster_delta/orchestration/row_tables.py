@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
+from dagster_delta.engines.expressions.example_rows import python_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
 
@@ -30,7 +31,6 @@ MAX_COLUMNS = 50
 
 _MAX_CHARACTERS = 100
 _MASK = "•••"
-_NO_PYTHON_VALUE = "(outside the years 1 to 9999)"
 _EXACT_IN_A_BROWSER = 2**53
 
 
@@ -85,28 +85,10 @@ def first_rows(batches: Iterable[Any], count: int) -> list[Row]:
     """The first rows of record batches, at most `count`."""
     found: list[Row] = []
     for batch in batches:
-        found += _python_rows(batch.slice(0, count - len(found)))
+        found += python_rows(batch.slice(0, count - len(found)))
         if len(found) >= count:
             break
     return found
-
-
-def _python_rows(batch: Any) -> list[Row]:  # noqa: ANN401
-    try:
-        rows: list[Row] = batch.to_pylist()
-    except (OverflowError, ValueError):
-        # Dates of Python end at the year 9999, those of a table do not.
-        columns = zip(batch.schema.names, batch.columns, strict=True)
-        values = {name: [_python_value(each) for each in column] for name, column in columns}
-        return [{name: values[name][at] for name in values} for at in range(batch.num_rows)]
-    return rows
-
-
-def _python_value(scalar: Any) -> Any:  # noqa: ANN401
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        return _NO_PYTHON_VALUE
 
 
 def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValue:

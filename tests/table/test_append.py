@@ -442,6 +442,21 @@ def test_values_that_are_too_wide_name_the_option_that_lets_them_in(
     assert "~ id: integer in the table, long in the data" in message
 
 
+def test_a_bad_row_with_a_date_beyond_python_is_an_example_too() -> None:
+    dates = pa.array([5_000_000], pa.int32()).cast(pa.date32())
+    rows = pa.table({"id": pa.array([-1], pa.int64()), "day": dates})
+    table = DeltaTable.create("memory://append/far", rows.schema, mode="replace")
+    table.add_constraint("positive", "id > 0")
+    with pytest.raises(ConstraintViolation) as caught:
+        table.append(rows)
+    assert caught.value.examples == ("{'id': -1, 'day': '(outside the years 1 to 9999)'}",)
+    table.drop_constraint("positive")
+    table.append(rows)
+    with pytest.raises(ConstraintViolation, match="positive") as caught:
+        table.add_constraint("positive", "id > 0")
+    assert "(outside the years 1 to 9999)" in caught.value.examples[0]
+
+
 def test_columns_that_something_counts_on_are_widened_by_hand_alone(store: MemoryStore) -> None:
     table = new(store)
     table.append(NARROW, properties={"delta.enableTypeWidening": "true"}, partition_by=["id"])

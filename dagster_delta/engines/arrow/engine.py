@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from msgspec.structs import replace
 
+from dagster_delta.engines.expressions.example_rows import python_rows
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
@@ -68,7 +69,7 @@ class ArrowEngine:
         """The first rows of the plan. Raises as `Engine` says."""
         for batch in self.read(plan):
             if batch.num_rows:
-                return list(batch.slice(0, count).to_pylist())
+                return python_rows(batch.slice(0, count))
         return []
 
     def check_reachable(self, store: ObjectStore) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dagster_delta.engines.expressions.example_rows import python_rows
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 
@@ -52,7 +53,7 @@ def refuse_violations(
 def _violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
-    rows = batch.take(positions.slice(0, _MAX_EXAMPLES)).to_pylist()
+    rows = python_rows(batch.take(positions.slice(0, _MAX_EXAMPLES)))
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation
     remedy = (
         "write only rows that it covers, or widen the predicate"

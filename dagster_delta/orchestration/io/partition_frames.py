@@ -118,6 +118,7 @@ class PartitionFrames:
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
     ) -> Iterator[pa.RecordBatch]:
         from dagster_delta.engines.expressions.evaluation import evaluate_filter
+        from dagster_delta.engines.expressions.example_rows import python_rows
         from dagster_delta.engines.values.store_assignment import assign_batches
         from dagster_delta.sql.filters import parse_filter
 
@@ -133,7 +134,7 @@ class PartitionFrames:
                     raise FrameMismatch(
                         f"{self.asset} returned rows for the partition {key} that are not in it, "
                         f"as {predicate} does not hold for them",
-                        examples=tuple(repr(row) for row in outside.to_pylist()),
+                        examples=tuple(repr(row) for row in python_rows(outside)),
                     )
                 yield batch
 
