@@ -23,17 +23,8 @@ class Failure(Exception):
     """Of a function in a query."""
 
 
-@pytest.fixture(params=["sink_batches", "a temporary file"])
-def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way in which rows come out of a query."""
-    if request.param == "a temporary file":
-        monkeypatch.setattr(
-            lazy_input, "collected_rows", lambda frame, _: lazy_input._spilled_rows(frame)
-        )
-
-
 @pytest.fixture
-def table(tmp_path: Path, stream: None) -> DeltaTable:
+def table(tmp_path: Path) -> DeltaTable:
     return DeltaTable.create(
         str(tmp_path / "table"), pa.schema([("id", pa.int64()), ("x", pa.float64())])
     )

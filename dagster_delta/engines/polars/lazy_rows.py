@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -49,10 +48,8 @@ def lazy_frame(schema: pa.Schema, fields: StructType, read: ReadRows) -> pl.Lazy
             yield frame if predicate is None else frame.filter(predicate)
 
     polars_schema = pl.DataFrame(schema.empty_table()).schema
-    if "is_pure" in inspect.signature(register_io_source).parameters:
-        # Two reads of one version are the same, so a self-join may read once.
-        return register_io_source(frames, schema=polars_schema, is_pure=True)
-    return register_io_source(frames, schema=polars_schema)
+    # Two reads of one version are the same, so a self-join may read once.
+    return register_io_source(frames, schema=polars_schema, is_pure=True)
 
 
 def _first_rows(frames: Iterator[pl.DataFrame], count: int) -> Iterator[pl.DataFrame]:

@@ -1,13 +1,8 @@
-"""The rows of a polars LazyFrame, batch by batch while its query runs.
-
-`collect_batches` is not used: in polars 1.34 its batches end without an error if the query fails.
-"""
+"""The rows of a polars LazyFrame, batch by batch while its query runs."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -32,19 +27,6 @@ def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.Rec
     Raises:
         Whatever the query raises.
     """
-    if hasattr(lazy_frame, "sink_batches"):
-        return _sunk_rows(lazy_frame, chunk_rows)
-    return _spilled_rows(lazy_frame)
-
-
-class _End:
-    """The marker after the last frame."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-def _sunk_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
     waiting: Queue[pl.DataFrame | _End] = Queue(_MAX_WAITING_FRAMES)
     is_abandoned = Event()
 
@@ -77,13 +59,8 @@ def _sunk_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordB
         thread.join()
 
 
-def _spilled_rows(lazy_frame: pl.LazyFrame) -> Iterator[pa.RecordBatchReader]:
-    """The rows through a temporary file: polars before 1.34 streams only into files."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = str(Path(directory) / "rows.arrow")
-        lazy_frame.sink_ipc(path, compression="uncompressed")
-        with pa.memory_map(path) as source:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                yield pa.RecordBatchReader.from_batches(batch.schema, [batch])
+class _End:
+    """The marker after the last frame."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
