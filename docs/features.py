@@ -450,10 +450,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_spark_frame_is_merged_into_partitions_of_a_run",
     ),
     Operation(
-        "Concurrent statements: planned again after a conflict",
-        "tests/table/test_row_conflicts.py::"
-        "test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions",
-        None,
+        "Concurrent operations: every pair of them succeeds, planned again where they conflict",
+        "tests/table/test_two_writers.py::test_both_writers_succeed",
+        "tests/table/test_two_writers.py::test_a_writer_on_spark_succeeds_beside_an_embedded_one",
     ),
     Operation(
         "Concurrent changes of different rows of one file: both committed (deletion vectors)",

@@ -30,6 +30,7 @@ from dagster_delta.protocol.log.conflict_checker import (
     TransactionFacts,
     check_conflicts,
 )
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 
 PROTOCOL = Protocol(min_reader_version=1, min_writer_version=2)
 METADATA = Metadata(
@@ -180,3 +181,49 @@ def test_creation_loses_to_any_other_creation() -> None:
     assert conflict is not None
     assert conflict.kind is MetadataChanged
     assert "created the table first" in conflict.message
+
+
+def with_columns(*fields: StructField, **configuration: str) -> Metadata:
+    return replace(
+        METADATA, schema_string=StructType(fields).to_json(), configuration=configuration
+    )
+
+
+A = StructField("a", PrimitiveType("long"))
+B = StructField("b", PrimitiveType("string"))
+DEFAULTED = StructField("b", PrimitiveType("string"), metadata={"CURRENT_DEFAULT": "'x'"})
+MAPPED = StructField(
+    "b", PrimitiveType("string"), metadata={"comment": "new", "delta.columnMapping.id": 2}
+)
+NESTED = StructField("b", StructType((DEFAULTED,)))
+
+
+@pytest.mark.parametrize(
+    ("after", "is_conflict"),
+    [
+        pytest.param(with_columns(A, B), False, id="new column"),
+        pytest.param(with_columns(B, A), False, id="new column in front"),
+        pytest.param(
+            with_columns(A, MAPPED, **{"delta.columnMapping.maxColumnId": "2"}),
+            False,
+            id="new mapped column",
+        ),
+        pytest.param(with_columns(A, DEFAULTED), True, id="default"),
+        pytest.param(with_columns(A, NESTED), True, id="nested default"),
+        pytest.param(
+            with_columns(A, StructField("b", B.data_type, nullable=False)), True, id="not null"
+        ),
+        pytest.param(
+            with_columns(StructField("a", PrimitiveType("double")), B), True, id="another type"
+        ),
+        pytest.param(with_columns(B), True, id="a column is gone"),
+        pytest.param(with_columns(A, B, **{"delta.appendOnly": "true"}), True, id="property"),
+    ],
+)
+def test_new_columns_are_a_conflict_only_where_files_without_them_do_not_fit(
+    after: Metadata, *, is_conflict: bool
+) -> None:
+    mine = TransactionFacts(protocol=PROTOCOL, metadata=with_columns(A))
+    added = replace(NEW_METADATA, metadata=after)
+    assert (check_conflicts(mine, [added]) is not None) is is_conflict
+    assert check_conflicts(replace(mine, changes_metadata=True), [added]) is not None

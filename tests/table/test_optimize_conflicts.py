@@ -129,7 +129,7 @@ def test_a_new_schema_leaves_the_files_as_they_are() -> None:
     store = make(VECTORS, num_files=3)
     table = interrupted(
         store,
-        lambda other: other.alter("ALTER TABLE t ADD COLUMN extra INT"),
+        lambda other: other.alter("ADD COLUMN extra INT DEFAULT 7"),
         lambda other: other.delete("id = 4"),
     )
     assert table.optimize().num_left_files == 3

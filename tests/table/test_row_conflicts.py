@@ -127,24 +127,6 @@ def after(statement: Statement, row: int, found: dict[int, str]) -> dict[int, st
 
 
 STATEMENTS = (delete, update, merge, overwrite)
-APART = {"same row": (4, 4), "same file": (4, 6), "apart": (4, 16)}
-
-
-@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewritten", "vectors"])
-@pytest.mark.parametrize("distance", APART)
-@pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(STATEMENTS, STATEMENTS)))
-def test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions(
-    mine: Statement, theirs: Statement, distance: str, properties: dict[str, str]
-) -> None:
-    my_row, their_row = APART[distance]
-    store = make(properties)
-    start = values(store)
-    table = interrupted(store, lambda other: theirs(other, their_row))
-    result = mine(table, my_row)
-    assert values(store) == after(mine, my_row, after(theirs, their_row, start))
-    if not result.skipped:
-        assert result.version == 3
-    assert referenced(store) == files(store)  # nothing is left of the first attempt
 
 
 @pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(STATEMENTS, STATEMENTS)))
@@ -313,19 +295,51 @@ def test_a_merge_reads_its_stream_once() -> None:
 
 def test_a_new_schema_is_taken_into_the_next_attempt() -> None:
     store = make({})
-    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT"))
+    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT NOT NULL DEFAULT 7"))
     assert table.update({"v": "'x'"}, "id = 4").attempts == 2
     assert list(table.schema().names) == ["id", "v", "n"]
     assert values(store)[4] == "x"
+    assert set(table.snapshot().scan(["n"]).to_arrow()["n"].to_pylist()) == {7}
 
 
-def test_files_of_an_overwrite_do_not_fit_a_new_schema() -> None:
+def test_a_new_column_that_may_be_null_needs_no_second_attempt() -> None:
+    store = make({"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"})
+    start = DeltaTable("", store=store).version() + 1
+    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT FIRST COMMENT 'new'"))
+    result = update(table, 4, on_conflict="fail")
+    assert (result.attempts, result.snapshot.schema.names) == (1, ("n", "id", "v"))
+    assert values(store)[4] == "v4+"
+    found = table.changes(start).to_arrow().select(["_change_type", "n", "id", "v"]).to_pylist()
+    assert sorted(map(tuple, (row.values() for row in found))) == [
+        ("update_postimage", None, 4, "v4+"),
+        ("update_preimage", None, 4, "v4"),
+    ]
+
+
+def test_an_overwrite_that_conflicts_beside_a_new_column_keeps_its_files() -> None:
+    store = make({})
+    add_column, rival = "ADD COLUMN n INT", rows(5, value="new")
+
+    def act(other: DeltaTable) -> None:
+        other.alter(add_column)
+        update(other, 6)
+
+    table = interrupted(store, act)
+    result = table.overwrite(rival, where="id = 5")
+    assert (result.attempts, result.snapshot.schema.names) == (2, ("id", "v", "n"))
+    assert (values(store)[5], values(store)[6]) == ("new", "v6+")
+    assert files(store) == referenced(store)
+
+
+def test_files_of_an_overwrite_do_not_fit_another_schema() -> None:
     store = make({})
     before = files(store)
-    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT"))
-    with pytest.raises(CommitConflict, match="schema"):
+    add_column = "ADD COLUMN n INT DEFAULT 7"
+    table = interrupted(store, lambda other: other.alter(add_column))
+    with pytest.raises(CommitConflict):
         overwrite(table, 4)
-    assert files(store) == before
+    assert referenced(store) == files(store)
+    assert before <= files(store)
 
 
 def test_attempts_end_at_their_limit() -> None:

@@ -468,10 +468,15 @@ def test_two_writers_that_add_the_same_column_add_it_once(store: MemoryStore) ->
         DeltaTable("", store=store).add_column("c", "INT")
 
 
-def test_an_append_planned_before_the_change_is_refused(store: MemoryStore) -> None:
+def test_only_new_columns_let_an_append_through_that_was_planned_before(
+    store: MemoryStore,
+) -> None:
     table = table_of(store, IDS)
     transaction = table.transaction()
     DeltaTable("", store=store).add_column("c", "INT")
+    assert transaction.commit("WRITE").snapshot.schema.names == ("id", "c")
+    transaction = table.transaction()
+    DeltaTable("", store=store).alter("ALTER COLUMN c COMMENT 'new'")
     with pytest.raises(MetadataChanged):
         transaction.commit("WRITE")
 

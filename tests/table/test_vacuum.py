@@ -316,14 +316,14 @@ def test_a_file_that_a_restore_brings_back_meanwhile_stays() -> None:
     assert len(data_files(table)) == 4
 
 
-def test_a_change_of_the_protocol_meanwhile_stops_it_before_a_file_is_gone() -> None:
+def test_a_change_of_the_properties_meanwhile_stops_it_before_a_file_is_gone() -> None:
     table = make(3)
     table.optimize()
     before = data_files(table)
 
     def change(_: str) -> None:
         other = DeltaTable("", store=table.store)
-        other.append(pa.table({"id": [1], "new": [2]}), schema_mode="merge")
+        other.set_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
 
     faulty = FaultyStore(table.store, before_call=Rival("put_if_absent", change))
     options = VacuumOptions(dry_run=False)

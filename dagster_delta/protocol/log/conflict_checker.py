@@ -13,8 +13,9 @@ The rules are those of the reference implementation, in its order:
     removed files        removes one of them too                 ConcurrentDeleteDelete
     anything else        any                                     rebase
 
-(0) Except changes of the high-water marks of identity columns, if this transaction does not change
-the metadata.
+(0) Except new columns that may be null and have no default, and changes of the high-water marks of
+identity columns, if this transaction does not change the metadata. Its rows have nulls in the new
+columns, as if it had been committed first; the reference implementation reports a conflict.
 
 (1) Under WriteSerializable a concurrent blind append is ordered after this transaction, unless this
 transaction changes the metadata; under Serializable it conflicts. A transaction that only moves
@@ -41,16 +42,23 @@ from dagster_delta.errors import (
     ProtocolChanged,
 )
 from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
+from dagster_delta.protocol.features.column_mapping import (
+    ID_KEY,
+    NESTED_IDS_KEY,
+    PHYSICAL_NAME_KEY,
+)
 from dagster_delta.protocol.features.column_values import differ_in_marks_only
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.schema import StructType, walk_fields
 
 __all__ = [
     "Conflict",
     "IsolationLevel",
     "ReadScope",
     "TransactionFacts",
+    "adds_nullable_columns",
     "check_conflicts",
     "is_blind_append",
     "isolation_level",
@@ -59,6 +67,9 @@ __all__ = [
 IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation"]
 
 _AGAIN = "read the table again and repeat the write"
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_HARMLESS_KEYS = frozenset({"comment", ID_KEY, NESTED_IDS_KEY, PHYSICAL_NAME_KEY})
+"""Field metadata with which a column that a file lacks is null."""
 
 
 class ReadScope(msgspec.Struct, frozen=True):
@@ -178,6 +189,12 @@ def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | N
         return None
     if mine.survives is not None and mine.survives(concurrent.metadata):
         return None
+    if (
+        mine.metadata is not None
+        and not mine.changes_metadata
+        and adds_nullable_columns(mine.metadata, concurrent.metadata)
+    ):
+        return None
     if mine.metadata is not None and differ_in_marks_only(mine.metadata, concurrent.metadata):
         # The concurrent commit has assigned identity values; only a transaction that assigns them
         # too would repeat them.
@@ -193,6 +210,26 @@ def _metadata(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | N
         f"another writer changed the table's schema or properties; {_AGAIN}",
         concurrent.version,
     )
+
+
+def adds_nullable_columns(before: Metadata, after: Metadata) -> bool:
+    """Whether metadata differ only by new columns that are null in every file without them."""
+    if _without_schema(before) != _without_schema(after):
+        return False
+    old, new = (StructType.from_json(each.schema_string) for each in (before, after))
+    names = {field.name for field in old}
+    added = StructType(tuple(field for field in new if field.name not in names))
+    kept = tuple(field for field in new if field.name in names)
+    return (
+        kept == old.fields
+        and all(field.nullable for field in added)
+        and all(_HARMLESS_KEYS.issuperset(field.metadata) for _, field in walk_fields(added))
+    )
+
+
+def _without_schema(metadata: Metadata) -> Metadata:
+    kept = {key: each for key, each in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    return msgspec.structs.replace(metadata, schema_string="", configuration=kept)
 
 
 def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:

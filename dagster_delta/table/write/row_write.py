@@ -18,6 +18,7 @@ from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
@@ -138,8 +139,15 @@ class RowWrite:
         if planned_on is None or self.written is None:
             return None
         newest = planned_on.update()
-        is_same = (newest.protocol, newest.metadata) == (planned_on.protocol, planned_on.metadata)
-        return newest if is_same else None
+        if newest.protocol != planned_on.protocol:
+            return None
+        if newest.metadata == planned_on.metadata:
+            return newest
+        leaves_metadata = self.planned is None and self._configuration == planned_on.configuration
+        if leaves_metadata and adds_nullable_columns(planned_on.metadata, newest.metadata):
+            self._configuration = newest.configuration
+            return newest
+        return None
 
     def _move_to(self, snapshot: Snapshot) -> None:
         """Plan the rest of the write on another version, with the files that are written."""
