@@ -57,15 +57,11 @@ def check_rows(table: DeltaTable, spark: SparkSession, where: str | None = None)
     assert rows_of(found) == rows_of(scan.to_arrow())
 
 
-def few_files(
-    root: Path, monkeypatch: pytest.MonkeyPatch, *, partitioned: bool = False
-) -> DeltaTable:
-    """A table that is small, and yet listed."""
-    monkeypatch.setattr(sources, "MAX_LOOKED_UP", 0)
+def partitions(root: Path, count: int = FILES) -> DeltaTable:
+    """A table with a file in each partition, made by one commit."""
+    values = ["a", "b", *(f"p{number}" for number in range(2, count))]
     table = DeltaTable(str(root), must_exist=False)
-    for value in ("a", "b"):
-        rows = pa.table({"id": [1, 2], "p": [value] * 2})
-        table.append(rows, partition_by=["p"] if partitioned else [])
+    table.append(pa.table({"id": [1, 2] * count, "p": sorted(values * 2)}), partition_by=["p"])
     return table
 
 
@@ -157,9 +153,9 @@ def test_where_lists_are_ignored_files_are_looked_up(
 
 
 def test_a_session_that_compacts_each_log_takes_lists(
-    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:
-    table, session = few_files(tmp_path, monkeypatch), spark.newSession()
+    table, session = partitions(tmp_path), spark.newSession()
     session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "1")
     # Nor does a driver that keeps single paths as an option.
     session.conf.set("spark.sql.legacy.pathOptionBehavior.enabled", "true")
@@ -185,7 +181,7 @@ def test_without_a_place_for_a_list_files_are_looked_up(
     place = tmp_path / "place"
     if kind == "file":
         place.write_bytes(b"")
-    table = few_files(tmp_path / "table", monkeypatch)
+    table = partitions(tmp_path / "table")
     monkeypatch.setattr("tempfile.tempdir", str(place))
     check_rows(table, spark)
 
@@ -199,28 +195,30 @@ def test_a_list_may_stand_anywhere(
     name: str,
 ) -> None:
     (tmp_path / name).mkdir()
-    table = few_files(tmp_path / "table", monkeypatch, partitioned=True)
+    table = partitions(tmp_path / "table")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
     check_rows(table, spark)
     assert len(lists) == 1
 
 
-@pytest.mark.parametrize("looked_up", [0, 2])
+@pytest.mark.parametrize("count", [2, FILES], ids=["looked up", "listed"])
 def test_the_partitions_of_a_directory_named_temporary_are_those_of_the_log(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, looked_up: int
+    tmp_path: Path, spark: SparkSession, count: int
 ) -> None:
-    table = few_files(tmp_path / "_Temporary", monkeypatch, partitioned=True)
-    monkeypatch.setattr(sources, "MAX_LOOKED_UP", looked_up)
-    check_rows(table, spark)
+    check_rows(partitions(tmp_path / "_Temporary", count), spark)
 
 
 def test_a_listed_file_keeps_the_time_it_was_made(
-    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:
-    table = few_files(tmp_path, monkeypatch)
+    table = partitions(tmp_path)
     rows = table.snapshot().scan().to_spark(spark)
     times = rows.select("_metadata.file_modification_time").distinct().toArrow().column(0)
-    found = {int(each.stat().st_mtime * 1000) for each in tmp_path.glob("*.parquet")}
+    found = {
+        int(each.stat().st_mtime * 1000)
+        for each in tmp_path.rglob("*.parquet")
+        if "_delta_log" not in each.parts
+    }
     assert {each.value // 1000 for each in times} == found
     assert len(lists) == 1
 
@@ -239,10 +237,8 @@ def test_files_that_the_log_says_have_no_bytes_are_looked_up(
     assert lists == []
 
 
-def test_threads_read_lists_at_once(
-    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = few_files(tmp_path, monkeypatch, partitioned=True)
+def test_threads_read_lists_at_once(tmp_path: Path, spark: SparkSession, lists: list[str]) -> None:
+    table = partitions(tmp_path)
     sessions = [spark, spark, spark.newSession(), spark.newSession()]
     with ThreadPoolExecutor(len(sessions)) as pool:
         found = pool.map(lambda each: check_rows(table, each), sessions)
@@ -251,9 +247,9 @@ def test_threads_read_lists_at_once(
 
 
 def test_a_filter_that_comes_later_leaves_out_listed_partitions(
-    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:
-    table = few_files(tmp_path, monkeypatch, partitioned=True)
+    table = partitions(tmp_path)
     rows = table.snapshot().scan().to_spark(spark)
     gone = next((tmp_path / "p=b").iterdir())
     gone.unlink()
@@ -269,17 +265,16 @@ def test_columns_of_listed_files_are_found_by_their_mapping(
     tmp_path: Path,
     spark: SparkSession,
     lists: list[str],
-    monkeypatch: pytest.MonkeyPatch,
     mode: str,
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_LOOKED_UP", 0)
     table = DeltaTable.create(
         str(tmp_path),
         pa.schema({"id": pa.int64(), "P": pa.string()}),
         partition_by=["P"],
         properties={"delta.columnMapping.mode": mode},
     )
-    table.append(pa.table({"id": [1, 2], "P": ["a", None]}))
+    texts = [None, *(f"a{number}" for number in range(1, FILES))]
+    table.append(pa.table({"id": range(FILES), "P": pa.array(texts, pa.string())}))
     table.rename_column("id", "number")
     # The new column has the name of the old one's directory, but for its case.
     table.rename_column("P", "id")
@@ -290,9 +285,9 @@ def test_columns_of_listed_files_are_found_by_their_mapping(
 
 
 def test_a_clone_lists_the_files_of_two_tables(
-    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:
-    table = few_files(tmp_path / "source", monkeypatch, partitioned=True)
+    table = partitions(tmp_path / "source")
     table.clone(tmp_path / "a clone")
     clone = DeltaTable(str(tmp_path / "a clone"))
     clone.append(pa.table({"id": [3], "p": ["a"]}))
@@ -301,18 +296,18 @@ def test_a_clone_lists_the_files_of_two_tables(
 
 
 def test_a_listed_table_is_overwritten_with_its_own_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession
 ) -> None:
-    table = few_files(tmp_path, monkeypatch)
+    table = partitions(tmp_path)
     table.overwrite(table.snapshot().scan().to_spark(spark).where("id = 1"))
-    assert sorted(table.snapshot().scan().to_arrow()["p"].to_pylist()) == ["a", "b"]
+    found = table.snapshot().scan().to_arrow()
+    assert found["id"].to_pylist() == [1] * FILES
+    assert len(set(found["p"].to_pylist())) == FILES
 
 
-def test_two_reads_of_one_version_can_be_joined(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = few_files(tmp_path, monkeypatch)
+def test_two_reads_of_one_version_can_be_joined(tmp_path: Path, spark: SparkSession) -> None:
+    table = partitions(tmp_path)
     left, right = (table.snapshot().scan().to_spark(spark) for _ in range(2))
     assert not left.sameSemantics(right)
     joined = left.join(right, (left["id"] == right["id"]) & (left["p"] == right["p"]))
-    assert joined.count() == left.exceptAll(right).count() + 4
+    assert joined.count() == left.exceptAll(right).count() + 2 * FILES
