@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.engines.parquet.read.reader import read_ahead
+from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,
@@ -416,8 +418,22 @@ def _interleave(table: DeltaTable, win: Any) -> None:
     table._existing = read_then_lose  # type: ignore[method-assign]
 
 
-def test_a_large_source_is_put_down_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagster_delta.engines.rows.source_rows.MEMORY_BYTES", 1000)
+@pytest.mark.parametrize("memory_bytes", [0, 1000, 10**9])
+def test_a_large_source_is_put_down_and_found_again(tmp_path: Path, memory_bytes: int) -> None:
+    table = data(*((each, f"s{each}", each % 2) for each in range(300)))
+    reader = table.to_reader(max_chunksize=40)
+    source = SourceRows(reader, str(tmp_path), memory_bytes=memory_bytes)
+    assert len(list(tmp_path.iterdir())) == (memory_bytes < 10**9)
+    assert source.num_rows == 300
+    assert pa.Table.from_batches([batch for _, batch in source.batches()]) == table
+    assert [start for start, _ in source.batches()] == list(range(0, 300, 40))
+    wanted = np.array([299, 0, 41, 41, 120], np.int64)
+    assert source.take(wanted, ["v", "id"]).to_pylist() == [
+        {"v": f"s{each}", "id": each} for each in wanted
+    ]
+
+
+def test_a_source_in_several_batches_is_merged_once() -> None:
     table = make("vectors")
     batches = data(*((each, f"s{each}", each % 2) for each in range(5, 300))).to_batches(40)
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)

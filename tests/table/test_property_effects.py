@@ -17,7 +17,8 @@ from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.table_properties import TableProperties
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.maintenance import auto_compaction, optimize
+from dagster_delta.table.maintenance import optimize
+from dagster_delta.table.maintenance.auto_compaction import MIN_FILES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 
@@ -50,13 +51,11 @@ def file_counts(table: DeltaTable) -> dict[str | None, int]:
     return counts
 
 
-@pytest.fixture
-def three_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three small files are enough to be compacted."""
-    monkeypatch.setattr(auto_compaction, "MIN_FILES", 3)
+def fill(table: DeltaTable, num_files: int, p: str = "x") -> None:
+    for each in range(num_files):
+        table.append(rows(each, p=p))
 
 
-@pytest.mark.usefixtures("three_files")
 @pytest.mark.parametrize(
     "properties",
     [
@@ -67,36 +66,31 @@ def three_files(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_small_files_are_compacted_once_there_are_enough(properties: dict[str, str]) -> None:
     table = make(properties)
-    for each in (1, 2):
-        table.append(rows(each))
-    assert table.snapshot().num_files == 2
-    result = table.append(rows(3))
-    assert (result.version, result.compacted_version, table.version()) == (3, 4, 4)
+    fill(table, MIN_FILES - 1)
+    assert table.snapshot().num_files == MIN_FILES - 1
+    result = table.append(rows(MIN_FILES - 1))
+    assert result.version == MIN_FILES
+    assert result.compacted_version == table.version() == MIN_FILES + 1
     assert table.snapshot().num_files == 1
     newest = table.history(limit=1)[0]
     assert (newest.operation, newest.operation_parameters["auto"]) == ("OPTIMIZE", "true")
-    assert table.snapshot().scan().to_arrow().sort_by("id")["id"].to_pylist() == [1, 2, 3]
+    ids = table.snapshot().scan().to_arrow().sort_by("id")["id"].to_pylist()
+    assert ids == list(range(MIN_FILES))
 
 
-@pytest.mark.usefixtures("three_files")
 def test_partitions_with_few_small_files_are_left_alone() -> None:
     table = make({"delta.autoOptimize.autoCompact": "true"}, partition_by=["p"])
-    for each in range(3):
-        table.append(rows(each, p="x"))
-        if each:
-            table.append(rows(each, p="y"))
-    assert file_counts(table) == {"x": 1, "y": 2}
+    fill(table, MIN_FILES - 1, "y")
+    fill(table, MIN_FILES)
+    assert file_counts(table) == {"x": 1, "y": MIN_FILES - 1}
 
 
-@pytest.mark.usefixtures("three_files")
 def test_nothing_is_compacted_where_nobody_asks() -> None:
     table = make({"delta.autoOptimize.optimizeWrite": "true"})
-    for each in range(4):
-        table.append(rows(each))
-    assert table.snapshot().num_files == 4
+    fill(table, MIN_FILES)
+    assert table.snapshot().num_files == MIN_FILES
 
 
-@pytest.mark.usefixtures("three_files")
 def test_a_compaction_that_fails_leaves_the_write_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,9 +99,8 @@ def test_a_compaction_that_fails_leaves_the_write_as_it_is(
 
     monkeypatch.setattr(optimize, "optimize_table", fail)
     table = make({"delta.autoOptimize.autoCompact": "true"})
-    for each in range(4):
-        table.append(rows(each))
-    assert (table.version(), table.snapshot().num_files) == (4, 4)
+    fill(table, MIN_FILES)
+    assert (table.version(), table.snapshot().num_files) == (MIN_FILES, MIN_FILES)
     assert "not compacted: no space left" in caplog.text
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["SourceRows"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""Arrow bytes of a source that are kept in memory; a larger one goes to a file."""
 
 
 class SourceRows:
@@ -34,20 +33,21 @@ class SourceRows:
     Args:
         data: anything that an append takes, except a Spark frame.
         directory: where a large source may be stored; it must outlive the source.
+        memory_bytes: Arrow bytes that are kept in memory; a larger source goes to a file.
 
     Raises:
         InvalidArgument: the value is not tabular data.
         SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
     """
 
-    def __init__(self, data: object, directory: str) -> None:
+    def __init__(self, data: object, directory: str, *, memory_bytes: int = MEMORY_BYTES) -> None:
         reader = to_reader(data)
         self.schema: StructType = from_arrow_schema(reader.schema)
         """Logical schema."""
         batches = assign_batches(reader, self.schema, table="the source of the merge")
         # Nothing more than what the batches are needs to be known of nulls.
         self._arrow_schema = to_arrow_schema(self.schema)
-        self._batches = _materialise(batches, self._arrow_schema, directory)
+        self._batches = _materialise(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [each.num_rows for each in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
@@ -92,7 +92,7 @@ class SourceRows:
 
 
 def _materialise(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str, memory_bytes: int
 ) -> list[pa.RecordBatch]:
     kept: list[pa.RecordBatch] = []
     size = 0
@@ -100,7 +100,7 @@ def _materialise(
     for batch in remaining:
         kept.append(batch)
         size += batch.nbytes
-        if size > MEMORY_BYTES:
+        if size > memory_bytes:
             return _put_down(kept, remaining, schema, directory)
     return [each for each in kept if each.num_rows]
 

@@ -73,7 +73,7 @@ def _arrow_type(typed: Typed) -> pa.DataType | None:
 class Budget(msgspec.Struct):
     """Number of columns still available to the variants of a file."""
 
-    columns: int = msgspec.field(default_factory=lambda: MAX_COLUMNS)
+    columns: int = MAX_COLUMNS
 
     def take(self) -> bool:
         """Use one column; False if none is left."""
