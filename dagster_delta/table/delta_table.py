@@ -12,7 +12,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
-from dagster_delta.errors import InvalidArgument, TableAlreadyExists
+from dagster_delta.errors import (
+    CommitConflict,
+    ConstraintViolation,
+    InvalidArgument,
+    SchemaChangeRefused,
+    SchemaMismatch,
+    TableAlreadyExists,
+    UnsupportedExpression,
+    UnsupportedFeature,
+)
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
@@ -41,6 +50,17 @@ __all__ = ["CommitResult", "DeltaTable"]
 
 CreateMode = Literal["error", "ignore", "replace"]
 
+_NOT_COMMITTED = (
+    CommitConflict,
+    ConstraintViolation,
+    InvalidArgument,
+    SchemaChangeRefused,
+    SchemaMismatch,
+    UnsupportedExpression,
+    UnsupportedFeature,
+)
+"""Errors of an append that is surely not in the log, and that another version may not raise."""
+
 _WRITE_KEYWORDS = {
     "predicate": "where, of overwrite()",
     "mode": "append(…) or overwrite(…)",
@@ -58,7 +78,8 @@ class DeltaTable(
     """A handle on a Delta table and the latest version it has seen.
 
     Read calls use the version that was opened or last written by this handle; `refresh` moves to
-    the latest. Every write starts from the latest version.
+    the latest. Every write starts from the latest version. An append of rows in memory is first
+    tried on the version of this handle, and on the latest one only if that fails.
 
     Args:
         uri: path or URI of the table's root.
@@ -360,6 +381,17 @@ class DeltaTable(
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
+        recent, started_ms = self._recent(), now_ms()
+        if recent is not None and _is_in_memory(data):
+            try:
+                appended = append_rows(self._store, recent, data, options, clock=now_ms)
+            except _NOT_COMMITTED:
+                if self._latest() is recent:
+                    raise
+            else:
+                # Now the version is the latest, and it was not made before.
+                self._seen_ms = started_ms
+                return self._settle(appended, engine, data)
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)
 
@@ -424,6 +456,17 @@ class DeltaTable(
             retries=retries,
         )
         return self._settle(done, engine, data)
+
+
+def _is_in_memory(data: object) -> bool:
+    """Whether rows can be written a second time without being computed again."""
+    package, name = type(data).__module__.partition(".")[0], type(data).__name__
+    return (package, name) in {
+        ("pyarrow", "Table"),
+        ("pyarrow", "RecordBatch"),
+        ("pandas", "DataFrame"),
+        ("polars", "DataFrame"),
+    }
 
 
 def _already_exists(uri: str) -> TableAlreadyExists:

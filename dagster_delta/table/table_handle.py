@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
 
 __all__ = ["TableHandle"]
+
+_RECENT_MS = 10 * 60 * 1000
+_MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
 
 
 class TableHandle:
@@ -40,6 +45,9 @@ class TableHandle:
         self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
         self._snapshot: Snapshot | None = None
+        self._seen_ms = now_ms()
+        """When the version of this handle, or an earlier one, was the latest: milliseconds since
+        the epoch."""
         try:
             self._snapshot = Snapshot.load(self._store, version=version)
         except TableNotFound:
@@ -137,6 +145,22 @@ class TableHandle:
             self._snapshot = Snapshot.load(self._store)
         return self._snapshot
 
+    def _recent(self) -> Snapshot | None:
+        """The version of this handle if no clean-up can have deleted a commit after it, else None.
+
+        A commit can be tried on it without reading the log: the put of the next version fails if
+        that version was committed. If it had been deleted since, the put would succeed below the
+        checkpoint, and the commit would be lost. A clean-up deletes no commit of the current day
+        (UTC), and none that is younger than the retention.
+        """
+        known, now = self._snapshot, now_ms()
+        if known is None or self._pinned or self._store.local_path("") is not None:
+            # A local log is read in less time than a wasted write takes.
+            return None
+        is_recent = midnight_before(now) <= self._seen_ms <= now < self._seen_ms + _RECENT_MS
+        is_kept = known.configuration.properties.log_retention_ms >= _MIN_LOG_RETENTION_MS
+        return known if is_recent and is_kept else None
+
     def _latest(self) -> Snapshot | None:
         """The latest version, from which every write starts; None if the table does not exist."""
         if self._pinned:
@@ -145,9 +169,13 @@ class TableHandle:
                 "the table without version",
                 table=self.uri,
             )
+        started_ms, known = now_ms(), self._snapshot
         try:
-            known = self._snapshot
-            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
+            if known is None:
+                self._snapshot = Snapshot.load(self._store)
+            else:
+                self._snapshot = known.update(keeps_log=self._recent() is not None)
+            self._seen_ms = started_ms
         except TableNotFound:
             if self._snapshot is not None:
                 raise

@@ -320,8 +320,7 @@ def test_an_append_reads_the_newest_commit_once_for_each_handle() -> None:
     table = DeltaTable("", store=FaultyStore(store, before_call=note))
     for _ in range(3):
         table.append(ROWS)
-    # The others are looks for a commit that somebody else may have made.
-    assert read == ["3.json", "2.json", "4.json", "5.json"]
+    assert read == ["2.json"]
     table.snapshot().scan().to_arrow()
     assert read.count("2.json") == 2
 

@@ -22,6 +22,7 @@ from dagster_delta.protocol.log.version_checksum import (
     version_checksum_after,
 )
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import read_checksum_after
 from dagster_delta.table.read.file_totals import add_up_files
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def follow_commit(
     from dagster_delta.table.read.snapshot import Snapshot
 
     version = commits[-1][0]
-    checksum = version_checksum_after(None if base is None else base.checksum, commits)
+    checksum = _checksum_after(store, None if base is None else base.checksum, commits)
     _store_checksum(store, version, checksum)
     if base is None:
         snapshot = Snapshot.load(store, version=version)
@@ -71,6 +72,20 @@ def follow_commit(
     if checkpointed is None:
         return snapshot
     return _with_clean_log(checkpointed, clock=clock, previous_checkpoint_ms=previous)
+
+
+def _checksum_after(
+    store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The checksum of the last commit; None if neither the base nor the commit before has one."""
+    checksum = version_checksum_after(known, commits)
+    *others, own = commits
+    if checksum is not None or not others:
+        return checksum
+    try:
+        return version_checksum_after(read_checksum_after(store, known, others), [own])
+    except StorageFailure:
+        return None
 
 
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:

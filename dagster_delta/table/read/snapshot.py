@@ -172,9 +172,7 @@ class Snapshot:
         """When the version was committed, in milliseconds since the epoch.
 
         The commit's own timestamp if the table has in-commit timestamps, else the time of its file.
-
-        Raises:
-            InvalidTable, StorageFailure.
+        Raises InvalidTable, StorageFailure.
         """
         return committed_at_ms(self.store, self.log_segment, self.configuration, self.checksum)
 
@@ -456,8 +454,11 @@ class Snapshot:
             state = self._state.advance(tail, segment, is_own=is_own)
         return Snapshot(self.store, segment, configuration, state, checksum)
 
-    def update(self) -> Snapshot:
+    def update(self, *, keeps_log: bool = False) -> Snapshot:
         """The latest version: this snapshot, or a new one updated with the commits since.
+
+        Args:
+            keeps_log: whether no clean-up can have deleted a commit after this version.
 
         Raises:
             InvalidTable, UnsupportedFeature, StorageFailure.
@@ -467,7 +468,7 @@ class Snapshot:
             return Snapshot.load(self.store)
         if not commits:
             # A clean-up may have deleted the next commit and others.
-            hint = read_last_checkpoint(self.store)
+            hint = None if keeps_log else read_last_checkpoint(self.store)
             was_overtaken = hint is not None and hint.version > self.version
             return Snapshot.load(self.store) if was_overtaken else self
         checksum = read_checksum_after(self.store, self.checksum, commits)

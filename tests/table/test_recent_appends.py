@@ -1,0 +1,191 @@
+"""Appends to storage where a request is a round trip start from the version of their handle, and
+from the latest one where they have to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import ConcurrentTransaction, ConstraintViolation, SchemaMismatch
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table import delta_table, table_handle
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log_upkeep.cleanup import clean_log
+from dagster_delta.table.write.commit_result import AppTransaction
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+HOUR_MS = 60 * 60 * 1000
+NOON_MS = 20_000 * 24 * HOUR_MS + 12 * HOUR_MS
+
+
+class _Counting(MemoryStore):
+    """Records what is requested."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        super().__init__(clock_ms=clock_ms)
+        self.requests: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.requests.append(f"read {path.rpartition('/')[2]}")
+        return super().read(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self.requests.append(f"put {path.rpartition('.')[2]}")
+        super().put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        self.requests.append(f"put {path.rpartition('.')[2]}")
+        super().put_if_absent(path, data)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    now = [NOON_MS]
+    for module in (delta_table, table_handle):
+        monkeypatch.setattr(module, "now_ms", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def store(clock: list[int]) -> _Counting:
+    store = _Counting(lambda: clock[0])
+    DeltaTable("memory", store=store, must_exist=False).append(ROWS)
+    return store
+
+
+def _ids(store: MemoryStore) -> list[int]:
+    rows = DeltaTable("memory", store=store).snapshot().scan(["id"]).to_arrow()
+    return sorted(rows["id"].to_pylist())
+
+
+def _other(store: MemoryStore) -> DeltaTable:
+    return DeltaTable("memory", store=store)
+
+
+@pytest.mark.parametrize("convert", [pa.Table.to_pandas, pl.from_arrow, lambda rows: rows])
+def test_an_append_to_an_open_table_makes_three_requests(
+    store: _Counting, convert: Callable[[pa.Table], object]
+) -> None:
+    table = DeltaTable("memory", store=store)
+    table.append(convert(ROWS))
+    store.requests.clear()
+    assert table.append(convert(ROWS)).version == 2
+    assert store.requests == ["put parquet", "put json", "put crc"]
+
+
+def test_an_append_follows_appends_of_others(store: _Counting) -> None:
+    table, other = DeltaTable("memory", store=store), _other(store)
+    for _ in range(3):
+        other.append(ROWS)
+    assert table.append(ROWS).version == 4
+    assert _ids(store) == [1] * 5 + [2] * 5
+
+
+def test_an_append_has_columns_that_others_have_added(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).alter("ALTER TABLE t ADD COLUMN name STRING")
+    rows = ROWS.append_column("name", pa.array(["a", "b"]))
+    assert table.append(rows).version == 2
+    assert _ids(store) == [1, 1, 2, 2]
+
+
+def test_rows_that_fit_only_the_older_schema_are_written_for_the_latest(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).alter("ALTER TABLE t ADD COLUMN name STRING")
+    appended = table.append(ROWS)
+    assert appended.version == 2
+    assert appended.snapshot.schema.names == ("id", "name")
+    assert _ids(store) == [1, 1, 2, 2]
+    live = set(table.snapshot().files()["path"].to_pylist())
+    stored = {meta.path for meta in store.list_recursive() if meta.path.endswith(".parquet")}
+    assert stored == live
+
+
+def test_rows_that_only_the_latest_version_refuses_are_refused(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).alter("ALTER TABLE t ADD CONSTRAINT small CHECK (id < 10)")
+    with pytest.raises(ConstraintViolation, match="small"):
+        table.append(pa.table({"id": [20]}))
+    assert _ids(store) == [1, 2]
+
+
+def test_rows_that_no_version_takes_are_refused(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    with pytest.raises(SchemaMismatch):
+        table.append(pa.table({"other": [1]}))
+    assert table.append(ROWS).version == 1
+
+
+def test_rows_that_can_be_read_once_are_written_once(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).alter("ALTER TABLE t ADD COLUMN name STRING")
+    rows = ROWS.append_column("name", pa.array(["a", "b"]))
+    assert table.append(rows.to_reader()).version == 2
+    assert _ids(store) == [1, 1, 2, 2]
+
+
+def test_a_transaction_of_another_handle_is_not_repeated(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).append(ROWS, idempotency=("job", 1))
+    assert table.append(ROWS, idempotency=("job", 1)).skipped
+    assert _ids(store) == [1, 1, 2, 2]
+
+
+def test_progress_counts_from_what_others_have_recorded(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    _other(store).append(ROWS, progress=[AppTransaction("job", 1, after=None)])
+    with pytest.raises(ConcurrentTransaction):
+        table.append(ROWS, progress=[AppTransaction("job", 1, after=None)])
+    stale = DeltaTable("memory", store=store)
+    _other(store).append(ROWS, progress=[AppTransaction("job", 2, after=1)])
+    assert stale.append(ROWS, progress=[AppTransaction("job", 3, after=2)]).version == 3
+    assert _ids(store) == [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("later_ms", [11 * 60 * 1000, -1])
+def test_a_handle_that_has_not_seen_the_log_for_long_reads_it(
+    store: _Counting, clock: list[int], later_ms: int
+) -> None:
+    table = DeltaTable("memory", store=store)
+    clock[0] += later_ms
+    store.requests.clear()
+    table.append(ROWS)
+    assert store.requests[:2] == ["read 00000000000000000001.json", "read _last_checkpoint"]
+
+
+def test_an_append_after_midnight_is_not_lost_below_a_log_that_was_cleaned_up(
+    store: _Counting, clock: list[int]
+) -> None:
+    clock[0] += 12 * HOUR_MS - 2000
+    table = DeltaTable("memory", store=store)
+    other = _other(store)
+    clock[0] += 1000
+    for _ in range(3):
+        other.append(ROWS)
+    other.checkpoint()
+    clock[0] += 1000
+    clean_log(
+        store,
+        other.snapshot(),
+        clock=lambda: clock[0],
+        retention_hours=0,
+        dry_run=False,
+        enforce_retention=False,
+    )
+    assert store.head(commit_path(1)) is None
+    assert table.append(ROWS).version == 4
+    assert _ids(store) == [1] * 5 + [2] * 5
+
+
+def test_a_table_that_keeps_its_log_for_a_moment_is_read_before_each_append(
+    store: _Counting,
+) -> None:
+    table = DeltaTable("memory", store=store)
+    table.set_properties({"delta.logRetentionDuration": "interval 1 minute"})
+    store.requests.clear()
+    table.append(ROWS)
+    assert store.requests[0] == "read 00000000000000000002.json"
