@@ -119,11 +119,12 @@ def test_a_checkpoint_written_in_batches_says_what_the_commits_said(
     now_ms = int(table.snapshot().timestamp_ms)
     max_actions = 9 if is_split else checkpoint_files.MAX_ACTIONS_PER_FILE
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_files, "MAX_HELD_ACTIONS", 9)
         for name in ("live_files", "statistics", "tombstones"):
             patched.setattr(LogState, name, _refuse)
         snapshot = Snapshot.load(table.store)
-        write_checkpoint(snapshot, now_ms=now_ms, max_actions_per_file=max_actions)
+        write_checkpoint(
+            snapshot, now_ms=now_ms, max_actions_per_file=max_actions, max_held_actions=9
+        )
     if is_split:
         assert len([path for path in _log(table.store) if path.endswith(".parquet")]) > 3
     else:

@@ -22,8 +22,6 @@ from dagster_delta.storage.object_store import ObjectMeta
 __all__ = ["CloudListing"]
 
 _ATTEMPTS = 3
-_PAGE = 1000
-"""Entries of a page: clouds return at most this many, or a multiple of it."""
 _LAST_CHARACTER = "\U0010ffff"
 """Comes after all others."""
 
@@ -36,12 +34,20 @@ class CloudListing:
         requests: names failures.
         prefix: key of the table's root, with a slash at its end, or empty.
         folder: the directory below it, with a slash at its end, or empty.
+        page: entries of a page: clouds return at most this many, or a multiple of it.
     """
 
     def __init__(
-        self, client: CloudClient, requests: CloudRequests, *, prefix: str, folder: str
+        self,
+        client: CloudClient,
+        requests: CloudRequests,
+        *,
+        prefix: str,
+        folder: str,
+        page: int = 1000,
     ) -> None:
         self._client, self._requests = client, requests
+        self._page = page
         self._prefix, self._folder = prefix, folder
         self._base = prefix + folder
         self._pages: Any = None
@@ -67,7 +73,7 @@ class CloudListing:
                     yield meta
                 continue
             skipped += 1
-            if skipped >= _PAGE:
+            if skipped >= self._page:
                 skipped = 0
                 self._restart(f"{self._base}{directory}/{_LAST_CHARACTER}")
 
@@ -111,7 +117,7 @@ class CloudListing:
         that ends with a full page, or is empty, is not taken for complete.
         """
         confirm = self._client.confirm_listing
-        if confirm is None or self._count % _PAGE:
+        if confirm is None or self._count % self._page:
             return True
         # The key as the storage has it: a directory's has a slash at its end.
         return self._requests.ask(self._folder, partial(confirm, self._base, self._last + "/"))
@@ -127,7 +133,7 @@ class CloudListing:
                 self._client.store,
                 self._base.rstrip("/") or None,
                 offset=self._after or None,
-                chunk_size=_PAGE,
+                chunk_size=self._page,
             )
         try:
             return list(next(self._pages, ()))

@@ -62,7 +62,11 @@ _NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
 
 
 def write_checkpoint(
-    snapshot: Snapshot, *, now_ms: int, max_actions_per_file: int = MAX_ACTIONS_PER_FILE
+    snapshot: Snapshot,
+    *,
+    now_ms: int,
+    max_actions_per_file: int = MAX_ACTIONS_PER_FILE,
+    max_held_actions: int = MAX_HELD_ACTIONS,
 ) -> None:
     """Store a checkpoint of a version, and point `_last_checkpoint` to it.
 
@@ -72,6 +76,7 @@ def write_checkpoint(
             epoch.
         max_actions_per_file: number of file actions above which it is split: a classic checkpoint
             into parts, one of a table with the feature v2Checkpoint into sidecars.
+        max_held_actions: number of file actions above which it is written in batches.
 
     Raises:
         InvalidTable, StorageFailure.
@@ -83,7 +88,7 @@ def write_checkpoint(
     path = checkpoint_path(version)
     if as_v2:
         path = v2_checkpoint_path(version, str(uuid.uuid4()), "parquet")
-    if bound <= min(MAX_HELD_ACTIONS, max_actions_per_file):
+    if bound <= min(max_held_actions, max_actions_per_file):
         stored = _store_whole(snapshot, now_ms, path, as_v2=as_v2)
     elif bound <= max_actions_per_file:
         stored = _store_parts(snapshot, now_ms, (path,), as_v2=as_v2)
