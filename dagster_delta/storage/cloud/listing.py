@@ -12,6 +12,7 @@ providers with the API of S3, list the content of a directory right after its na
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,7 @@ class CloudListing:
         prefix: key of the table's root, with a slash at its end, or empty.
         folder: the directory below it, with a slash at its end, or empty.
         page: entries of a page: clouds return at most this many, or a multiple of it.
+        reads_ahead: whether each page is requested while the one before it is used.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class CloudListing:
         prefix: str,
         folder: str,
         page: int = 1000,
+        reads_ahead: bool = False,
     ) -> None:
         self._client, self._requests = client, requests
         self._page = page
         self._prefix, self._folder = prefix, folder
         self._base = prefix + folder
+        self._reads_ahead = reads_ahead
         self._pages: Any = None
         self._after = ""
         """The key after which a listing starts that is started now."""
@@ -89,7 +93,7 @@ class CloudListing:
 
     def _to_the_end(self) -> Iterator[ObjectMeta]:
         self._count = 0
-        while page := self._requests.ask(self._folder, self._next_page):
+        for page in self._requested_pages():
             self._count += len(page)
             for found in page:
                 key = found["path"]
@@ -98,8 +102,19 @@ class CloudListing:
                 meta = _meta(key[len(self._prefix) :], found)
                 if meta.size_bytes or self._is_object(meta):
                     yield meta
-                if self._pages is None:
-                    break
+
+    def _requested_pages(self) -> Iterator[list[Any]]:
+        request = partial(self._requests.ask, self._folder, self._next_page)
+        if not self._reads_ahead:
+            while page := request():
+                yield page
+            return
+        # If the listing starts again, it may repeat entries of the page that is in use.
+        with ThreadPoolExecutor(1, "delta-list") as worker:
+            following = worker.submit(request)
+            while page := following.result():
+                following = worker.submit(request)
+                yield page
 
     def _is_new(self, key: str) -> bool:
         # Some services ignore the offset.

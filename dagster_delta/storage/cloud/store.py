@@ -152,7 +152,7 @@ class CloudStore:
         """Every object under `directory`."""
         folder = join_path(check_relative_path(directory), "")
         check_not_forked()
-        return self._listing(folder).objects("")
+        return self._listing(folder, reads_ahead=True).objects("")
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """Create the whole object, or leave an existing one unchanged.
@@ -329,8 +329,9 @@ class CloudStore:
 
         return self._ask(path, get)  # type: ignore[no-any-return]
 
-    def _listing(self, folder: str) -> CloudListing:
-        return CloudListing(self._client, self._requests, prefix=self._prefix, folder=folder)
+    def _listing(self, folder: str, *, reads_ahead: bool = False) -> CloudListing:
+        of = {"prefix": self._prefix, "folder": folder}
+        return CloudListing(self._client, self._requests, **of, reads_ahead=reads_ahead)
 
     def _create(self, key: str, path: str, data: bytes) -> bool:
         """Whether the object was created; False if it exists."""

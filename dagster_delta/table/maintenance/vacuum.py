@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -130,7 +131,7 @@ def vacuum_table(
         result = _Vacuum(store, options, clock, needed).run(result)
     if not kept:
         # Files of kept versions remain, and a later VACUUM LITE has to find them again.
-        record_last_vacuum(store, found.last_version)
+        record_last_vacuum(store, found.last_version())
     return result
 
 
@@ -141,8 +142,8 @@ class _Found:
     num_seen: int
     latest: Snapshot
     """The newest version that was compared."""
-    last_version: int | None
-    """Every file that this version or an earlier one removed was found."""
+    last_version: Callable[[], int | None]
+    """Every file that this version or an earlier one removed was found. It takes a listing."""
 
 
 def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
@@ -160,7 +161,7 @@ def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
         newer = needed.of(latest).mask
     found = listed.describe(newer, before_ms=needed.before_ms)
     # Clocks differ: a file as old as its commit may count as younger, and is kept.
-    last = last_version_before(latest, needed.before_ms - _HOUR_MS)
+    last = partial(last_version_before, latest, needed.before_ms - _HOUR_MS)
     return _Found(found, listed.num_listed, latest, last)
 
 
@@ -174,7 +175,7 @@ def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
-    return _Found(files, len(paths), latest, removed.last_version)
+    return _Found(files, len(paths), latest, lambda: removed.last_version)
 
 
 def _is_relative(path: str) -> bool:
