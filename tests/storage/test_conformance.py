@@ -51,6 +51,16 @@ class TestFaultlessFaultyStore(StoreConformance):
         return FaultyStore(MemoryStore())
 
 
+class TestMinioStore(StoreConformance):
+    """A server of its own, in processes and threads that race for one name."""
+
+    processes = 8
+
+    @pytest.fixture
+    def store(self, minio_bucket: str, minio_options: dict[str, str]) -> ObjectStore:
+        return open_store(f"s3://{minio_bucket}/some/table", minio_options)
+
+
 class TestS3Store(StoreConformance):
     processes = 8
 

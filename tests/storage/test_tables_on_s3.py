@@ -8,9 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import ConditionalPutUnsupported
+from dagster_delta.errors import ConditionalPutUnsupported, StorageFailure
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.watch import read_new_commits, start_cursor
+from tests.storage.conftest import make_s3_bucket, s3_client
+from tests.storage.emulators import gofakes3
 from tests.storage.failing_endpoint import FailingEndpoint
 from tests.table_rows import stored_tuples
 
@@ -64,6 +66,25 @@ def test_a_table_is_not_written_where_puts_overwrite_in_silence(
         table.append(ROWS)
     assert table.refresh().version == 1
     assert table.snapshot().num_records == 3
+
+
+def test_a_server_that_ignores_conditions_is_found_out_before_the_first_commit() -> None:
+    with gofakes3() as options:
+        bucket = make_s3_bucket(options)
+        uri = f"s3://{bucket}/some/table"
+        with pytest.raises(ConditionalPutUnsupported, match="overwrites"):
+            DeltaTable.create(uri, ROWS.schema, storage_options=options)
+        assert "Contents" not in s3_client(options).list_objects(Bucket=bucket)
+        # A table that another program has written is read-only.
+        trusting = {**options, "conditional_put": "etag"}
+        DeltaTable.create(uri, ROWS.schema, storage_options=trusting).append(ROWS)
+        table = DeltaTable(uri, storage_options=options)
+        with pytest.raises(ConditionalPutUnsupported, match="read-only"):
+            table.append(ROWS)
+        assert table.refresh().version == 1
+        assert table.snapshot().num_records == 3
+        with pytest.raises(StorageFailure, match="ignores ranges"):
+            table.snapshot().scan().to_arrow()
 
 
 def test_a_clone_on_s3_refers_to_files_there_or_copies_them(

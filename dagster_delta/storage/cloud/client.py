@@ -34,6 +34,7 @@ _RETRIES = 4
 _FIRST_PAUSE = timedelta(milliseconds=200)
 _LONGEST_PAUSE = timedelta(seconds=2)
 _RETRY_DEADLINE = timedelta(seconds=180)
+_LONGEST_SILENCE = timedelta(seconds=60)
 
 _Settings = TypeVar("_Settings")
 
@@ -165,7 +166,7 @@ def client_options(endpoint: str | None, ca_bundle: str | None = None) -> dict[s
     """
     options: dict[str, object] = {
         "connect_timeout": timedelta(seconds=10),
-        "read_timeout": timedelta(seconds=60),
+        "read_timeout": _LONGEST_SILENCE,
         # Of a whole request: a large object takes longer than the default of 30 seconds.
         "timeout": timedelta(minutes=30),
         "allow_http": endpoint is not None and endpoint.lower().startswith("http://"),

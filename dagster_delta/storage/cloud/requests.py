@@ -172,6 +172,8 @@ def _reason(error: Exception) -> str:
         return "an object here has a name with an empty part or a control character"
     if "Etag" in text or "invalid list response" in text or "invalid multipart" in text:
         return BrokenAnswer.FOREIGN
+    if "non-partial" in text:
+        return "the provider ignores ranges, and sends whole objects"
     if "redirect" in text:
         return "it sent the request elsewhere, so the bucket is in another region"
     return f"no answer ({type(error).__name__})"

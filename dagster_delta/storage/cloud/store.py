@@ -325,7 +325,10 @@ class CloudStore:
             meta = _genuine(answer.meta)
             first, end = answer.range
             check_log_file_size(path, end - first)
-            return meta["size"], answer.bytes().to_bytes()
+            data = answer.bytes().to_bytes()
+            if len(data) != end - first:
+                raise BrokenAnswer("the answer is shorter than it says")
+            return meta["size"], data
 
         return self._ask(path, get)  # type: ignore[no-any-return]
 
