@@ -7,11 +7,10 @@ workloads, inserts some.
 from __future__ import annotations
 
 import argparse
-import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dagster_delta import DeltaTable
@@ -74,24 +73,35 @@ def delta_spark(session: SparkSession) -> Merge:
     return merge
 
 
-def measure(name: str, merge: Merge, hours: int, *, inserts: bool) -> None:
-    """Print one row of the table of results."""
-    directory = Path(tempfile.mkdtemp(prefix="hourly-"))
-    uri = str(directory / "table")
-    try:
-        DeltaTable(uri, must_exist=False).append(rows(list(range(ROWS)), "first"))
-        started = time.perf_counter()
+def measure(peers: Mapping[str, Merge], hours: int, *, inserts: bool) -> None:
+    """Print a row of the table of results for each library; they take turns, hour by hour."""
+    with tempfile.TemporaryDirectory(prefix="hourly-") as directory:
+        uris = {name: f"{directory}/{number}" for number, name in enumerate(peers)}
+        for uri in uris.values():
+            DeltaTable(uri, must_exist=False).append(rows(list(range(ROWS)), "first"))
+        seconds: dict[str, list[float]] = {name: [] for name in peers}
         for hour in range(hours):
-            merge(uri, hour_rows(hour, inserts=inserts), inserts)
-        seconds = time.perf_counter() - started
-        snapshot = DeltaTable(uri).snapshot()
-        expected = ROWS + (hours * INSERTED if inserts else 0)
-        if snapshot.num_records != expected:
-            raise SystemExit(f"{name}: {snapshot.num_records} rows instead of {expected}")
-        workload = "updates and inserts" if inserts else "updates"
-        print(f"| {workload} | {name} | {snapshot.num_files} | {seconds:.1f} s |", flush=True)
-    finally:
-        shutil.rmtree(directory)
+            source = hour_rows(hour, inserts=inserts)
+            for name, merge in peers.items():
+                started = time.perf_counter()
+                merge(uris[name], source, inserts)
+                seconds[name].append(time.perf_counter() - started)
+        for name, uri in uris.items():
+            _report(name, DeltaTable(uri), seconds[name], inserts=inserts)
+
+
+def _report(name: str, table: DeltaTable, seconds: list[float], *, inserts: bool) -> None:
+    snapshot = table.snapshot()
+    expected = ROWS + (len(seconds) * INSERTED if inserts else 0)
+    if snapshot.num_records != expected:
+        raise SystemExit(f"{name}: {snapshot.num_records} rows instead of {expected}")
+    workload = "updates and inserts" if inserts else "updates"
+    median, slowest = statistics.median(seconds), max(seconds)
+    print(
+        f"| {workload} | {name} | {snapshot.num_files} | {sum(seconds):.1f} s | {median:.3f} s "
+        f"| {slowest:.3f} s |",
+        flush=True,
+    )
 
 
 def spark_session() -> SparkSession | None:
@@ -122,10 +132,9 @@ def main() -> None:
     if session is not None:
         peers |= {"dagster-delta on Spark": ours_on_spark(session)}
         peers |= {"delta-spark": delta_spark(session)}
-    print("| Merges of | By | Files | Time |\n|---|---|---|---|")
+    print("| Merges of | By | Files | Time | Median | Slowest |\n|---|---|---|---|---|---|")
     for inserts in (False, True):
-        for name, merge in peers.items():
-            measure(name, merge, options.hours, inserts=inserts)
+        measure(peers, options.hours, inserts=inserts)
     if session is not None:
         session.stop()
 

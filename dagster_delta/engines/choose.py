@@ -31,31 +31,43 @@ __all__ = [
 ]
 
 
-def engine_for(data: object, name: str | None = None) -> Engine:
+def engine_for(
+    data: object, name: str | None = None, *, memory_limit: int | str | None = None
+) -> Engine:
     """The engine that serves a value: Spark for its own frames, Arrow for everything else.
 
     Args:
         data: the value; only its class is checked, so nothing is imported to decide.
         name: "arrow" or "spark" to override the choice; None to choose by the value.
+        memory_limit: of the embedded engine, as for `MemoryBudget.of`.
 
     Raises:
-        InvalidArgument: no engine has that name.
+        InvalidArgument: no engine has that name; or Spark is to keep a memory limit.
     """
     if name is None:
         name = "spark" if active_session.is_spark_frame(data) else "arrow"
     match name:
         case "arrow":
-            return embedded_engine()
+            return embedded_engine(memory_limit)
         case "spark":
+            if memory_limit is not None:
+                raise InvalidArgument(
+                    "memory_limit is for the embedded engine: leave it out, and set "
+                    "spark.executor.memory, or spark.driver.memory of a local session"
+                )
             return spark_engine(getattr(data, "sparkSession", None))
     raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
 
 
-def embedded_engine() -> ArrowEngine:
-    """The engine of this process."""
+def embedded_engine(memory_limit: int | str | None = None) -> ArrowEngine:
+    """The engine of this process.
+
+    Args:
+        memory_limit: as for `MemoryBudget.of`.
+    """
     from dagster_delta.engines.arrow.engine import ArrowEngine
 
-    return ArrowEngine()
+    return ArrowEngine(memory_limit)
 
 
 def spark_engine(session: SparkSession | None = None) -> SparkEngine:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.engines.memory_budget import BUFFER_BYTES
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
@@ -148,7 +149,7 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Maximum rows of a row group."""
     row_group_bytes: int = 32 * 1024 * 1024
     """Arrow bytes of the rows that make one row group."""
-    buffer_bytes: int = 128 * 1024 * 1024
+    buffer_bytes: int = BUFFER_BYTES
     """Maximum Arrow bytes of waiting rows in all partitions together."""
     compression: str = "zstd"
     compression_level: int | None = 1

@@ -47,6 +47,7 @@ class MaintenanceMethods(TableHandle):
         sort_by: Sequence[str] = (),
         full: bool = False,
         engine: Literal["arrow", "spark"] | None = None,
+        memory_limit: int | str | None = None,
         max_commit_bytes: int | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[OptimizeProgress], None] | None = None,
@@ -78,6 +79,9 @@ class MaintenanceMethods(TableHandle):
                 columns than the present ones are clustered again too.
             engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
                 executors of the active session.
+            memory_limit: bytes, or a size such as `2GB` (at least 64 MiB), for the rows that
+                `arrow` holds at once; more are sorted by way of temporary files. By default
+                `DAGSTER_DELTA_MEMORY_LIMIT`, or about 0.5 GB, and on small machines less.
             max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
             commit_info: recorded in each commitInfo beside this library's own fields.
             on_progress: called after each commit.
@@ -107,7 +111,7 @@ class MaintenanceMethods(TableHandle):
             zorder_by=zorder_by,
             sort_by=sort_by,
             full=full,
-            engine=engine_for(None, engine),
+            engine=engine_for(None, engine, memory_limit=memory_limit),
             max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
             commit_info=commit_info,
             on_progress=on_progress,

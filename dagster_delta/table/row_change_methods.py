@@ -168,6 +168,7 @@ class RowChangeMethods(TableHandle):
         engine: str | None = None,
         schema_mode: MergeSchemaMode = "strict",
         on_conflict: OnConflict = "retry",
+        memory_limit: int | str | None = None,
     ) -> MergeBuilder:
         """Merge a source into the table: add clauses, then call `execute`.
 
@@ -195,6 +196,8 @@ class RowChangeMethods(TableHandle):
                 ignored; `merge`: columns that clauses take from the source, by name or all of them,
                 are added to the table.
             on_conflict: as for `delete`; the source is read once.
+            memory_limit: as for `optimize`: a larger source, and a larger join, go to temporary
+                files. The embedded engine keeps 24 bytes per row that changes besides.
 
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
@@ -220,6 +223,7 @@ class RowChangeMethods(TableHandle):
                 engine,
                 schema_mode,
                 retries,
+                memory_limit,
             )
             merged = merge_rows(self._store, self._existing(), statement, clock=now_ms)
             return self._settle(merged, engine, source)

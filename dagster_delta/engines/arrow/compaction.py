@@ -5,7 +5,6 @@ Spec: Add File and Remove File (dataChange).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,17 +14,17 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 __all__ = ["compact_files"]
 
-_MAX_WORKERS = 4
-"""Groups processed at once: each has the buffers of one reader and one writer."""
 
-
-def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
+def compact_files(
+    engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec, *, num_workers: int
+) -> list[WriteResult]:
     """New files with the rows of each group, one for a group that fits into one.
 
     Args:
         engine: the embedded one.
         groups: files that belong together.
         spec: how the files are written.
+        num_workers: groups that are processed at once.
 
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
@@ -37,7 +36,7 @@ def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -
         created.add_logged(each.path for each in written.files)
         return written
 
-    count = min(_MAX_WORKERS, os.cpu_count() or 1, len(groups))
+    count = min(num_workers, len(groups))
     # The workers finish before files are deleted.
     with created, ThreadPoolExecutor(count, "delta-compact") as workers:
         running = [workers.submit(rewrite, each) for each in groups]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.engines.expressions.example_rows import python_rows
+from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
@@ -34,12 +35,22 @@ __all__ = ["ArrowEngine", "check_constraints"]
 
 
 class ArrowEngine:
-    """Reads plans into record batches, and writes anything `to_reader` takes."""
+    """Reads plans into record batches, and writes anything `to_reader` takes.
+
+    Args:
+        memory_limit: as for `MemoryBudget.of`.
+
+    Raises:
+        InvalidArgument: it is not a memory limit.
+    """
 
     session_is_utc = True
     casts_values = False
     rewrite_batch_bytes = 512 * 1024**2
     log_planner = None
+
+    def __init__(self, memory_limit: int | str | None = None) -> None:
+        self._memory = MemoryBudget.of(memory_limit)
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
@@ -116,6 +127,7 @@ class ArrowEngine:
         from dagster_delta.engines.values.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
+        spec = self._bounded(spec)
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table)
             return _write_checked(batches, spec, store)
@@ -131,7 +143,7 @@ class ArrowEngine:
         """New files with the rows of the groups. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.compaction import compact_files
 
-        return compact_files(self, groups, spec)
+        return compact_files(self, groups, spec, num_workers=self._memory.num_workers)
 
     def sort(
         self,
@@ -144,7 +156,8 @@ class ArrowEngine:
         """New files with the rows of each group sorted. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.sorted_rewrite import sort_files
 
-        return sort_files(self, groups, spec, columns, is_hilbert=is_hilbert)
+        sort_bytes = self._memory.sort_bytes
+        return sort_files(self, groups, spec, columns, sort_bytes=sort_bytes, is_hilbert=is_hilbert)
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         """Rewrite files with the shadow of a column. Raises as `Engine` says."""
@@ -165,7 +178,7 @@ class ArrowEngine:
         """Rewrite rows. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
-        return rewrite_rows(rewrite)
+        return rewrite_rows(replace(rewrite, data=self._bounded(rewrite.data)))
 
     def merge_source(
         self,
@@ -177,13 +190,17 @@ class ArrowEngine:
         """The source of a MERGE, in memory or beside it. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.merge import ArrowMergeSource
 
-        return ArrowMergeSource(data, directory)
+        return ArrowMergeSource(data, directory, self._memory)
 
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.merge import merge_rows
 
-        return merge_rows(plan)
+        return merge_rows(replace(plan, data=self._bounded(plan.data)))
+
+    def _bounded(self, spec: WriteSpec) -> WriteSpec:
+        buffer_bytes = min(spec.buffer_bytes, self._memory.buffer_bytes)
+        return replace(spec, buffer_bytes=buffer_bytes)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""

@@ -15,6 +15,7 @@ import numpy as np
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin, SourceKeys
 from dagster_delta.engines.arrow.merge_matching import find_row_actions
 from dagster_delta.engines.arrow.merge_writing import write_merged
+from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, SourceSummary
@@ -30,21 +31,22 @@ class ArrowMergeSource(SourceRows):
     Args:
         data: anything that an append takes, except a Spark frame.
         directory: where rows of the source and of the join may be stored.
+        memory: how much of them is kept in memory.
 
     Raises:
         UnsupportedFeature: it is a Spark frame.
         InvalidArgument, SchemaMismatch: see `SourceRows`.
     """
 
-    def __init__(self, data: object, directory: str) -> None:
+    def __init__(self, data: object, directory: str, memory: MemoryBudget) -> None:
         if type(data).__module__.partition(".")[0] == "pyspark":
             raise UnsupportedFeature(
                 "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
                 "Spark, or pass frame.toArrow()"
             )
-        super().__init__(data, directory)
+        super().__init__(data, directory, memory_bytes=memory.source_bytes)
         self._materialised = time.perf_counter()
-        self.directory = directory
+        self.directory, self.memory = directory, memory
         self._keys: tuple[MergeCondition, SourceKeys] | None = None
 
     def keys(self, condition: MergeCondition) -> SourceKeys:
@@ -67,7 +69,10 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     source = cast("ArrowMergeSource", plan.source)
     wanted = ClauseChoice([each for each in plan.clauses if each.text.kind == "matched"]).columns
     keys = source.keys(plan.condition)
-    with closing(MergeJoin(plan.condition, source, keys, wanted, source.directory)) as join:
+    joined = MergeJoin(
+        plan.condition, source, keys, wanted, source.directory, source.memory.join_bytes
+    )
+    with closing(joined) as join:
         actions = find_row_actions(plan, source, join)
     scanned = time.perf_counter()
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())

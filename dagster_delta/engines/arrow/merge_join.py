@@ -42,7 +42,6 @@ __all__ = [
     "target_columns",
 ]
 
-_MEMORY_LIMIT = "1GB"
 _BATCH_ROWS = 131_072
 
 
@@ -176,6 +175,7 @@ class MergeJoin:
         keys: of the source.
         wanted: columns of either side that are needed of the pairs.
         directory: where the SQL engine may spill data that does not fit into memory.
+        memory_bytes: memory of the SQL engine.
 
     Raises:
         UnsupportedExpression: a part of the condition cannot be computed exactly.
@@ -188,6 +188,7 @@ class MergeJoin:
         keys: SourceKeys,
         wanted: Mapping[tuple[str, ...], DataType],
         directory: str,
+        memory_bytes: int,
     ) -> None:
         self._source = source
         self._source_keys = keys
@@ -205,7 +206,7 @@ class MergeJoin:
             dict.fromkeys(path[1] for each in condition.keys for path in _paths(each.source))
         )
         """Columns of the source from which the keys are computed."""
-        self._directory = directory
+        self._directory, self._memory_bytes = directory, memory_bytes
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._semi_join = self._find_filter(condition)
 
@@ -291,7 +292,7 @@ class MergeJoin:
             config={
                 **SEALED_CONFIG,
                 "temp_directory": self._directory,
-                "memory_limit": _MEMORY_LIMIT,
+                "memory_limit": f"{self._memory_bytes}B",
                 "threads": max(1, os.cpu_count() or 1),
                 "preserve_insertion_order": False,
             },

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["sort_files", "sorted_along"]
 
-SORT_BYTES = 128 * 1024 * 1024
-"""Arrow bytes of the rows that are sorted at once."""
-
 _MAX_STRETCHES = 256
 _BATCH_ROWS = 65_536
 _UNCOUNTED_STRIDE = 50
@@ -45,6 +42,7 @@ def sort_files(
     spec: WriteSpec,
     columns: Sequence[tuple[str, ...]],
     *,
+    sort_bytes: int,
     is_hilbert: bool = False,
 ) -> WriteResult:
     """New files with the rows of each group sorted along a curve of its own.
@@ -54,6 +52,7 @@ def sort_files(
         groups: files of one partition each.
         spec: how the files are written.
         columns: logical paths of the columns to sort by.
+        sort_bytes: as for `sorted_along`.
         is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
 
     Raises:
@@ -64,7 +63,7 @@ def sort_files(
         for group in groups:
             curve, num_rows = _curve_of(engine, group, columns, is_hilbert=is_hilbert)
             rows = engine.read(group)
-            batches = sorted_along(curve, rows, num_rows=num_rows)
+            batches = sorted_along(curve, rows, num_rows=num_rows, sort_bytes=sort_bytes)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
             written.append(engine.write(reader, spec, store=group.store))
             created.add_logged(each.path for each in written[-1].files)
@@ -94,7 +93,7 @@ def sorted_along(
     rows: pa.RecordBatchReader,
     *,
     num_rows: int | None,
-    sort_bytes: int = SORT_BYTES,
+    sort_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     """The rows in the order of the curve.
 

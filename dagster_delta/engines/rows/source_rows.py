@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceRows"]
 
-MEMORY_BYTES = 256 * 1024 * 1024
+_MEMORY_BYTES = 256 * 1024 * 1024
 
 
 class SourceRows:
@@ -40,7 +40,7 @@ class SourceRows:
         SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
     """
 
-    def __init__(self, data: object, directory: str, *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, data: object, directory: str, *, memory_bytes: int = _MEMORY_BYTES) -> None:
         reader = to_reader(data)
         self.schema: StructType = from_arrow_schema(reader.schema)
         """Logical schema."""

@@ -72,6 +72,11 @@ class OptimizeConfig(KnownFieldsOnly, Config):
         description="arrow: in the process of the step, in bounded memory; spark: on the "
         "executors of its Spark session.",
     )
+    memory_limit: str | None = Field(
+        default=None,
+        description="Memory for the rows that arrow holds at once, such as 2GB. Default: "
+        "DAGSTER_DELTA_MEMORY_LIMIT, or about 0.5 GB, and on small machines less.",
+    )
 
 
 class VacuumConfig(KnownFieldsOnly, Config):

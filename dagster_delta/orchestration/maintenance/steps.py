@@ -91,6 +91,7 @@ def optimize_step(
             # A job may have tables of both kinds.
             full=config.full and bool(table_clustering(table.refresh())),
             engine=config.engine,
+            memory_limit=config.memory_limit,
             commit_info=commit_info,
             on_progress=log_progress,
         )

@@ -333,8 +333,13 @@ class CloudStore:
         return self._ask(path, get)  # type: ignore[no-any-return]
 
     def _listing(self, folder: str, *, reads_ahead: bool = False) -> CloudListing:
-        of = {"prefix": self._prefix, "folder": folder}
-        return CloudListing(self._client, self._requests, **of, reads_ahead=reads_ahead)
+        return CloudListing(
+            self._client,
+            self._requests,
+            prefix=self._prefix,
+            folder=folder,
+            reads_ahead=reads_ahead,
+        )
 
     def _create(self, key: str, path: str, data: bytes) -> bool:
         """Whether the object was created; False if it exists."""

@@ -46,8 +46,6 @@ __all__ = ["DataFileWriter", "write_data_files"]
 
 _LOG = logging.getLogger(__name__)
 
-ENCODING_BYTES = 64 * 1024 * 1024
-"""Maximum Arrow bytes of rows that the workers have."""
 COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
 REPRESENTATIVE_ROWS = 8_000
@@ -436,7 +434,7 @@ class _WriteJob:
         partition.last_flush = self._workers.submit(run_in_turn)
         self._encoding.append((partition.last_flush, size_bytes))
         self._encoding_bytes += size_bytes
-        self._wait_until_encoding(ENCODING_BYTES)
+        self._wait_until_encoding(self._spec.buffer_bytes // 2)
 
     def _wait_until_encoding(self, max_bytes: int) -> None:
         while self._encoding and (self._encoding_bytes > max_bytes or self._encoding[0][0].done()):

@@ -64,7 +64,7 @@ def merge_rows(
     _begin(store, snapshot, statement, clock)
     if (done := statement.record.found_done(snapshot)) is not None:
         return done
-    engine = engine_for(statement.source, statement.engine)
+    engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
         source = engine.merge_source(statement.source, directory, store=store)

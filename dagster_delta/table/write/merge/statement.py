@@ -50,6 +50,8 @@ class MergeStatement(msgspec.Struct, frozen=True):
     """Whether columns of the source that the table lacks are added to it."""
     retries: ConflictRetries = msgspec.field(default_factory=ConflictRetries)
     """Limits of the attempts."""
+    memory_limit: int | str | None = None
+    """Of the embedded engine; None: the default."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in ("strict", "merge"):
