@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
+    from dagster_delta.orchestration.components.ingestion import DeltaIngestionComponent
     from dagster_delta.orchestration.definition_checks import check_definitions
+    from dagster_delta.orchestration.file_assets import delta_files_asset, delta_files_sensor
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (
@@ -119,6 +121,7 @@ __all__ = [
     "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
+    "DeltaIngestionComponent",
     "DeltaLakeComponent",
     "DeltaMaintenanceComponent",
     "DeltaMaintenanceConfig",
@@ -164,6 +167,8 @@ __all__ = [
     "delta_change_feed_asset",
     "delta_change_feed_sensor",
     "delta_clone_job",
+    "delta_files_asset",
+    "delta_files_sensor",
     "delta_health_asset",
     "delta_maintenance_job",
     "delta_maintenance_schedule",
@@ -203,6 +208,7 @@ _HOMES = {
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io.io_manager",
+    "DeltaIngestionComponent": "orchestration.components.ingestion",
     "DeltaLakeComponent": "orchestration.components.delta_lake",
     "DeltaMaintenanceComponent": "orchestration.components.delta_maintenance",
     "DeltaMaintenanceConfig": "orchestration.maintenance.config",
@@ -247,6 +253,8 @@ _HOMES = {
     "delta_change_feed_asset": "orchestration.change_feed_assets",
     "delta_change_feed_sensor": "orchestration.sensors.sensors",
     "delta_clone_job": "orchestration.maintenance.jobs",
+    "delta_files_asset": "orchestration.file_assets",
+    "delta_files_sensor": "orchestration.file_assets",
     "delta_health_asset": "orchestration.maintenance.health_asset",
     "delta_maintenance_job": "orchestration.maintenance.jobs",
     "delta_maintenance_schedule": "orchestration.maintenance.jobs",

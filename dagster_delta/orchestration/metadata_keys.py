@@ -91,6 +91,8 @@ METADATA_KEYS = (
         "The version in which small files were compacted after the write.",
         _WRITES,
     ),
+    MetadataKey("delta/source_files", "Files that the run has loaded.", _WRITES),
+    MetadataKey("delta/source_bytes", "Size of those files in bytes.", _WRITES, omits_zero=True),
     MetadataKey("delta/partition_files", "Data files of the Dagster partition.", _WRITES),
     MetadataKey("delta/partition_size_bytes", "Size of those files in bytes, as stored.", _WRITES),
     MetadataKey("delta/live_files", "Data files of the table.", _TABLES),

@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 import dagster_delta
 from dagster_delta import (
     DeltaChangeFeedComponent,
+    DeltaIngestionComponent,
     DeltaIOManager,
     DeltaLakeComponent,
     DeltaMaintenanceComponent,
@@ -36,6 +37,7 @@ from tests.orchestration.conftest import QUIET, library_error
 COMPONENTS = [
     DeltaChangeFeedComponent,
     DeltaSqlComponent,
+    DeltaIngestionComponent,
     DeltaLakeComponent,
     DeltaMaintenanceComponent,
     DeltaSensorComponent,
@@ -143,6 +145,7 @@ def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
         (DeltaLakeComponent, {"root": "s3://l"}, {"root": "s3://l"}),
         (DeltaSqlComponent, {"upstream": "raw/x"}, {"upstream": {"source": "raw/x"}}),
         (DeltaChangeFeedComponent, {"upstream": "raw/x"}, {"mode": "append"}),
+        (DeltaIngestionComponent, {"source": "s3://in/*.csv"}, {"source": "s3://in/*.csv"}),
     ],
 )
 def test_what_is_scaffolded_loads(sandbox, component, params, expected) -> None:
@@ -420,11 +423,22 @@ def test_what_makes_no_sense_is_refused(sandbox, component, attributes, said) ->
             ["maintenance", "config", "vacuum"],
             "'dryrun' was unexpected",
         ),
+        (
+            DeltaIngestionComponent,
+            {"sensor": {"enabld": True}},
+            ["sensor"],
+            "'enabld' was unexpected",
+        ),
+        (DeltaIngestionComponent, {"mode": "upsert"}, ["mode"], "'upsert' is not valid"),
         (DeltaTableComponent, {"translation": {"grup": 1}}, ["translation"], "'grup' was unexp"),
     ],
 )
 def test_the_schema_names_the_wrong_key(component, attributes, path, said) -> None:
-    given = {"root": "r"} if component is DeltaLakeComponent else {"key": "a", "uri": "u"}
+    required: dict[type, dict[str, Any]] = {
+        DeltaLakeComponent: {"root": "r"},
+        DeltaIngestionComponent: {"asset": {"key": "a"}, "source": "s"},
+    }
+    given = required.get(component, {"key": "a", "uri": "u"})
     schema = component.get_model_cls().model_json_schema()
     (error,) = Draft202012Validator(schema).iter_errors({**given, **attributes})
     assert list(error.path) == path
@@ -562,6 +576,35 @@ def test_computed_assets_without_sense_are_refused(sandbox, component, attribute
     assert said in f"{caught.value}\n{library_error(caught.value)}"
 
 
+def test_files_are_ingested_as_declared(sandbox, tmp_path, instance) -> None:
+    attributes = {
+        "asset": {"key": "raw/flights", "group_name": "raw"},
+        "source": f"{tmp_path}/in/*.csv",
+        "mode": "merge",
+        "keys": ["id"],
+        "columns": {"id": "BIGINT", "code": "STRING"},
+        "sensor": {"enabled": True},
+    }
+    path = declare(sandbox, DeltaIngestionComponent, attributes, {"source": "s"})
+    with sandbox.load_component_and_build_defs(path) as (_, loaded):
+        pass
+    manager = DeltaIOManager(root_uri=str(tmp_path / "lake"))
+    defs = dg.Definitions.merge(loaded, dg.Definitions(resources={"io_manager": manager}))
+    sensor = defs.get_sensor_def("raw__flights_files")
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    (tmp_path / "in").mkdir()
+    job = defs.resolve_implicit_global_asset_job_def()
+    for name, text in (("a.csv", "id,code\n1,01\n"), ("b.csv", "id,code\n1,02\n2,03\n")):
+        (tmp_path / "in" / name).write_text(text)
+        assert isinstance(tick(defs, "raw__flights_files", instance), dg.RunRequest)
+        assert job.execute_in_process(instance=instance, run_config=QUIET).success
+    found = deltalake.DeltaTable(str(tmp_path / "lake/raw/flights")).to_pyarrow_table()
+    assert sorted(found.to_pylist(), key=str) == [
+        {"id": 1, "code": "02"},
+        {"id": 2, "code": "03"},
+    ]
+
+
 def test_freshness_follows_the_commits_that_a_sensor_reports(sandbox, root, instance) -> None:
     uri = str(root / "raw" / "flights")
     attributes = {"key": "a", "uri": uri, "freshness": {"fail_hours": 24, "warn_hours": 12}}
@@ -656,6 +699,15 @@ def test_dg_scaffolds_checks_and_lists_a_project(project, root) -> None:
     assert keys == ["raw/flights", "scratch/odd-name"]
 
     file = project / "src" / "lakehouse" / "defs" / "lake" / "defs.yaml"
+    kind = "dagster_delta.DeltaIngestionComponent"
+    code, said = run_dg(project, "scaffold", "defs", kind, "landing", "--source", "x")
+    assert code == 0, said
+    ingestion = project / "src" / "lakehouse" / "defs" / "landing" / "defs.yaml"
+    ingestion.write_text(ingestion.read_text() + "  delimitr: ;\n")
+    code, said = run_dg(project, "check", "yaml")
+    assert code == 1
+    assert "'delimitr' was unexpected" in said
+    ingestion.unlink()
     file.write_text(file.read_text() + "  exclud: [scratch/*]\n")
     code, said = run_dg(project, "check", "defs")
     assert code == 1

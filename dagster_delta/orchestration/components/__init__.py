@@ -1,4 +1,4 @@
-"""Components: tables, computed assets, maintenance and sensors, declared in a `defs.yaml`."""
+"""Components: tables, computed assets, files, upkeep and sensors, declared in a `defs.yaml`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
 from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
 from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
 from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
+from dagster_delta.orchestration.components.ingestion import DeltaIngestionComponent
 
 __all__ = [
     "DeltaChangeFeedComponent",
+    "DeltaIngestionComponent",
     "DeltaLakeComponent",
     "DeltaMaintenanceComponent",
     "DeltaSensorComponent",

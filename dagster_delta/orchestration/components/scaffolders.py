@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 __all__ = [
     "DeltaChangeFeedScaffolder",
+    "DeltaIngestionScaffolder",
     "DeltaLakeScaffolder",
     "DeltaMaintenanceScaffolder",
     "DeltaSensorScaffolder",
@@ -86,6 +87,30 @@ class DeltaChangeFeedScaffolder(dg.Scaffolder[UpstreamParams]):
         """Write the declaration of an asset that appends every change."""
         key, upstream = request.params.key or _folder(request), request.params.upstream
         _write(request, {"asset": {"key": key}, "upstream": upstream, "mode": "append"})
+
+
+class FilesParams(BaseModel):
+    """Parameters for an asset of files."""
+
+    source: str = Field(description="The files: s3://landing/flights/*.csv")
+    key: str | None = Field(
+        default=None, description="Key of the asset, as a/b; by default the name of the folder."
+    )
+
+
+class DeltaIngestionScaffolder(dg.Scaffolder[FilesParams]):
+    """Declares an asset of files and its sensor."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[FilesParams]:
+        """The class of the parameters."""
+        return FilesParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[FilesParams]) -> None:
+        """Write the declaration of an asset that appends the rows of new files."""
+        key, source = request.params.key or _folder(request), request.params.source
+        sensor = {"minimum_interval_seconds": 60}
+        _write(request, {"asset": {"key": key}, "source": source, "sensor": sensor})
 
 
 class DeltaTableScaffolder(dg.Scaffolder[TableParams]):

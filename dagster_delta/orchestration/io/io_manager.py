@@ -39,6 +39,7 @@ from dagster_delta.orchestration.io.change_feed_writer import (
     consumption_metadata,
     write_changes,
 )
+from dagster_delta.orchestration.io.file_loads import FileLoad, write_load
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
 from dagster_delta.orchestration.io.output_metadata import report_write
@@ -228,6 +229,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             description=asset_description(context),
             asset_key=name if context.has_asset_key else None,
         )
+        if isinstance(obj, FileLoad):
+            self._load_files(context, write, obj)
+            return
         rows = obj.rows if isinstance(obj, AppliedChanges) else obj
         rows = rows_to_write(rows, context.dagster_type.typing_type, self._handlers())
         if isinstance(rows, dict):
@@ -246,21 +250,18 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
                 written = write_changes(write, replace(obj, rows=rows))
             else:
                 written = write_asset(write, rows)
-        if written.skipped_because is not None:
-            context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
-        if written.null_columns:
-            context.log.warning(
-                f"the rows of {name} lack columns of its table, which are null in them: "
-                f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
-                "with the schema_mode overwrite"
-            )
-        if written.other_properties:
-            context.log.warning(_unset_properties(name, written))
         further: Mapping[str, object] = spark_work.metadata
         if isinstance(obj, AppliedChanges):
             further = {**consumption_metadata(obj.consumption), **further}
-        name = ".".join(filter(None, options.table_path(*_identity(context))))
-        report_write(context, write, written, table_name=name, further=further)
+        _report(context, write, written, further)
+
+    def _load_files(self, context: OutputContext, write: AssetWrite, load: FileLoad) -> None:
+        with hidden_examples(write.options.masked_columns):
+            written = write_load(write, load)
+        if written is None:
+            context.log.info(f"no file matches the source of {write.name}: nothing was written")
+            return
+        _report(context, write, written, load.metadata)
 
     def load_input(self, context: InputContext) -> Any:  # noqa: ANN401
         """The input as its annotation says; None if the annotation allows it and the table does not
@@ -453,6 +454,24 @@ def _note_nothing_returned(context: OutputContext, name: str) -> None:
         f"{name} returned None, so that nothing was written to its table: return the rows. If it "
         "writes its table by itself, annotate it with -> None"
     )
+
+
+def _report(
+    context: OutputContext, write: AssetWrite, written: WrittenAsset, further: Mapping[str, object]
+) -> None:
+    """Report a write to Dagster, and warn of what may surprise."""
+    if written.skipped_because is not None:
+        context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+    if written.null_columns:
+        context.log.warning(
+            f"the rows of {write.name} lack columns of its table, which are null in them: "
+            f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
+            "with the schema_mode overwrite"
+        )
+    if written.other_properties:
+        context.log.warning(_unset_properties(write.name, written))
+    table_name = ".".join(filter(None, write.options.table_path(*_identity(context))))
+    report_write(context, write, written, table_name=table_name, further=further)
 
 
 def _unset_properties(name: str, written: WrittenAsset) -> str:

@@ -1,0 +1,171 @@
+"""Assets of files that others put into a landing zone, each loaded once, and their sensor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
+from dagster_delta.orchestration.io.file_loads import ChangedFiles, FileLoad, plan_load
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.landing_files import FileFormat, LandingZone
+from dagster_delta.orchestration.partitions.predicates import quote_column
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+__all__ = ["delta_files_asset", "delta_files_sensor"]
+
+
+def delta_files_asset(
+    name: str,
+    source: str,
+    *,
+    mode: Literal["append", "merge", "overwrite"] = "append",
+    keys: Sequence[str] = (),
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    format: FileFormat | None = None,  # noqa: A002  the word for it
+    columns: Mapping[str, str] | None = None,
+    delimiter: str = ",",
+    changed_files: ChangedFiles = "skip",
+    minimum_age_seconds: float = 0,
+    io_manager_key: str = "io_manager",
+    **asset_options: Any,
+) -> dg.AssetsDefinition:
+    """An asset of files that others put somewhere; each run loads the files that are new.
+
+    Each file is loaded once: its location is recorded in the commit that has its rows, also if a
+    run crashes, is repeated, or runs at the same time as another one. If one new file cannot be
+    read, none is loaded. Rows stream through memory; with `merge` the new rows are held in it.
+
+    Parquet files have types. In CSV and JSON files a column has the type in `columns`, else that of
+    the column of the table, else one that is inferred.
+
+    Args:
+        name: of the asset.
+        source: a file, a directory, or a pattern: `s3://landing/flights/*.csv`, `/in/**/*.json`.
+            Names that begin with `_` or `.` do not match.
+        mode: `append` adds the rows; `merge` updates and inserts rows by `keys`, and the last row
+            with a key counts, in the order in which files were modified; `overwrite` replaces all
+            rows of the table by those of the new files.
+        keys: columns that identify rows; for the mode `merge`.
+        storage_options: storage options for `source`.
+        format: `parquet`, `csv` with a header line, or `json` with one object per line. Default: by
+            the extension of each file; `.gz` and the like may follow.
+        columns: the columns to load with their types in Spark SQL. Default: all columns of the
+            files; new ones follow the `schema_mode` of the asset.
+        delimiter: of CSV files.
+        changed_files: whether a file that was modified after it was loaded is loaded again.
+        minimum_age_seconds: younger files are left for the next run.
+        io_manager_key: of a DeltaIOManager, which writes the table.
+        asset_options: of `dg.asset`: key_prefix, metadata, description, …
+
+    Raises:
+        InvalidArgument: the arguments are inconsistent, or a type is unknown.
+
+    Examples:
+        delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
+    """
+    if bool(keys) != (mode == "merge"):
+        raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
+    if asset_options.get("partitions_def") is not None:
+        raise InvalidArgument(
+            f"{name} has partitions_def, and its files are loaded once, whatever the partition: "
+            "leave it out; partition_by in its metadata partitions the table"
+        )
+    metadata = {**(asset_options.pop("metadata", None) or {}), "mode": mode}
+    if keys:
+        on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, keys))
+        metadata["merge_config"] = {"merge_type": "upsert", "predicate": on}
+    read_asset_options(metadata, AssetOptions(), asset=name)
+    zone = LandingZone(
+        source,
+        plain_options(storage_options),
+        format,
+        None if columns is None else to_arrow_schema(_schema(columns)),
+        delimiter,
+        minimum_age_seconds,
+    )
+
+    def load(context: dg.AssetExecutionContext) -> FileLoad:
+        manager = getattr(context.resources, io_manager_key)
+        if not isinstance(manager, DeltaIOManager):
+            raise InvalidArgument(f"{name} needs a DeltaIOManager as {io_manager_key!r}")
+        target = manager.table_of(context.asset_key, metadata)
+        found = plan_load(
+            zone.files(), target, changed_files=changed_files, keys=tuple(keys), asset=name
+        )
+        if found.changed:
+            context.log.warning(
+                f"{len(found.changed)} files were modified after they were loaded, and are not "
+                f'loaded again, such as {found.changed[0]}: changed_files="load" loads them'
+            )
+        return found
+
+    # The annotations are text here, which Dagster cannot resolve.
+    load.__annotations__ = {"context": dg.AssetExecutionContext}
+    define = dg.asset(
+        name=name,
+        io_manager_key=io_manager_key,
+        required_resource_keys={io_manager_key},
+        metadata=metadata,
+        **{"kinds": {"deltalake"}, **asset_options},
+    )
+    return cast("dg.AssetsDefinition", define(load))
+
+
+def delta_files_sensor(
+    name: str,
+    source: str,
+    *,
+    target: Any,  # noqa: ANN401  as of `dg.sensor`
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    minimum_age_seconds: float = 0,
+    minimum_interval_seconds: int | None = None,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """A sensor that requests a run when files were added to a landing zone, or changed.
+
+    A tick lists the files. A run that fails is not repeated before the files change again, unless
+    Dagster retries runs.
+
+    Args:
+        name: of the sensor.
+        source: as of `delta_files_asset`.
+        target: what it runs: the asset.
+        storage_options: storage options for `source`.
+        minimum_age_seconds: as of `delta_files_asset`; the same value there.
+        minimum_interval_seconds: between two ticks.
+        default_status: whether the sensor runs from the start.
+    """
+    zone = LandingZone(
+        source, plain_options(storage_options), minimum_age_seconds=minimum_age_seconds
+    )
+
+    @dg.sensor(
+        name=name,
+        target=target,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+    )
+    def look(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        files = zone.files().files
+        if not files:
+            return dg.SkipReason(f"No file matches {source}")
+        listed = "\n".join(sorted(f"{file.path} {file.modified_ms}" for file in files))
+        digest = hashlib.sha256(listed.encode()).hexdigest()
+        if digest == context.cursor:
+            return dg.SkipReason(f"The {len(files)} files that match {source} have not changed")
+        context.update_cursor(digest)
+        return dg.RunRequest()
+
+    return look
+
+
+def _schema(columns: Mapping[str, str]) -> StructType:
+    return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))

@@ -1,0 +1,154 @@
+"""The commit that loads files: their rows, and the record that they were loaded.
+
+A table remembers each file as an application transaction, whose id is the location of the file and
+whose version is the time at which it was modified. Rows and transactions are in one commit, so that
+a crashed, repeated or concurrent run loads no file twice.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.io.landing_files import LandingFiles
+from dagster_delta.orchestration.metadata_keys import DETAILS
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.write.transaction import AppTransaction
+
+__all__ = ["ChangedFiles", "FileLoad", "plan_load", "write_load"]
+
+ChangedFiles = Literal["skip", "load"]
+"""What happens to a file that was modified after it was loaded."""
+
+_PREFIX = "dagster-delta/file/"
+_MAX_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoad:
+    """The output of an asset of files for its IO manager."""
+
+    new: LandingFiles
+    """The files to load."""
+    progress: tuple[AppTransaction, ...]
+    """The `txn` actions that say that they are loaded."""
+    matching: int
+    """Number of files that match, loaded before or not."""
+    changed: tuple[str, ...]
+    """Files that were modified after they were loaded, and are not loaded again."""
+    known: pa.Schema
+    """Columns of the table."""
+    keys: tuple[str, ...] = ()
+    """If several new rows have the same values in these columns, the last one counts."""
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """What the UI shows, besides the facts of the commit."""
+        uris = [self.new.uri(file) for file in self.new.files]
+        return {
+            "delta/source_files": len(uris),
+            "delta/source_bytes": sum(file.size_bytes for file in self.new.files),
+            DETAILS: {
+                "loaded_files": uris[:_MAX_NAMED],
+                "changed_files_not_loaded": list(self.changed[:_MAX_NAMED]),
+            },
+        }
+
+
+def plan_load(
+    found: LandingFiles,
+    target: Snapshot | None,
+    *,
+    changed_files: ChangedFiles,
+    keys: tuple[str, ...],
+    asset: str,
+) -> FileLoad:
+    """Which of the files a run loads.
+
+    Args:
+        found: all matching files.
+        target: the table; None if it does not exist yet.
+        changed_files: what happens to files that were modified.
+        keys: see `FileLoad`.
+        asset: its name, for messages.
+
+    Raises:
+        InvalidArgument: the table forgets transactions, and would load files again.
+    """
+    from dagster_delta.table.write.transaction import AppTransaction
+
+    loaded: dict[str, int] = {}
+    known = pa.schema([])
+    if target is not None:
+        if target.configuration.properties.set_transaction_retention_ms is not None:
+            raise InvalidArgument(
+                f"the table of {asset} has delta.setTransactionRetentionDuration, with which it "
+                "forgets the files that it has loaded: unset the property",
+                table=target.store.location.uri,
+                version=target.version,
+            )
+        loaded = {txn.app_id: txn.version for txn in target.transactions()}
+        known = to_arrow_schema(target.schema)
+    files, progress, changed = [], [], []
+    for file in found.files:
+        app_id = _PREFIX + found.uri(file)
+        before = loaded.get(app_id)
+        if before is not None and (before >= file.modified_ms or changed_files == "skip"):
+            if before < file.modified_ms:
+                changed.append(found.uri(file))
+            continue
+        files.append(file)
+        progress.append(AppTransaction(app_id, file.modified_ms, before))
+    new = replace(found, files=tuple(files))
+    return FileLoad(new, tuple(progress), len(found.files), tuple(changed), known, keys)
+
+
+def write_load(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
+    """Write the rows of new files and record the files, as one commit; None if there are no new
+    files and no table.
+
+    Raises:
+        ConcurrentTransaction: a concurrent run has loaded one of the files.
+        DeltaError: the files, the options and the table do not fit together.
+    """
+    from dagster_delta.table.delta_table import DeltaTable
+
+    if write.selection is not None:
+        raise InvalidArgument(
+            f"{write.name} is partitioned, and its files are loaded once, whatever the partition: "
+            "leave partitions_def out; partition_by in its metadata partitions the table"
+        )
+    if not load.new.files:
+        try:
+            table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
+        except TableNotFound:
+            return None
+        reason = f"all {load.matching} files were loaded before"
+        return WrittenAsset(
+            write.options.mode, table, {}, None, reason, history=write.options.history
+        )
+    rows: object = load.new.to_reader(load.known)
+    if load.keys:
+        rows = _last_rows(load.new.to_reader(load.known).read_all(), load.keys, write.name)
+    # The files identify a repeated attempt.
+    return write_asset(replace(write, idempotency=None, progress=load.progress), rows)
+
+
+def _last_rows(rows: pa.Table, keys: tuple[str, ...], asset: str) -> pa.Table:
+    if missing := [key for key in keys if key not in rows.column_names]:
+        raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
+    position = "_position"
+    while position in rows.column_names:
+        position += "_"
+    numbered = rows.select(keys).append_column(position, pa.array(range(rows.num_rows)))
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([(position, "max")])
+    return rows.take(last[f"{position}_max"])

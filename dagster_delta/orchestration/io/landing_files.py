@@ -1,0 +1,245 @@
+"""Files in a landing zone: which match a location, and their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from dagster_delta import clock
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from pyarrow.csv import ConvertOptions
+
+__all__ = ["FileFormat", "LandingFiles", "LandingZone"]
+
+FileFormat = Literal["parquet", "csv", "json"]
+"""json has one object per line."""
+
+_SUFFIXES: Mapping[str, FileFormat] = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+}
+_CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
+# Types of columns are taken from the first block, and a line must fit into one.
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LandingZone:
+    """Where files arrive, and how they are read."""
+
+    source: str
+    """A file, a directory, or a pattern: `s3://landing/flights/*.csv`, `/in/**/*.json`."""
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    format: FileFormat | None = None
+    """None: by the extension of each file."""
+    columns: pa.Schema | None = None
+    """The columns to load; None for all columns of the files."""
+    delimiter: str = ","
+    """Of CSV files, which begin with the names of the columns."""
+    minimum_age_seconds: float = 0
+    """Younger files may still be written, and are left for the next run."""
+
+    def files(self) -> LandingFiles:
+        """The matching files, the oldest first. Names that begin with `_` or `.` do not match.
+
+        Raises:
+            InvalidArgument: the location is invalid.
+            StorageFailure: the files cannot be listed.
+        """
+        parts = self.source.rstrip("/").split("/")
+        first = next((i for i, part in enumerate(parts) if set(part) & set("*?")), len(parts))
+        matches = _matcher("/".join(parts[first:]) or "**")
+        if first == len(parts) and (single := self._single(parts)) is not None:
+            return single
+        store = self._open(parts[:first])
+        newest_ms = clock.now_ms() - self.minimum_age_seconds * 1000
+        found = [
+            file
+            for file in store.list_recursive()
+            if matches(file.path) and file.modified_ms <= newest_ms
+        ]
+        return LandingFiles(
+            self, store, tuple(sorted(found, key=lambda file: (file.modified_ms, file.path)))
+        )
+
+    def _single(self, parts: Sequence[str]) -> LandingFiles | None:
+        # The last part of `s3://bucket` is not a file.
+        if parts[-2:-1] == [""] and len(parts) > 2:
+            return None
+        store = self._open(parts[:-1])
+        file = store.head(parts[-1])
+        return None if file is None else LandingFiles(self, store, (file,))
+
+    def _open(self, parts: Sequence[str]) -> ObjectStore:
+        root = "/".join(parts) or ("/" if parts else ".")
+        return open_store(root, self.storage_options)
+
+
+@dataclass(frozen=True, slots=True)
+class LandingFiles:
+    """Some files of a landing zone."""
+
+    zone: LandingZone
+    store: ObjectStore = field(repr=False)
+    files: Sequence[ObjectMeta]
+
+    def uri(self, file: ObjectMeta) -> str:
+        """Location of a file, by which a table remembers that it was loaded."""
+        return self.store.resolve_uri(file.path)
+
+    def to_reader(self, known: pa.Schema) -> pa.RecordBatchReader:
+        """The rows of all files, in the order of the files; a column that a file lacks is null.
+
+        Args:
+            known: types of columns, for formats that have none of their own.
+
+        Raises:
+            InvalidArgument: a file cannot be read; it names the file. Also while rows are read.
+            SchemaMismatch: a column has other types in other files.
+        """
+        types = known if self.zone.columns is None else self.zone.columns
+        schema = self.zone.columns or self._unified(types)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for file in self.files:
+                with self._opened(file, types) as (_, rows):
+                    for batch in rows:
+                        yield _aligned(batch, schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def _unified(self, types: pa.Schema) -> pa.Schema:
+        unified = pa.schema([])
+        for file in self.files:
+            with self._opened(file, types) as (schema, _):
+                try:
+                    unified = pa.unify_schemas([unified, schema], promote_options="permissive")
+                except pa.ArrowException as error:
+                    raise SchemaMismatch(
+                        f"the columns of {self.uri(file)} differ from those of other files "
+                        f"({error}): name the columns and their types in `columns`"
+                    ) from error
+        return unified
+
+    @contextmanager
+    def _opened(
+        self, file: ObjectMeta, types: pa.Schema
+    ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """Columns and rows of a file."""
+        kind = self.zone.format or self._format(file)
+        if file.size_bytes == 0 and kind != "parquet":
+            yield pa.schema([]), iter(())
+            return
+        try:
+            with self.store.open_input(file.path) as raw:
+                schema, rows = self._read(_decompressed(raw, file.path), kind, types)
+                _check_distinct(schema.names)
+                yield schema, rows
+        except (pa.ArrowException, OSError, UnicodeDecodeError, InvalidArgument) as error:
+            raise InvalidArgument(
+                f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
+                "away, or give other options or types; no file of this run was loaded"
+            ) from error
+
+    def _format(self, file: ObjectMeta) -> FileFormat:
+        for suffix in reversed(file.path.lower().rsplit("/", 1)[-1].split(".")[1:]):
+            if suffix in _SUFFIXES:
+                return _SUFFIXES[suffix]
+        raise InvalidArgument(
+            f"the format of {self.uri(file)} does not follow from its name: give `format`, or a "
+            "pattern such as *.csv that leaves out such files"
+        )
+
+    def _read(
+        self, source: pa.NativeFile, kind: FileFormat, types: pa.Schema
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            file = pq.ParquetFile(source)
+            return file.schema_arrow, file.iter_batches()
+        if kind == "csv":
+            from pyarrow import csv
+
+            rows = csv.open_csv(
+                source,
+                csv.ReadOptions(block_size=_BLOCK_BYTES),
+                csv.ParseOptions(delimiter=self.zone.delimiter, newlines_in_values=True),
+                _csv_types(types),
+            )
+            return rows.schema, rows
+        from pyarrow import json
+
+        lines = json.open_json(
+            source,
+            json.ReadOptions(block_size=_BLOCK_BYTES),
+            json.ParseOptions(explicit_schema=types, newlines_in_values=False),
+        )
+        return lines.schema, lines
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a path matches: `*` and `?` stay in a directory, and `**` is any directories."""
+    parts = [
+        re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+        for part in pattern.split("/")
+    ]
+    regex = "/".join(parts).replace("[^/]*[^/]*/", "(.*/)?").replace("[^/]*[^/]*", ".*")
+    compiled = re.compile(regex)
+
+    def matches(path: str) -> bool:
+        hidden = any(part.startswith(("_", ".")) for part in path.split("/"))
+        return not hidden and compiled.fullmatch(path) is not None
+
+    return matches
+
+
+def _csv_types(types: pa.Schema) -> ConvertOptions:
+    from pyarrow import csv
+
+    # A nested column has no text form, and a time with a zone may be written without it.
+    named = {
+        column.name: column.type
+        for column in types
+        if not pa.types.is_nested(column.type)
+        and not (pa.types.is_timestamp(column.type) and column.type.tz)
+    }
+    # By default `NA` would be null, which is a country.
+    return csv.ConvertOptions(
+        column_types=named,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidArgument(f"it has several columns {twice[0]!r}")
+
+
+def _decompressed(raw: pa.NativeFile, path: str) -> pa.NativeFile:
+    codec = _CODECS.get(path.lower().rpartition(".")[2])
+    return raw if codec is None else pa.CompressedInputStream(raw, codec)
+
+
+def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = batch.schema.names
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

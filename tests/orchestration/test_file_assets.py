@@ -1,0 +1,245 @@
+"""Files of a landing zone as assets: each is loaded once, whatever happens to the run."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
+from dagster_delta.errors import ConcurrentTransaction, DeltaError
+from dagster_delta.orchestration.io.file_loads import write_load
+from dagster_delta.orchestration.io.landing_files import LandingZone
+from tests.orchestration.conftest import library_error
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    (tmp_path / "landing").mkdir()
+    return tmp_path / "landing"
+
+
+@pytest.fixture
+def put(landing: Path) -> Callable[..., Path]:
+    """Puts a file with a modification time into the landing zone."""
+
+    def put(name: str, content: str | bytes, at: int = 1000) -> Path:
+        path = landing / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.utime(path, (at, at))
+        return path
+
+    return put
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[dg.AssetsDefinition], dict[str, Any]]:
+    """Materializes the asset, and gives its metadata."""
+    manager = DeltaIOManager(root_uri=str(tmp_path / "lake"))
+
+    def run(asset: dg.AssetsDefinition) -> dict[str, Any]:
+        result = dg.materialize([asset], resources={"io_manager": manager})
+        (event,) = result.get_asset_materialization_events()
+        return {key: value.value for key, value in event.materialization.metadata.items()}
+
+    return run
+
+
+def rows(tmp_path: Path) -> Rows:
+    """As the reference implementation reads them."""
+    found = deltalake.DeltaTable(str(tmp_path / "lake/public/flights")).to_pyarrow_table()
+    return sorted(found.to_pylist(), key=str)
+
+
+def flights(landing: Path, pattern: str = "**", **options: Any) -> dg.AssetsDefinition:
+    return delta_files_asset("flights", f"{landing}/{pattern}", **options)
+
+
+def test_each_file_is_loaded_once(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id,day\n1,2024-01-01\n2,2024-01-02\n")
+    put("_SUCCESS", "")
+    first = run(flights(landing))
+    assert (first["delta/source_files"], first["delta/rows_written"]) == (1, 2)
+    again = run(flights(landing))
+    assert again["delta/skipped"] == "all 1 files were loaded before"
+    assert again["delta/version"] == 0
+    put("sub/b.csv", "day,id\n2024-01-03,3\n", at=900)
+    put("empty.csv", "")
+    second = run(flights(landing))
+    assert second["delta/source_files"] == 2
+    assert [row["id"] for row in rows(tmp_path)] == [1, 2, 3]
+    assert str(rows(tmp_path)[2]["day"]) == "2024-01-03"
+
+
+def test_formats_and_compressions_follow_from_names(landing, put, run, tmp_path) -> None:
+    put("a.csv.gz", gzip.compress(b"id,name\n1,NA\n2,\n"))
+    put("b.jsonl", '{"id": 3, "name": "x"}\n{"id": 4}\n')
+    pq.write_table(pa.table({"id": [5], "name": ["y"]}), landing / "c.parquet")
+    run(flights(landing))
+    assert {row["id"]: row["name"] for row in rows(tmp_path)} == {
+        1: "NA",
+        2: None,
+        3: "x",
+        4: None,
+        5: "y",
+    }
+
+
+def test_types_are_given_or_those_of_the_table(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id;code;more\n1;007;x\n")
+    options: dict[str, Any] = {"columns": {"id": "INT", "code": "STRING"}, "delimiter": ";"}
+    run(flights(landing, **options))
+    put("b.csv", "id;code\n2;008\n", at=2000)
+    run(flights(landing, delimiter=";"))
+    assert rows(tmp_path) == [{"id": 1, "code": "007"}, {"id": 2, "code": "008"}]
+
+
+def test_the_last_row_of_a_key_is_merged(landing, put, run, tmp_path) -> None:
+    put("b.csv", "id,n\n1,1\n2,1\n", at=1000)
+    put("a.csv", "id,n\n2,2\n,9\n", at=2000)
+    asset = flights(landing, mode="merge", keys=["id"])
+    run(asset)
+    put("c.csv", "id,n\n1,3\n1,4\n,8\n", at=3000)
+    metadata = run(asset)
+    assert metadata["delta/rows_updated"] == 2
+    found = {row["id"]: row["n"] for row in rows(tmp_path)}
+    assert found == {1: 4, 2: 2, None: 8}
+
+
+def test_new_files_replace_the_rows(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing, mode="overwrite"))
+    run(flights(landing, mode="overwrite"))
+    assert rows(tmp_path) == [{"id": 1}]
+    put("b.csv", "id\n2\n")
+    run(flights(landing, mode="overwrite"))
+    assert rows(tmp_path) == [{"id": 2}]
+
+
+def test_a_changed_file_is_loaded_again_only_if_asked_for(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing))
+    put("a.csv", "id\n2\n", at=2000)
+    assert "delta/skipped" in run(flights(landing))
+    run(flights(landing, changed_files="load"))
+    assert "delta/skipped" in run(flights(landing, changed_files="load"))
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+
+
+def test_no_file_is_loaded_by_two_runs_at_once(landing, put, run, tmp_path, monkeypatch) -> None:
+    put("a.csv", "id\n1\n")
+    called = "dagster_delta.orchestration.io.io_manager.write_load"
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(called, write_load)
+        run(flights(landing))
+        return write_load(*arguments)
+
+    monkeypatch.setattr(called, slow)
+    with pytest.raises(DeltaError) as caught:
+        run(flights(landing))
+    assert isinstance(library_error(caught.value), ConcurrentTransaction)
+    assert rows(tmp_path) == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("b.csv", "id\nx\n", "b.csv"),
+        ("b.csv", "id,id\n1,2\n", "several columns 'id'"),
+        ("b.parquet", "no Parquet", "b.parquet"),
+        ("b.json", "[1", "b.json"),
+        ("b.txt", "?", "give `format`"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
+    landing, put, run, tmp_path, name, content, said
+) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing))
+    put("c.csv", "id\n3\n")
+    put(name, content, at=2000)
+    with pytest.raises(DeltaError) as caught:
+        run(flights(landing))
+    assert said in str(caught.value)
+    assert rows(tmp_path) == [{"id": 1}]
+    (landing / name).unlink()
+    run(flights(landing))
+    assert rows(tmp_path) == [{"id": 1}, {"id": 3}]
+
+
+def test_files_whose_columns_have_different_types_ask_for_types(landing, put, run) -> None:
+    put("a.csv", "id\n1\n")
+    put("b.csv", "id\nx\n")
+    with pytest.raises(DeltaError, match="name the columns and their types"):
+        run(flights(landing))
+
+
+def test_a_table_that_forgets_transactions_is_refused(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing))
+    DeltaTable(str(tmp_path / "lake/public/flights")).alter(
+        "SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 day')"
+    )
+    with pytest.raises(DeltaError, match="forgets the files"):
+        run(flights(landing))
+
+
+def test_options_that_do_not_fit_are_refused(landing) -> None:
+    with pytest.raises(DeltaError, match="keys"):
+        flights(landing, mode="merge")
+    with pytest.raises(DeltaError, match="partitions_def"):
+        flights(landing, partitions_def=dg.StaticPartitionsDefinition(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("*.csv", {"a.csv"}),
+        ("**/*.csv", {"a.csv", "x/b.csv", "x/y/c.csv"}),
+        ("x/**", {"x/b.csv", "x/y/c.csv"}),
+        ("x/?.csv", {"x/b.csv"}),
+        ("x", {"b.csv", "y/c.csv"}),
+        ("x/", {"b.csv", "y/c.csv"}),
+        ("a.csv", {"a.csv"}),
+        ("*/*", {"x/b.csv"}),
+        ("no/*", set()),
+    ],
+)
+def test_patterns_match_as_in_a_shell(landing, put, source, names) -> None:
+    for name in ("a.csv", "x/b.csv", "x/y/c.csv", "x/.hidden.csv", "_temporary/d.csv"):
+        put(name, "id\n1\n")
+    found = LandingZone(f"{landing}/{source}").files()
+    prefix = f"{source.split('*')[0].split('?')[0].rpartition('/')[0]}/".lstrip("/")
+    paths = {file.path for file in found.files}
+    assert paths in (names, {name.removeprefix(prefix) for name in names})
+
+
+def test_young_files_are_left_for_the_next_run(landing, put) -> None:
+    put("a.csv", "id\n1\n")
+    (landing / "b.csv").write_text("id\n2\n")
+    found = LandingZone(str(landing), minimum_age_seconds=3600).files()
+    assert [file.path for file in found.files] == ["a.csv"]
+
+
+def test_the_sensor_runs_when_files_arrive(landing, put) -> None:
+    asset = flights(landing)
+    sensor = delta_files_sensor("arrivals", f"{landing}/**", target=[asset])
+    context = dg.build_sensor_context()
+    assert "No file matches" in str(sensor(context))
+    put("a.csv", "id\n1\n")
+    assert isinstance(sensor(context), dg.RunRequest)
+    assert "1 files that match" in str(sensor(context))
+    put("b.csv", "id\n1\n")
+    assert isinstance(sensor(context), dg.RunRequest)
