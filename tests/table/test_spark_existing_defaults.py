@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_delta.engines.spark.read import defaulted_files, reader
+from dagster_delta.engines.spark.read import reader
+from dagster_delta.engines.spark.read.defaulted_files import groups_by_columns
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import DEFAULTED, UNDEFAULTED
 
@@ -41,7 +42,7 @@ def by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_spark_reads_files_by_itself_where_it_is_known_what_they_lack(
-    spark: SparkSession, tmp_path: Path, by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int]
 ) -> None:
     table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
     table.append(UNDEFAULTED)
@@ -52,11 +53,32 @@ def test_spark_reads_files_by_itself_where_it_is_known_what_they_lack(
     assert len(both(table, spark)) == 8
     assert both(table, spark, "c = 7 AND d < '2020-01-01'")
     assert by_arrow == []
-    monkeypatch.setattr(defaulted_files, "MAX_FOOTERS", 1)
-    assert table.snapshot().scan(columns=["id"]).to_spark(spark).count() == 8
-    assert by_arrow == []
-    assert len(both(table, spark)) == 8
-    assert by_arrow == [2]
     table.optimize()
     assert len(both(table, spark)) == 8
-    assert by_arrow == [2]
+    assert by_arrow == []
+
+
+def test_the_executors_read_a_column_that_is_added_inside_a_struct(
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int]
+) -> None:
+    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
+    table.append(UNDEFAULTED)
+    table.alter("ALTER TABLE t ADD COLUMN s.x INT DEFAULT 5", existing_rows="lazy")
+    assert [row["s"] for row in both(table, spark, "id = 1")] == [{"a": 1, "x": 5}]
+    assert by_arrow == [1]
+
+
+@pytest.mark.parametrize("max_footers", [1, 2])
+def test_the_executors_read_the_footers_of_many_files(tmp_path: Path, max_footers: int) -> None:
+    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
+    table.append(UNDEFAULTED)
+    table.append(UNDEFAULTED)
+    table.add_column("c", "INT", default="7", existing_rows="lazy")
+    snapshot = table.snapshot()
+    (group,) = groups_by_columns(
+        snapshot.live_files(), table.store, snapshot.schema, "none", max_footers=max_footers
+    )
+    assert group.files.num_rows == 2
+    assert (
+        (group.absent, group.by_arrow) == (frozenset(), True) if max_footers < 2 else ({"c"}, False)
+    )

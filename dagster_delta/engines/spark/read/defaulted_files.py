@@ -22,8 +22,6 @@ from dagster_delta.storage.object_store import ObjectStore
 __all__ = ["FileGroup", "groups_by_columns"]
 
 MAX_FOOTERS = 256
-"""Maximum number of footers that the driver reads for one read; more files are read by the Arrow
-engine on the executors, which reads each footer anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,12 @@ class FileGroup:
 
 
 def groups_by_columns(
-    files: pa.Table, store: ObjectStore, columns: StructType, mode: ColumnMappingMode
+    files: pa.Table,
+    store: ObjectStore,
+    columns: StructType,
+    mode: ColumnMappingMode,
+    *,
+    max_footers: int = MAX_FOOTERS,
 ) -> Iterator[FileGroup]:
     """The files of a scan by the columns with a default that they lack.
 
@@ -48,6 +51,8 @@ def groups_by_columns(
         store: store of the table.
         columns: the logical columns that are read from files.
         mode: column mapping mode of the table.
+        max_footers: maximum number of footers that the driver reads; more files are read by the
+            Arrow engine on the executors, which reads each footer anyway.
 
     Raises:
         DataFileMissing, InvalidTable, StorageFailure: of a file.
@@ -58,7 +63,7 @@ def groups_by_columns(
     doubted = files.filter(doubtful)
     if not doubted.num_rows:
         return
-    if doubted.num_rows > MAX_FOOTERS:
+    if doubted.num_rows > max_footers:
         yield FileGroup(doubted, by_arrow=True)
         return
     lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
