@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,18 @@ def stored_rows(place: DeltaTable | ObjectStore | str, **scan: Any) -> list[dict
     else:
         table = DeltaTable("", store=place)
     return sorted(table.snapshot().scan(**scan).to_arrow().to_pylist(), key=repr)
+
+
+def ids_of(table: DeltaTable | str | Path, version: int | None = None) -> list[int]:
+    """The sorted ids of a version, by default of the latest."""
+    handle = table if isinstance(table, DeltaTable) else DeltaTable(table)
+    return sorted(handle.snapshot(version=version).scan(["id"]).to_arrow()["id"].to_pylist())
+
+
+def row_ids_of(table: DeltaTable) -> dict[int, tuple[int, int]]:
+    """The row id and the commit version of each id."""
+    found = table.snapshot().scan(["id"], row_ids=True).to_arrow().to_pylist()
+    return {row["id"]: (row["_row_id"], row["_row_commit_version"]) for row in found}
 
 
 def stored_tuples(table: DeltaTable, *columns: str) -> list[Row]:

@@ -9,7 +9,7 @@ import pytest
 from dagster_delta import DeltaTable
 from tests.conformance.engines import Engine, files_of
 from tests.sample_tables import FEED, numbered, of_day
-from tests.table_rows import Row
+from tests.table_rows import row_ids_of
 
 TRACKED = {"delta.enableRowTracking": "true"}
 
@@ -18,11 +18,6 @@ def upsert(engine: Engine, table: DeltaTable, *ids: int, text: str, inserts: boo
     merge = table.merge(engine.rows(numbered(*ids, text=text)), "t.id = s.id", engine=engine.name)
     merge = merge.when_matched_update_all()
     (merge.when_not_matched_insert_all() if inserts else merge).execute()
-
-
-def row_ids(table: DeltaTable) -> dict[int, Row]:
-    found = table.snapshot().scan(["id"], row_ids=True).to_arrow().to_pylist()
-    return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
 
 
 def named_in_log(table: DeltaTable) -> set[Path]:
@@ -55,11 +50,11 @@ def test_a_merge_unites_small_files_that_it_touches_with_its_new_rows(
 ) -> None:
     for part in range(3):
         table.append(numbered(*range(10 * part, 10 * part + 10)), properties=TRACKED)
-    before = row_ids(table)
+    before = row_ids_of(table)
     upsert(engine, table, 5, 15, 25, 99, text="new")
     assert table.snapshot().num_files == 1
     assert len(engine.tuples(table)) == 31
-    after = row_ids(table)
+    after = row_ids_of(table)
     highest = max(row_id for row_id, _ in before.values())
     version = table.version()
     assert after.pop(99)[0] > highest
@@ -93,14 +88,14 @@ def test_updates_and_deletes_unite_small_files(
 ) -> None:
     for part in range(3):
         table.append(numbered(*range(10 * part, 10 * part + 10)), properties=TRACKED | FEED)
-    before = row_ids(table)
+    before = row_ids_of(table)
     if change == "update":
         table.update({"v": "'new'"}, "id % 10 = 3", engine=engine.name)
     else:
         table.delete("id % 10 = 3", engine=engine.name)
     assert table.snapshot().num_files == 1
     assert len(engine.changes(table, table.version())) == (6 if change == "update" else 3)
-    after = row_ids(table)
+    after = row_ids_of(table)
     assert all(row_id == before[each][0] for each, (row_id, _) in after.items())
     assert len(after) == (30 if change == "update" else 27)
     assert files_of(table) == named_in_log(table)

@@ -10,6 +10,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from tests.families import family
+from tests.table_rows import row_ids_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +55,6 @@ def ids_by_spark(session: SparkSession, uri: str) -> Ids:
     return {each[0]: (each[1], each[2]) for each in found.select(*columns).collect()}
 
 
-def ids_by_us(table: DeltaTable) -> Ids:
-    found = table.snapshot().scan(["id"], row_ids=True).to_arrow().to_pylist()
-    return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
-
-
 def ids_by_our_spark(session: SparkSession, table: DeltaTable) -> Ids:
     found = table.snapshot().scan(["id"], row_ids=True).to_spark(session).collect()
     return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
@@ -66,7 +62,7 @@ def ids_by_our_spark(session: SparkSession, table: DeltaTable) -> Ids:
 
 def both(session: SparkSession, table: DeltaTable) -> Ids:
     """The ids, which both read alike and of which no two are one."""
-    found = ids_by_us(DeltaTable(table.uri))
+    found = row_ids_of(DeltaTable(table.uri))
     assert found == ids_by_spark(session, table.uri)
     assert len({row_id for row_id, _ in found.values()}) == len(found)
     return found
@@ -149,7 +145,7 @@ def test_ids_of_delta_sparks_rows_stay_through_our_changes(
     change_with_spark(delta_spark, uri)
     before = ids_by_spark(delta_spark, uri)
     table = DeltaTable(uri)
-    assert ids_by_us(table) == before
+    assert row_ids_of(table) == before
     table.update({"v": "'ours'"}, "id IN (1, 6)")
     table.append(rows(200, 203))
     after = both(delta_spark, table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.delta_table import DeltaTable
 
 Action = dict[str, Any]
 
@@ -164,6 +166,16 @@ def encode(*actions: Mapping[str, Any]) -> bytes:
 
 def commit(store: ObjectStore, version: int, *actions: Action) -> None:
     store.put_if_absent(commit_path(version), encode(*actions))
+
+
+def actions(table: DeltaTable, version: int | None = None) -> dict[str, list[Action]]:
+    """The actions of a commit, by default of the last one, by their name; [] for other names."""
+    found: dict[str, list[Action]] = defaultdict(list)
+    data = table.store.read(commit_path(table.version() if version is None else version))
+    for line in data.splitlines():
+        for name, action in json.loads(line).items():
+            found[name].append(action)
+    return found
 
 
 def new_table(*actions: Action) -> MemoryStore:

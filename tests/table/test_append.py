@@ -24,6 +24,7 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore
+from tests.table.handles import data_files, interrupted
 from tests.table_rows import stored_rows
 
 ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
@@ -31,10 +32,6 @@ ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
 
 def new(store: Any) -> DeltaTable:
     return DeltaTable("", store=store, must_exist=False)
-
-
-def data_files(store: Any) -> list[str]:
-    return [m.path for m in store.list_recursive() if not m.path.startswith("_delta_log")]
 
 
 def actions(store: Any, version: int) -> list[str]:
@@ -239,15 +236,8 @@ def test_a_repeated_call_writes_nothing_and_says_so(store: MemoryStore) -> None:
 def test_the_same_call_in_a_race_lands_once(store: MemoryStore, exists: bool) -> None:
     if exists:
         new(store).append(ROWS)
-    raced: list[bool] = []
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and path.endswith(".json") and not raced:
-            raced.append(True)
-            new(store).append(ROWS, idempotency=("app", 1))
-
-    result = new(FaultyStore(store, before_call=rival)).append(ROWS, idempotency=("app", 1))
-    assert raced
+    late = interrupted(store, lambda other: other.append(ROWS, idempotency=("app", 1)))
+    result = late.append(ROWS, idempotency=("app", 1))
     assert result.skipped
     snapshot = DeltaTable("", store=store).snapshot()
     assert snapshot.num_files == len(data_files(store))
@@ -255,29 +245,17 @@ def test_the_same_call_in_a_race_lands_once(store: MemoryStore, exists: bool) ->
 
 
 def test_two_creators_with_one_schema_both_land(store: MemoryStore) -> None:
-    raced: list[bool] = []
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not raced:
-            raced.append(True)
-            new(store).append(ROWS, partition_by=["p"])
-
-    racing = FaultyStore(store, before_call=rival)
-    assert new(racing).append(ROWS, partition_by=["p"]).version == 1
+    late = interrupted(store, lambda other: other.append(ROWS, partition_by=["p"]))
+    assert late.append(ROWS, partition_by=["p"]).version == 1
     assert len(stored_rows(store)) == 4
     assert actions(store, 1) == ["commitInfo", "add", "add"]
 
 
 def test_a_creator_that_lost_finds_its_own_call_in_a_later_commit(store: MemoryStore) -> None:
-    raced: list[bool] = []
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not raced:
-            raced.append(True)
-            new(store).append(ROWS)
-            new(store).append(ROWS, idempotency=("app", 1))
-
-    result = new(FaultyStore(store, before_call=rival)).append(ROWS, idempotency=("app", 1))
+    late = interrupted(
+        store, lambda other: (other.append(ROWS), other.append(ROWS, idempotency=("app", 1)))
+    )
+    result = late.append(ROWS, idempotency=("app", 1))
     assert result.skipped
     assert len(stored_rows(store)) == 4
     assert len(data_files(store)) == 2
@@ -294,16 +272,9 @@ def test_a_creator_that_lost_finds_its_own_call_in_a_later_commit(store: MemoryS
 def test_a_creator_that_lost_to_another_table_leaves_nothing(
     store: MemoryStore, theirs: dict[str, Any]
 ) -> None:
-    raced: list[bool] = []
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not raced:
-            raced.append(True)
-            new(store).append(**theirs)
-
-    racing = FaultyStore(store, before_call=rival)
+    late = interrupted(store, lambda other: other.append(**theirs))
     with pytest.raises(MetadataChanged, match="created the table first"):
-        new(racing).append(ROWS, partition_by=["p"])
+        late.append(ROWS, partition_by=["p"])
     assert len(data_files(store)) == DeltaTable("", store=store).snapshot().num_files
 
 

@@ -22,8 +22,11 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import numbered_with_nulls
-from tests.table.test_optimize import VECTORS, actions, content, make
-from tests.table.test_vacuum import data_files, old, vacuum
+from tests.table.handles import data_files
+from tests.table.logs import actions
+from tests.table.test_optimize import VECTORS, content, make
+from tests.table.test_vacuum import old, vacuum
+from tests.table_rows import row_ids_of
 
 TRACKED = {
     "delta.enableRowTracking": "true",
@@ -46,11 +49,6 @@ def clone(table: DeltaTable, store: Any = None, **options: Any) -> DeltaTable:
     return DeltaTable("", store=store)
 
 
-def ids(table: DeltaTable) -> dict[int, tuple[int, int]]:
-    found = table.snapshot().scan(["id"], row_ids=True).to_arrow().to_pylist()
-    return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
-
-
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_clone_has_the_rows_their_ids_and_the_promises_of_the_source(deep: bool) -> None:
     table = source()
@@ -58,7 +56,7 @@ def test_a_clone_has_the_rows_their_ids_and_the_promises_of_the_source(deep: boo
     table.update({"v": "'new'"}, "id = 5")
     made = clone(table, deep=deep, properties={"theirs": 2})
     assert content(made) == content(table)
-    assert ids(made) == ids(table)
+    assert row_ids_of(made) == row_ids_of(table)
     assert made.version() == 0
     assert made.schema() == table.schema()
     assert made.protocol() == table.protocol()
@@ -71,8 +69,8 @@ def test_a_clone_has_the_rows_their_ids_and_the_promises_of_the_source(deep: boo
     )
     # Numbers go on where the source stood, so no id is given out twice.
     made.append(numbered_with_nulls(500))
-    assert ids(made)[500][0] > max(row_id for row_id, _ in ids(table).values())
-    assert ids(made).keys() - ids(table).keys() == {500}
+    assert row_ids_of(made)[500][0] > max(row_id for row_id, _ in row_ids_of(table).values())
+    assert row_ids_of(made).keys() - row_ids_of(table).keys() == {500}
 
 
 def test_a_shallow_clone_refers_to_the_files_and_a_deep_one_copies_them() -> None:
@@ -179,7 +177,7 @@ def test_cloning_again_brings_what_changed_and_nothing_else(deep: bool) -> None:
     assert result.version == made.version() + 1
     made.refresh()
     assert content(made) == content(table)
-    assert ids(made) == ids(table)
+    assert row_ids_of(made) == row_ids_of(table)
     # Files of the partitions of 100 and 101, of which that of 100 was deleted again.
     assert len(actions(made)["add"]) < table.snapshot().num_files
     copied = result.metrics["numCopiedFiles"]

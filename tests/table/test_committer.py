@@ -27,6 +27,7 @@ from dagster_delta.table.write.committer import (
     commit_with_retry,
 )
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
+from tests.table.handles import data_files
 
 ROWS = pa.table({"id": [1, 2]})
 
@@ -48,10 +49,6 @@ def commits(store: Any) -> list[dict[str, Any]]:
         for meta in store.list_from("_delta_log")
         if meta.path.endswith(".json")
     ]
-
-
-def data_files(store: Any) -> list[str]:
-    return [meta.path for meta in store.list_recursive() if not meta.path.startswith("_delta_log")]
 
 
 def request(store: Any, name: str = "mine") -> CommitRequest:
@@ -225,7 +222,7 @@ def test_data_files_of_a_refused_commit_are_deleted(store: MemoryStore) -> None:
     DeltaTable.create("", pa.schema({"other": pa.int64()}), store=store, mode="replace")
     with pytest.raises(Exception, match="schema or properties"):
         transaction.commit("TEST")
-    assert data_files(store) == []
+    assert not data_files(store)
 
 
 def test_data_files_are_kept_when_the_state_is_unknown(store: MemoryStore) -> None:
@@ -256,7 +253,7 @@ def test_a_store_without_put_if_absent_is_refused_before_data_is_written(
     table = DeltaTable("", store=_ReadOnly(store))
     with pytest.raises(ConditionalPutUnsupported):
         table.append(ROWS)
-    assert data_files(store) == []
+    assert not data_files(store)
     assert table.snapshot().num_records == 0
 
 

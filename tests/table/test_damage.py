@@ -23,6 +23,7 @@ from dagster_delta.protocol.log.version_checksum import (
 )
 from dagster_delta.table.delta_table import DeltaTable
 from tests.table.damage import HOWS, READS, all_files, build_tables, rows_of, try_damage
+from tests.table_rows import ids_of
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,6 @@ def table_of_commits(root: Path, count: int = 5) -> DeltaTable:
     for number in range(count):
         table.append(pa.table({"id": [number]}))
     return table
-
-
-def ids(root: Path) -> list[int]:
-    return sorted(DeltaTable(str(root)).snapshot().scan().to_arrow()["id"].to_pylist())
 
 
 def cut(file: Path) -> None:
@@ -139,7 +136,7 @@ def test_a_damaged_checkpoint_is_passed_over_where_all_commits_are_there(
     reopened.delete("id = 9")
     reopened.checkpoint()
     assert DeltaTable(str(tmp_path)).health().damaged_log_files == ()
-    assert ids(tmp_path) == [0, 1, 2, 3, 4]
+    assert ids_of(tmp_path) == [0, 1, 2, 3, 4]
 
 
 def test_an_older_checkpoint_serves_where_the_newer_one_is_damaged(tmp_path: Path) -> None:
@@ -150,10 +147,10 @@ def test_an_older_checkpoint_serves_where_the_newer_one_is_damaged(tmp_path: Pat
     for version in range(4):
         (tmp_path / commit_path(version)).unlink()
     cut(tmp_path / checkpoint_path(5))
-    assert ids(tmp_path) == [0, 1, 2, 3, 4, 9]
+    assert ids_of(tmp_path) == [0, 1, 2, 3, 4, 9]
     cut(tmp_path / checkpoint_path(4))
     with pytest.raises(CorruptLog) as caught:
-        ids(tmp_path)
+        ids_of(tmp_path)
     assert caught.value.file in {checkpoint_path(5), checkpoint_path(4)}
 
 
@@ -185,7 +182,7 @@ def test_a_clean_up_leaves_the_commits_that_a_damaged_checkpoint_stands_for(
     with pytest.raises(DeltaError):
         clean_up(DeltaTable(str(tmp_path)))
     assert all((tmp_path / commit_path(version)).exists() for version in range(6))
-    assert ids(tmp_path) == [0, 1, 2, 3, 4, 9]
+    assert ids_of(tmp_path) == [0, 1, 2, 3, 4, 9]
 
 
 def test_a_clean_up_leaves_the_commits_where_others_count_more_than_the_checkpoint(
@@ -205,7 +202,7 @@ def test_a_clean_up_leaves_the_commits_where_others_count_more_than_the_checkpoi
     file.unlink()
     clean_up(DeltaTable(str(tmp_path)))
     assert not (tmp_path / commit_path(0)).exists()
-    assert ids(tmp_path) == [0, 1, 2, 3, 4, 9]
+    assert ids_of(tmp_path) == [0, 1, 2, 3, 4, 9]
 
 
 def clean_up(table: DeltaTable) -> None:
@@ -228,7 +225,7 @@ def test_a_commit_that_lost_an_action_contradicts_the_checksum(tmp_path: Path) -
     file.unlink()
     file.write_bytes(lines.replace(b'{"add":', b'{"aed":'))
     with pytest.raises(CorruptLog, match="contradict") as caught:
-        ids(tmp_path)
+        ids_of(tmp_path)
     assert caught.value.file == checksum_path(4)
     table = DeltaTable(str(tmp_path))
     for write in (table.checkpoint, lambda: table.vacuum(0, enforce_retention=False)):
@@ -236,15 +233,15 @@ def test_a_commit_that_lost_an_action_contradicts_the_checksum(tmp_path: Path) -
             write()
     # Whoever finds that it is the checksum that is wrong takes it away.
     (tmp_path / checksum_path(4)).unlink()
-    assert ids(tmp_path) == [0, 1, 2, 4]
+    assert ids_of(tmp_path) == [0, 1, 2, 4]
 
 
 def test_the_checksum_of_a_commit_that_was_lost_is_replaced(tmp_path: Path) -> None:
     table_of_commits(tmp_path, 3)
     (tmp_path / commit_path(2)).unlink()
-    assert ids(tmp_path) == [0, 1]
+    assert ids_of(tmp_path) == [0, 1]
     DeltaTable(str(tmp_path)).append(pa.table({"id": [7, 8]}))
-    assert ids(tmp_path) == [0, 1, 7, 8]
+    assert ids_of(tmp_path) == [0, 1, 7, 8]
 
 
 def test_undamaged_tables_are_read_as_they_were_written(tables: dict[str, Path]) -> None:

@@ -24,6 +24,7 @@ from dagster_delta.table.log_upkeep.cleanup import clean_log
 from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.sample_tables import numbered_with_nulls
+from tests.table_rows import ids_of
 
 HOUR = 60 * 60
 DAY_MS = 24 * HOUR * 1000
@@ -198,11 +199,6 @@ def retained_table(root: Path) -> DeltaTable:
     return table
 
 
-def content(root: Path, version: int) -> list[int]:
-    scan = DeltaTable(root).snapshot(version=version).scan(columns=["id"])
-    return sorted(scan.to_arrow()["id"].to_pylist())
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("what", ["vacuum", "clean_log"])
 def test_a_kill_at_any_step_leaves_every_retained_version_to_be_read(
@@ -210,7 +206,7 @@ def test_a_kill_at_any_step_leaves_every_retained_version_to_be_read(
 ) -> None:
     root = tmp_path / "table"
     retained_table(root)
-    expected = {version: content(root, version) for version in range(OLDEST, 6)}
+    expected = {version: ids_of(root, version) for version in range(OLDEST, 6)}
     files_before = {path.name for path in root.rglob("*.parquet")}
     appended: list[int] = []
     stop = threading.Event()
@@ -234,7 +230,7 @@ def test_a_kill_at_any_step_leaves_every_retained_version_to_be_read(
         stop.set()
         writer.join()
         for version, ids in expected.items():
-            assert content(root, version) == ids, (step, version)
+            assert ids_of(root, version) == ids, (step, version)
         current = DeltaTable(root).snapshot().scan(columns=["id"]).to_arrow()["id"].to_pylist()
         assert sorted(current) == sorted(expected[5] + appended)
         if ended.returncode == 0:

@@ -13,6 +13,8 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table.handles import reopened
+from tests.table_rows import ids_of
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "v": ["a", "b", "c"]})
 
@@ -22,15 +24,6 @@ def table_with(properties: dict[str, Any]) -> DeltaTable:
     table = DeltaTable.create("", ROWS.schema, properties=properties, store=store)
     table.append(ROWS)
     return table
-
-
-def opened(table: DeltaTable) -> DeltaTable:
-    return DeltaTable("", store=table.store)
-
-
-def ids(table: DeltaTable, version: int | None = None) -> list[int]:
-    found = opened(table).snapshot(version=version).scan(["id"]).to_arrow()
-    return sorted(found["id"].to_pylist())
 
 
 def nothing(table: DeltaTable) -> None:
@@ -109,12 +102,12 @@ def test_a_dropped_feature_leaves_the_rows_and_nothing_of_itself(feature: str) -
     properties, use, expected = USES[feature]
     table = table_with(properties)
     use(table)
-    before, old_version, rows = table.protocol(), table.version(), ids(table)
+    before, old_version, rows = table.protocol(), table.version(), ids_of(reopened(table))
     assert feature in table.snapshot().configuration.features
     table.drop_feature(feature)
-    snapshot = opened(table).snapshot()
+    snapshot = reopened(table).snapshot()
     assert snapshot.configuration.features == expected
-    assert ids(table) == rows
+    assert ids_of(reopened(table)) == rows
     assert not any(
         key.startswith("delta.") and key != "delta.requireCheckpointProtectionBeforeVersion"
         for key in snapshot.metadata.configuration
@@ -123,10 +116,10 @@ def test_a_dropped_feature_leaves_the_rows_and_nothing_of_itself(feature: str) -
     assert snapshot.live_files()["deletion_vector"].null_count == snapshot.num_files
     if feature != "changeDataFeed":
         assert snapshot.live_files()["base_row_id"].null_count == snapshot.num_files
-    opened(table).append(ROWS.slice(0, 1).set_column(0, "id", pa.array([9], pa.int32())))
-    assert ids(table) == [*sorted([*rows, 9])]
-    old = opened(table).snapshot(version=old_version)
-    assert (old.protocol, ids(table, old_version)) == (before, rows)
+    reopened(table).append(ROWS.slice(0, 1).set_column(0, "id", pa.array([9], pa.int32())))
+    assert ids_of(reopened(table)) == [*sorted([*rows, 9])]
+    old = reopened(table).snapshot(version=old_version)
+    assert (old.protocol, ids_of(reopened(table), old_version)) == (before, rows)
 
 
 def test_checkpoints_stand_before_the_drop_of_a_reader_feature() -> None:
@@ -191,13 +184,13 @@ def test_a_history_with_the_feature_has_to_go_before_it_is_dropped_without_prote
     table.delete("id = 2")
     with pytest.raises(InvalidArgument, match="clean the log"):
         table.drop_feature("deletionVectors", truncate_history=True)
-    table = opened(table)
+    table = reopened(table)
     assert table.snapshot().live_files()["deletion_vector"].null_count == 1
     table.checkpoint()
     forget_before(table, table.version())
     table.drop_feature("deletionVectors", truncate_history=True)
-    assert opened(table).snapshot().configuration.features == set()
-    assert ids(table) == [1, 3]
+    assert reopened(table).snapshot().configuration.features == set()
+    assert ids_of(reopened(table)) == [1, 3]
 
 
 def test_the_protection_goes_once_the_history_is_gone() -> None:
@@ -207,5 +200,5 @@ def test_the_protection_goes_once_the_history_is_gone() -> None:
         table.drop_feature("checkpointProtection")
     forget_before(table, version)
     table.drop_feature("checkpointProtection")
-    assert opened(table).metadata().configuration == {}
-    assert ids(table) == [1, 2, 3]
+    assert reopened(table).metadata().configuration == {}
+    assert ids_of(reopened(table)) == [1, 2, 3]

@@ -9,11 +9,9 @@ from dagster_delta.errors import DataFileMissing, UnsupportedFeature
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import VECTORS, numbered
-from tests.table.test_optimize import actions, make
-
-
-def ids(table: DeltaTable) -> list[int]:
-    return sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist())
+from tests.table.logs import actions
+from tests.table.test_optimize import make
+from tests.table_rows import ids_of
 
 
 @pytest.mark.parametrize("num_files", [3, 1000], ids=["looked up", "listed"])
@@ -28,10 +26,10 @@ def test_a_dry_run_names_what_vanished_and_a_repair_removes_it(num_files: int) -
     assert found.files["missing"].to_pylist() == ["data file"]
     assert (found.version, found.num_removed) == (0, 0)
     with pytest.raises(DataFileMissing):
-        ids(table)
+        ids_of(table)
     repaired = table.fsck(dry_run=False)
     assert (repaired.version, repaired.num_removed) == (1, 1)
-    assert len(ids(table)) == num_files - 1
+    assert len(ids_of(table)) == num_files - 1
     assert actions(table)["commitInfo"][0]["operation"] == "FSCK"
     assert [each["path"] for each in actions(table)["remove"]] == [lost]
     assert table.fsck(dry_run=False).version == 1

@@ -34,6 +34,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import FEED, SHAPES, VECTORS, Row, data, numbered
+from tests.table.handles import data_files
+from tests.table.logs import actions
 from tests.table_rows import row_order, stored_tuples
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -59,18 +61,6 @@ def values(table: DeltaTable) -> dict[int, str]:
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-def actions(table: DeltaTable) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {"add": [], "remove": [], "cdc": []}
-    for line in table.store.read(commit_path(table.version())).splitlines():
-        for name, action in json.loads(line).items():
-            found.setdefault(name, []).append(action)
-    return found
-
-
-def stored(table: DeltaTable) -> set[str]:
-    return {each.path for each in table.store.list_recursive("") if "_delta_log" not in each.path}
-
-
 def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
     found = []
     for action in actions(table)["cdc"]:
@@ -81,14 +71,14 @@ def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
 
 def test_several_source_rows_for_one_row_are_refused_with_their_keys() -> None:
     table = make("vectors")
-    before = stored(table)
+    before = data_files(table)
     source = data((3, "a", 1), (3, "b", 1), (4, "c", 0))
     with pytest.raises(ConstraintViolation, match="several rows of the source") as caught:
         table.merge(source, "t.id = s.id").when_matched_update_all().execute()
     assert caught.value.examples == ("{'id': 3}",)
     with pytest.raises(ConstraintViolation, match="several rows"):
         table.merge(source, "t.id = s.id").when_matched_delete("s.v <> 'c'").execute()
-    assert stored(table) == before
+    assert data_files(table) == before
     assert table.version() == 1
 
 
@@ -123,12 +113,12 @@ def test_rows_that_are_read_out_of_order_are_never_written(monkeypatch: pytest.M
     where = "dagster_delta.engines.arrow.merge_writing.read_ahead"
     monkeypatch.setattr(where, reversed_rows)
     table = make("rewrite", numbered(*range(8)))
-    before, files = stored_tuples(table, "id", "v", "p"), stored(table)
+    before, files = stored_tuples(table, "id", "v", "p"), data_files(table)
     merge = table.merge(numbered(*range(2, 5)), "t.id = s.id")
     with pytest.raises(InvalidTable, match="not read in their order"):
         merge.when_matched_update({"v": "upper(t.v)"}).execute()
     assert stored_tuples(table, "id", "v", "p") == before
-    assert stored(table) == files
+    assert data_files(table) == files
 
 
 def test_no_change_files_where_adds_and_removes_say_it_all() -> None:
@@ -144,11 +134,11 @@ def test_no_change_files_where_adds_and_removes_say_it_all() -> None:
 
 def test_deletion_vectors_leave_the_data_files_and_copy_nothing() -> None:
     table = make("vectors")
-    before = stored(table)
+    before = data_files(table)
     result = (
         table.merge(data((3, "a", 1)), "t.id = s.id").when_matched_update({"v": "s.v"}).execute()
     )
-    assert before < stored(table)
+    assert before < data_files(table)
     assert result.metrics["numTargetRowsCopied"] == 0
     assert result.metrics["numTargetDeletionVectorsAdded"] == 1
     assert result.metrics["numTargetFilesRemoved"] == 0
@@ -186,13 +176,13 @@ def _paths_of_version(table: DeltaTable, version: int) -> set[str]:
 
 def test_a_merge_that_changes_nothing_makes_no_version() -> None:
     table = make("vectors")
-    before = stored(table)
+    before = data_files(table)
     for source in (data(), data((500, "x", 0)), data((3, "x", 0))):
         merge = table.merge(source, "t.id = s.id").when_matched_delete("t.v = 'nothing'")
         assert merge.execute().skipped
     assert table.merge(data((3, "x", 0)), "false").when_matched_delete().execute().skipped
     assert table.version() == 1
-    assert stored(table) == before
+    assert data_files(table) == before
 
 
 def test_a_condition_without_keys_pairs_all_rows() -> None:
@@ -254,7 +244,7 @@ def test_a_column_called_like_an_alias_is_named_behind_one() -> None:
 
 def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
     table = make("vectors")
-    before = stored(table)
+    before = data_files(table)
     source = data((3, "a", 1))
     wider = source.append_column("w", pa.array([1]))
 
@@ -302,7 +292,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
         table.merge(source, "t.id = s.id", source_alias="T").when_matched_delete().execute()
     with pytest.raises(InvalidArgument):
         table.merge(object(), "t.id = s.id").when_matched_delete().execute()
-    assert stored(table) == before
+    assert data_files(table) == before
     assert table.version() == 1
 
 
@@ -314,7 +304,7 @@ def test_constraints_bind_new_rows_and_leave_no_file_behind() -> None:
         store=MemoryStore(),
     )
     table.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
-    before = stored(table)
+    before = data_files(table)
     source = pa.table({"id": [1, 7], "v": ["x", "y"]})
     for merge in (
         table.merge(source, "t.id = s.id").when_matched_update({"id": "NULL"}),
@@ -325,7 +315,7 @@ def test_constraints_bind_new_rows_and_leave_no_file_behind() -> None:
     ):
         with pytest.raises(ConstraintViolation, match="id"):
             merge.execute()
-    assert stored(table) == before
+    assert data_files(table) == before
 
 
 def test_there_must_be_a_table() -> None:
@@ -386,7 +376,7 @@ def test_a_concurrent_merge_of_the_same_rows_is_refused() -> None:
     for row, kind in (((3, "x", 1), ConcurrentDeleteRead), ((77, "x", 1), ConcurrentAppend)):
         store = MemoryStore()
         table, other = make("vectors", store=store), DeltaTable("", store=store)
-        before = stored(table)
+        before = data_files(table)
 
         def upsert(handle: DeltaTable, found: Row = row) -> None:
             (
@@ -402,7 +392,7 @@ def test_a_concurrent_merge_of_the_same_rows_is_refused() -> None:
         _interleave(table, win)
         with pytest.raises((kind, ConcurrentAppend)):
             upsert(table)
-        written = stored(table) - before
+        written = data_files(table) - before
         assert len(written) == 1  # the winner's
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -26,7 +25,8 @@ from dagster_delta.table.maintenance.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import numbered_with_nulls
 from tests.table.bounded_writes import sort_bounded
-from tests.table.logs import edited
+from tests.table.handles import data_files
+from tests.table.logs import actions, edited
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -49,19 +49,6 @@ def make(
 def content(table: DeltaTable) -> Counter[str]:
     """Every row, how often it is there."""
     return Counter(map(repr, table.snapshot().scan().to_arrow().to_pylist()))
-
-
-def actions(table: DeltaTable, version: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    version = table.version() if version is None else version
-    for line in table.store.read(commit_path(version)).splitlines():
-        for name, action in json.loads(line).items():
-            found.setdefault(name, []).append(action)
-    return found
-
-
-def data_files(table: DeltaTable) -> set[str]:
-    return {each.path for each in table.store.list_recursive() if each.path.endswith(".parquet")}
 
 
 def test_the_commit_says_that_no_data_changed() -> None:

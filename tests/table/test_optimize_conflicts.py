@@ -11,10 +11,9 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.storage.memory_store import MemoryStore
+from tests.table.handles import data_files, interrupted
 from tests.table.test_row_conflicts import (
     VECTORS,
-    files,
-    interrupted,
     make,
     referenced,
     rows,
@@ -58,7 +57,7 @@ def test_rows_changed_meanwhile_are_changed_in_the_compacted_file(
     result = interrupted(store, act).optimize(max_deleted_share=0)
     assert (len(result.versions), result.num_left_files, result.conflicts) == (1, 0, ())
     assert values(store) == values(expected)
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
     snapshot = DeltaTable("", store=store).snapshot()
     assert snapshot.num_records == len(values(store))
     for key, text in values(store).items():
@@ -73,7 +72,7 @@ def test_two_winners_after_each_other_are_both_followed() -> None:
     )
     assert table.optimize().version == 5
     assert sorted(values(store)) == sorted(set(range(30)) - {4, 5, 25})
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
 
 
 def test_a_compacted_file_whose_rows_were_all_deleted_leaves_the_table() -> None:
@@ -83,7 +82,7 @@ def test_a_compacted_file_whose_rows_were_all_deleted_leaves_the_table() -> None
     assert values(store) == {}
     snapshot = DeltaTable("", store=store).snapshot()
     assert (snapshot.num_files, snapshot.num_records) == (0, 0)
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
 
 
 def _delete_the_rest(table: DeltaTable) -> None:
@@ -122,7 +121,7 @@ def test_sorted_rows_are_left_where_a_file_changed() -> None:
     assert result.skipped
     assert result.num_left_files == 3
     assert sorted(values(store)) == sorted(set(range(30)) - {4})
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
 
 
 def test_a_new_schema_leaves_the_files_as_they_are() -> None:

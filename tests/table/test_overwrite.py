@@ -21,7 +21,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.testing.faulty_store import FaultyStore
+from tests.table.handles import data_files, interrupted
 from tests.table.logs import edited
 
 DAYS = [dt.date(2024, 1, day) for day in (1, 1, 2, 2, 3)]
@@ -64,22 +64,6 @@ def pairs(store: Any) -> list[tuple[int, int]]:
 
 def paths(table: DeltaTable) -> set[str]:
     return set(table.refresh().files()["path"].to_pylist())
-
-
-def data_files(store: Any) -> set[str]:
-    return {m.path for m in store.list_recursive() if not m.path.startswith("_delta_log")}
-
-
-def interrupted(store: MemoryStore, action: Any) -> DeltaTable:
-    """A handle into whose next commit somebody else gets first."""
-    raced: list[bool] = []
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and not raced:
-            raced.append(True)
-            action(DeltaTable("", store=store))
-
-    return DeltaTable("", store=FaultyStore(store, before_call=rival))
 
 
 def test_a_whole_overwrite_leaves_the_new_rows_alone(

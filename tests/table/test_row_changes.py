@@ -36,6 +36,9 @@ from dagster_delta.table.write.deletion_vector_files import store_deletion_vecto
 from dagster_delta.table.write.row_changes import change_rows
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import FEED, VECTORS, numbered
+from tests.table.handles import data_files, reopened
+from tests.table.logs import actions
+from tests.table_rows import ids_of
 
 both_ways = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
 
@@ -54,26 +57,9 @@ def make(
     return table
 
 
-def ids(table: DeltaTable) -> list[int]:
-    return sorted(table.snapshot().scan().to_arrow()["id"].to_pylist())
-
-
 def values(table: DeltaTable, column: str = "v") -> dict[int, Any]:
     found = table.snapshot().scan().to_arrow()
     return dict(zip(found["id"].to_pylist(), found[column].to_pylist(), strict=True))
-
-
-def actions(table: DeltaTable) -> dict[str, list[dict[str, Any]]]:
-    """The actions of the last commit by name."""
-    found: dict[str, list[dict[str, Any]]] = {"add": [], "remove": [], "cdc": []}
-    for line in table.store.read(commit_path(table.version())).splitlines():
-        for name, action in json.loads(line).items():
-            found.setdefault(name, []).append(action)
-    return found
-
-
-def stored(table: DeltaTable) -> set[str]:
-    return {each.path for each in table.store.list_recursive("") if "_delta_log" not in each.path}
 
 
 def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
@@ -89,9 +75,9 @@ def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
 
 def test_deletion_vectors_leave_the_data_files_alone() -> None:
     table = make(VECTORS)
-    before = stored(table)
+    before = data_files(table)
     table.delete("id = 3")
-    assert stored(table) == before  # a small vector stands in the log
+    assert data_files(table) == before  # a small vector stands in the log
     found = actions(table)
     (add,), (remove,) = found["add"], found["remove"]
     assert add["path"] == remove["path"]
@@ -109,14 +95,14 @@ def test_long_vectors_are_packed_into_one_file() -> None:
     table = make(VECTORS, parts=(range(700), range(700, 1400), range(1400, 2100)))
     table.delete("id % 7 = 1 OR id = 250")
     table.delete("id = 0")
-    vectors = [each for each in stored(table) if each.endswith(".bin")]
+    vectors = [each for each in data_files(table) if each.endswith(".bin")]
     assert len(vectors) == 2
     assert all(each.startswith("deletion_vector_") for each in vectors)
     (add,), (remove,) = actions(table)["add"], actions(table)["remove"]
     assert add["deletionVector"]["cardinality"] == remove["deletionVector"]["cardinality"] + 1
     assert remove["deletionVector"]["offset"] == 1
     gone = {each for each in range(2100) if each % 7 == 1} | {250, 0}
-    assert ids(table) == sorted(set(range(2100)) - gone)
+    assert ids_of(table) == sorted(set(range(2100)) - gone)
 
 
 def test_vectors_are_spread_over_files_once_they_are_large() -> None:
@@ -126,7 +112,7 @@ def test_vectors_are_spread_over_files_once_they_are_large() -> None:
         table.store, table.snapshot().configuration, vectors, file_bytes=1200
     )
     assert len(made.paths) == 3
-    assert set(made.paths) <= stored(table)
+    assert set(made.paths) <= data_files(table)
     loader = DeletionVectorLoader(table.store, made.descriptors)
     loaded = [loader.load(each, data_file="f", num_rows=1000) for each in made.descriptors]
     assert loaded == vectors
@@ -136,7 +122,7 @@ def test_vectors_are_spread_over_files_once_they_are_large() -> None:
 def test_what_the_log_proves_is_deleted_without_reading(properties: dict[str, str]) -> None:
     store = MemoryStore()
     table = make(properties, partition_by=("p",), store=store)
-    for path in stored(table):
+    for path in data_files(table):
         store.delete([path])
     result = table.delete("p = 1")
     assert result.metrics["numDeletedRows"] == 10
@@ -169,7 +155,7 @@ def test_only_the_columns_of_the_predicate_are_read(
 def test_deleting_everything_reads_no_file() -> None:
     store = MemoryStore()
     table = make(store=store)
-    store.delete(list(stored(table)))
+    store.delete(list(data_files(table)))
     result = table.delete()
     assert result.metrics["numDeletedRows"] == 20
     assert actions(table)["commitInfo"][0]["operationParameters"] == {"predicate": '["true"]'}
@@ -218,7 +204,7 @@ def test_update_without_predicate_changes_every_row(properties: dict[str, str]) 
     table = make(properties)
     table.delete("id = 5")
     table.update({"id": "id + 100"})
-    assert ids(table) == [each + 100 for each in range(20) if each != 5]
+    assert ids_of(table) == [each + 100 for each in range(20) if each != 5]
     assert actions(table)["commitInfo"][0]["operationParameters"] == {"predicate": "[]"}
 
 
@@ -226,7 +212,7 @@ def test_update_without_predicate_changes_every_row(properties: dict[str, str]) 
 def test_values_are_computed_from_the_row_as_it_was(properties: dict[str, str]) -> None:
     table = make(properties, parts=(range(3),))
     table.update({"id": "CAST(p AS BIGINT)", "p": "CAST(id AS INT)"}, "id = 2")
-    assert values(table, "p") == {0: 2, 1: 1} or ids(table) == [0, 0, 1]
+    assert values(table, "p") == {0: 2, 1: 1} or ids_of(table) == [0, 0, 1]
 
 
 @both_ways
@@ -309,10 +295,10 @@ def test_an_update_that_makes_no_sense_leaves_nothing_behind(
     properties: dict[str, str], values: dict[str, Any], where: str | None, error: type[Exception]
 ) -> None:
     table = make(properties)
-    before = stored(table)
+    before = data_files(table)
     with pytest.raises(error):
         table.update(values, where)
-    assert stored(table) == before
+    assert data_files(table) == before
     assert table.refresh().version == 1
 
 
@@ -324,14 +310,14 @@ def test_constraints_bind_the_new_rows_alone(properties: dict[str, str]) -> None
         "", schema, properties={**properties, "delta.constraints.small": "id < 100"}, store=store
     )
     table.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
-    before = stored(table)
+    before = data_files(table)
     with pytest.raises(ConstraintViolation, match="small"):
         table.update({"id": "id + 99"}, "id = 1")
     with pytest.raises(ConstraintViolation, match="NOT NULL"):
         table.update({"id": "NULL"}, "v = 'b'")
-    assert stored(table) == before
+    assert data_files(table) == before
     table.update({"id": "id + 97"})
-    assert ids(table) == [98, 99]
+    assert ids_of(table) == [98, 99]
 
 
 def test_a_table_that_is_not_there_is_not_changed() -> None:
@@ -358,14 +344,14 @@ def test_deletion_vectors_that_are_switched_off_again_are_honoured() -> None:
     assert result.metrics["numDeletedRows"] == 1
     assert result.metrics["numCopiedRows"] == 7
     assert result.metrics["numDeletionVectorsRemoved"] == 1
-    assert ids(table) == [each for each in range(20) if each not in (3, 4, 5)]
+    assert ids_of(table) == [each for each in range(20) if each not in (3, 4, 5)]
 
 
 def test_predicates_never_see_deleted_rows() -> None:
     table = make(VECTORS, parts=(range(5),))
     table.delete("id = 0")
     table.delete("10 / id > 4")
-    assert ids(table) == [3, 4]
+    assert ids_of(table) == [3, 4]
     table.update({"p": "CAST(10 / id AS INT)"})
     assert values(table, "p") == {3: 3, 4: 2}
 
@@ -437,10 +423,6 @@ def test_change_data_has_physical_names(mode: str) -> None:
 # Concurrent writers
 
 
-def opened(table: DeltaTable) -> DeltaTable:
-    return DeltaTable("", store=table.store)
-
-
 class Meanwhile(ArrowEngine):
     """An engine beside which something else happens, between planning and commit."""
 
@@ -468,13 +450,13 @@ def delete_meanwhile(table: DeltaTable, where: str, happens: Any) -> None:
 @both_ways
 def test_deletes_in_different_partitions_both_land(properties: dict[str, str]) -> None:
     table = make(properties, partition_by=("p",))
-    other = opened(table)
+    other = reopened(table)
     delete_meanwhile(
         table, "p = 0 AND id = 4 + 0 * id", lambda: other.delete("p = 1 AND id % 5 = 3 + 0 * id")
     )
-    assert 4 not in ids(opened(table))
-    assert 3 not in ids(opened(table))
-    assert opened(table).version() == 3
+    assert 4 not in ids_of(reopened(table))
+    assert 3 not in ids_of(reopened(table))
+    assert reopened(table).version() == 3
 
 
 @pytest.mark.parametrize(
@@ -485,40 +467,40 @@ def test_deletes_of_one_row_or_one_rewritten_file_conflict(
     properties: dict[str, str], theirs: str
 ) -> None:
     table = make(properties)
-    before_mine = stored(table)
-    other = opened(table)
+    before_mine = data_files(table)
+    other = reopened(table)
     with pytest.raises(CommitConflict) as caught:
         delete_meanwhile(table, "v = 'v4'", lambda: other.delete(theirs))
     assert caught.type in (ConcurrentAppend, ConcurrentDeleteRead)
     gone = {4, 5} if "4" in theirs else {5}
-    assert ids(opened(table)) == [each for each in range(20) if each not in gone]
-    live = set(opened(table).snapshot().live_files(["path"])["path"].to_pylist())
-    assert stored(table) == before_mine | live  # what the loser wrote is gone
+    assert ids_of(reopened(table)) == [each for each in range(20) if each not in gone]
+    live = set(reopened(table).snapshot().live_files(["path"])["path"].to_pylist())
+    assert data_files(table) == before_mine | live  # what the loser wrote is gone
 
 
 @both_ways
 def test_deletes_of_files_with_other_statistics_both_land(properties: dict[str, str]) -> None:
     table = make(properties)
-    other = opened(table)
+    other = reopened(table)
     delete_meanwhile(table, "id = 4", lambda: other.delete("id = 14"))
-    assert ids(opened(table)) == [each for each in range(20) if each not in (4, 14)]
+    assert ids_of(reopened(table)) == [each for each in range(20) if each not in (4, 14)]
 
 
 @both_ways
 def test_a_blind_append_meanwhile_is_no_conflict(properties: dict[str, str]) -> None:
     table = make(properties)
-    other = opened(table)
+    other = reopened(table)
     delete_meanwhile(table, "id = 4", lambda: other.append(numbered(4, 40)))
-    assert ids(opened(table)) == [*range(20), 40]
+    assert ids_of(reopened(table)) == [*range(20), 40]
 
 
 def test_a_blind_append_that_may_match_conflicts_when_serializable() -> None:
     table = make({**VECTORS, "delta.isolationLevel": "Serializable"})
-    other = opened(table)
+    other = reopened(table)
     with pytest.raises(ConcurrentAppend):
         delete_meanwhile(table, "id = 4", lambda: other.append(numbered(4)))
-    delete_meanwhile(opened(table), "id = 5", lambda: other.append(numbered(50)))
-    assert 5 not in ids(opened(table))
+    delete_meanwhile(reopened(table), "id = 5", lambda: other.append(numbered(50)))
+    assert 5 not in ids_of(reopened(table))
 
 
 @pytest.mark.parametrize("operation", ["put", "open_output"])
@@ -526,13 +508,13 @@ def test_a_failing_store_leaves_the_table_as_it_was(
     operation: Literal["put", "open_output"],
 ) -> None:
     table = make({**VECTORS, **FEED}, parts=(range(300),))
-    before, files = ids(table), stored(table)
+    before, files = ids_of(table), data_files(table)
     faulty = FaultyStore(table.store, [Fault(kind="refuse", operation=operation)])
     with pytest.raises(StorageFailure):
         DeltaTable("", store=faulty).update({"v": "'new'"}, "id % 3 = 0")
     assert not faulty.unstruck
-    assert stored(table) == files
-    assert ids(opened(table)) == before
+    assert data_files(table) == files
+    assert ids_of(reopened(table)) == before
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
+from tests.table.handles import data_files, interrupted
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 ROWS_PER_FILE = 10
@@ -55,7 +56,7 @@ def make(
         table.append(rows(*range(start, start + ROWS_PER_FILE), *more), properties=properties)
     if long_vectors:
         table.delete("id >= 1000 AND id % 2 = 1")
-        assert any(each.endswith(".bin") for each in files(store))
+        assert any(each.endswith(".bin") for each in data_files(store))
     return store
 
 
@@ -63,10 +64,6 @@ def values(store: MemoryStore) -> dict[int, str]:
     found = DeltaTable("", store=store).snapshot().scan().to_arrow().to_pylist()
     assert len({row["id"] for row in found}) == len(found)
     return {row["id"]: row["v"] for row in found}
-
-
-def files(store: MemoryStore) -> set[str]:
-    return {each.path for each in store.list_from("") if "_delta_log" not in each.path}
 
 
 def referenced(store: MemoryStore) -> set[str]:
@@ -81,17 +78,6 @@ def referenced(store: MemoryStore) -> set[str]:
         vectors = [each.deletion_vector for each in logical if each.deletion_vector is not None]
         found |= {deletion_vector_path(each) for each in vectors if each.storage_type != "i"}
     return found
-
-
-def interrupted(store: MemoryStore, *actions: Callable[[DeltaTable], Any]) -> DeltaTable:
-    """A handle into whose next commits somebody else gets first, each time with another action."""
-    waiting = list(actions)
-
-    def rival(operation: str, path: str) -> None:
-        if operation == "put_if_absent" and path.endswith(".json") and waiting:
-            waiting.pop(0)(DeltaTable("", store=store))
-
-    return DeltaTable("", store=FaultyStore(store, before_call=rival))
 
 
 def delete(table: DeltaTable, row: int, **options: Any) -> Any:
@@ -142,19 +128,19 @@ def test_changes_of_different_rows_of_one_file_need_no_second_attempt(
     assert result.attempts == 1
     assert result.version == 5
     assert values(store) == after(mine, 4, after(theirs, 7, after(theirs, 6, start)))
-    assert referenced(store) == files(store)
+    assert referenced(store) == data_files(store)
     assert DeltaTable("", store=store).snapshot().num_records == len(values(store))
 
 
 @pytest.mark.parametrize("mine", STATEMENTS)
 def test_changes_of_one_row_conflict_where_that_is_asked_for(mine: Statement) -> None:
     store = make(VECTORS)
-    before = files(store)
+    before = data_files(store)
     table = interrupted(store, lambda other: update(other, 4))
     with pytest.raises((ConcurrentAppend, ConcurrentDeleteRead)):
         mine(table, 4, on_conflict="fail")
     assert values(store)[4] == "v4+"
-    assert len(files(store) - before) == 1  # the winner's
+    assert len(data_files(store) - before) == 1  # the winner's
 
 
 def test_a_file_that_both_empty_leaves_the_table() -> None:
@@ -218,9 +204,9 @@ def test_a_new_file_of_a_winner_that_is_gone_by_now_is_planned_around() -> None:
     store = make(VECTORS)
 
     def rival(other: DeltaTable) -> None:
-        before = files(store)
+        before = data_files(store)
         other.update({"v": "'x'"}, "id IN (3, 5)")
-        added = files(store) - before
+        added = data_files(store) - before
         other.delete("id IN (3, 5)")
         store.delete(added)  # as VACUUM does, whatever the clock says
 
@@ -281,7 +267,7 @@ def test_a_stream_is_read_once_and_its_files_are_kept() -> None:
         6: "v6++",
         7: "v7+",
     }
-    assert referenced(store) == files(store)
+    assert referenced(store) == data_files(store)
 
 
 def test_a_merge_reads_its_stream_once() -> None:
@@ -328,18 +314,18 @@ def test_an_overwrite_that_conflicts_beside_a_new_column_keeps_its_files() -> No
     result = table.overwrite(rival, where="id = 5")
     assert (result.attempts, result.snapshot.schema.names) == (2, ("id", "v", "n"))
     assert (values(store)[5], values(store)[6]) == ("new", "v6+")
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
 
 
 def test_files_of_an_overwrite_do_not_fit_another_schema() -> None:
     store = make({})
-    before = files(store)
+    before = data_files(store)
     add_column = "ADD COLUMN n INT DEFAULT 7"
     table = interrupted(store, lambda other: other.alter(add_column))
     with pytest.raises(CommitConflict):
         overwrite(table, 4)
-    assert referenced(store) == files(store)
-    assert before <= files(store)
+    assert referenced(store) == data_files(store)
+    assert before <= data_files(store)
 
 
 def test_attempts_end_at_their_limit() -> None:
@@ -369,7 +355,7 @@ def test_a_statement_that_another_process_has_done_meanwhile_is_skipped(
     table = interrupted(store, lambda other: statement(other, 4, idempotency=("app", 1)))
     result = statement(table, 4, idempotency=("app", 1), on_conflict=on_conflict)
     assert (result.version, result.skipped) == (2, True)
-    assert referenced(store) == files(store)
+    assert referenced(store) == data_files(store)
 
 
 def test_an_unknown_outcome_is_never_tried_again() -> None:
@@ -397,7 +383,7 @@ def test_nothing_is_left_of_a_change_that_could_not_read_where_the_winners_stand
     with pytest.raises(StorageFailure):
         delete(table, 4)
     assert 4 in values(store)
-    assert files(store) == referenced(store)
+    assert data_files(store) == referenced(store)
 
 
 def test_anything_else_is_refused_as_a_reaction_to_conflicts() -> None:

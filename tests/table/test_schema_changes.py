@@ -31,6 +31,7 @@ from dagster_delta.table.schema import existing_rows, schema_change_operation
 from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
+from tests.table.handles import data_files
 from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
@@ -44,10 +45,6 @@ def table_of(store: Any, *appends: pa.Table, **options: Any) -> DeltaTable:
     for each in appends:
         table.append(each)
     return table
-
-
-def files_beside_the_log(store: Any) -> list[str]:
-    return [m.path for m in store.list_recursive() if not m.path.startswith("_delta_log")]
 
 
 IDS = pa.table({"id": pa.array([1, 2], pa.int32())})
@@ -216,10 +213,10 @@ def test_a_not_null_column_needs_a_default_where_there_are_rows(store: MemorySto
 
 def test_a_rewrite_that_fails_leaves_nothing_behind(store: MemoryStore) -> None:
     table = table_of(store, IDS, MORE)
-    before = files_beside_the_log(store)
+    before = data_files(store)
     with pytest.raises(ConstraintViolation, match="CHECK c"):
         table.alter("ADD COLUMN c INT DEFAULT 1, ADD CONSTRAINT c CHECK (c + id < 4)")
-    assert files_beside_the_log(store) == before
+    assert data_files(store) == before
     assert table.refresh().version == 2
 
 
@@ -267,7 +264,7 @@ def test_a_crash_costs_no_file_that_was_written(
     assert len(written) == 6
     assert set(written) == {path.as_py() for path in table.snapshot().files()["path"]}
     assert stored_rows(table) == [{"id": n, "c": "x"} for n in [1] * 5 + [2] * 5 + [3]]
-    assert not [path for path in files_beside_the_log(store) if "rewrites" in path]
+    assert not [path for path in data_files(store) if "rewrites" in path]
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
@@ -290,7 +287,7 @@ def test_whatever_happens_the_table_is_the_old_one_or_the_new_one_and_a_second_c
         pytest.fail("there is no end to the calls")
     assert stored_rows(table_at(store)) == FILLED
     live = set(table_at(store).snapshot().files()["path"].to_pylist())
-    assert live <= set(files_beside_the_log(store))
+    assert live <= data_files(store)
 
 
 FILLED = [{"id": n, "c": "x"} for n in (1, 2, 3)]

@@ -10,15 +10,12 @@ import pytest
 
 from dagster_delta import Column
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table_rows import ids_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def ids(table: DeltaTable) -> list[int]:
-    return sorted(table.snapshot().scan(columns=["id"]).to_arrow()["id"].to_pylist())
 
 
 @pytest.fixture
@@ -45,7 +42,7 @@ def test_a_predicate_means_what_it_means_in_the_time_zone_of_the_session(
         table.overwrite(frame, where="at >= TIMESTAMP '2023-11-14 16:13:20'")
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
-    assert ids(table) == [0, 1, 9]
+    assert ids_of(table) == [0, 1, 9]
 
 
 def test_a_filter_on_a_base_column_skips_partitions_for_spark_too(

@@ -13,6 +13,7 @@ from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table.handles import reopened
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -25,10 +26,6 @@ def table_with(properties: dict[str, Any] | None = None) -> DeltaTable:
     return table
 
 
-def opened(table: DeltaTable) -> DeltaTable:
-    return DeltaTable("", store=table.store)
-
-
 def actions(table: DeltaTable, version: int) -> list[tuple[str, Any]]:
     lines = table.store.read(commit_path(version)).splitlines()
     return [next(iter(json.loads(line).items())) for line in lines]
@@ -37,7 +34,7 @@ def actions(table: DeltaTable, version: int) -> list[tuple[str, Any]]:
 def test_a_legacy_protocol_gives_way_to_lists_of_all_it_implied() -> None:
     table = table_with({"delta.constraints.c": "id > 0"})
     table.set_properties({"delta.enableDeletionVectors": True})
-    assert opened(table).protocol() == Protocol(
+    assert reopened(table).protocol() == Protocol(
         min_reader_version=3,
         min_writer_version=7,
         reader_features=("deletionVectors",),
@@ -63,7 +60,7 @@ def test_columns_that_are_there_keep_their_names_in_files_when_mapping_begins() 
     configuration = table.snapshot().configuration
     assert [configuration.physical_name(name) for name in ("id", "v")] == ["id", "v"]
     table.append(ROWS)
-    assert opened(table).snapshot().scan().to_arrow().num_rows == 6
+    assert reopened(table).snapshot().scan().to_arrow().num_rows == 6
 
 
 def test_in_commit_timestamps_say_when_they_began() -> None:
@@ -87,14 +84,14 @@ def test_row_ids_are_given_to_rows_that_are_there_and_no_row_changes() -> None:
     assert {(each["defaultRowCommitVersion"], each["dataChange"]) for each in adds} == {
         (version, False)
     }
-    found = opened(table).snapshot().scan(row_ids=True).to_arrow()
+    found = reopened(table).snapshot().scan(row_ids=True).to_arrow()
     assert sorted(found["_row_id"].to_pylist()) == list(range(6))
 
 
 def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> None:
     table = table_with()
     transaction = table.transaction()
-    opened(table).append(ROWS)
+    reopened(table).append(ROWS)
     from dagster_delta.evolution.properties.changes import set_properties
     from dagster_delta.table.schema.configuration_change import stage_configuration_change
 
@@ -112,7 +109,7 @@ def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> N
 def test_appends_that_race_get_ids_of_their_own() -> None:
     table = table_with({"delta.enableRowTracking": True})
     loser = table.transaction()
-    opened(table).append(ROWS)
+    reopened(table).append(ROWS)
     donor = table_with()
     file = actions(donor, 1)[-1][1]
     table.store.put(file["path"], donor.store.read(file["path"]))
@@ -131,7 +128,7 @@ def test_appends_that_race_get_ids_of_their_own() -> None:
         ]
     )
     loser.commit("WRITE")
-    files = opened(table).snapshot().live_files()
+    files = reopened(table).snapshot().live_files()
     assert sorted(files["base_row_id"].to_pylist()) == [0, 3, 6]
     assert sorted(files["default_row_commit_version"].to_pylist()) == [1, 2, 3]
 
@@ -139,7 +136,7 @@ def test_appends_that_race_get_ids_of_their_own() -> None:
 def test_a_change_of_settings_loses_to_another() -> None:
     table = table_with()
     transaction = table.transaction()
-    opened(table).set_properties({"delta.appendOnly": True})
+    reopened(table).set_properties({"delta.appendOnly": True})
     transaction.stage_configuration(transaction.configuration)
     with pytest.raises(MetadataChanged):
         transaction.commit("SET TBLPROPERTIES")
@@ -170,7 +167,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     table = table_with()
     with pytest.raises(InvalidArgument, match=message):
         table.set_properties(properties)
-    assert opened(table).version() == 1
+    assert reopened(table).version() == 1
 
 
 def test_unsetting_asks_for_a_property_that_is_there() -> None:

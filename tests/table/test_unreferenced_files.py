@@ -21,6 +21,7 @@ from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
+from tests.table.handles import data_files
 
 ROWS = pa.table({"id": pa.array(range(20_000), pa.int64())})
 
@@ -43,10 +44,6 @@ def made() -> MemoryStore:
     properties = {"delta.enableDeletionVectors": "true"}
     DeltaTable.create("", ROWS.schema, store=store, properties=properties).append(ROWS)
     return store
-
-
-def paths(store: Any) -> set[str]:
-    return {each.path for each in store.list_recursive() if not each.path.startswith("_delta_log")}
 
 
 def refuse(*operations: Operation, path: str) -> Callable[[Operation, str], None]:
@@ -80,7 +77,7 @@ def staged(store: Any) -> Transaction:
 @pytest.mark.parametrize("write", ["append", "overwrite", "delete", "update", "merge"])
 def test_files_go_where_the_commit_of_another_writer_is_damaged(write: str) -> None:
     store, raced = made(), list[str]()
-    before = paths(store)
+    before = data_files(store)
 
     def rival(operation: Operation, path: str) -> None:
         if operation == "put_if_absent" and path.endswith(".json") and not raced:
@@ -90,7 +87,7 @@ def test_files_go_where_the_commit_of_another_writer_is_damaged(write: str) -> N
     with pytest.raises(CorruptLog):
         WRITES[write](DeltaTable("", store=FaultyStore(store, before_call=rival)))
     assert raced
-    assert paths(store) == before
+    assert data_files(store) == before
 
 
 def test_files_stay_where_the_damaged_commit_may_be_their_own() -> None:
@@ -102,27 +99,27 @@ def test_files_stay_where_the_damaged_commit_may_be_their_own() -> None:
 
     faults = [Fault("lose_reply", "put_if_absent", commit_path(2))]
     table = DeltaTable("", store=FaultyStore(store, faults, before_call=damage))
-    before = paths(store)
+    before = data_files(store)
     with pytest.raises(CommitStateUnknown, match="txnId"):
         table.append(ROWS)
-    assert len(paths(store)) == len(before) + 1
+    assert len(data_files(store)) == len(before) + 1
 
 
 def test_files_of_a_change_that_fails_before_its_commit_go() -> None:
     store = made()
-    before, transaction = paths(store), staged(store)
+    before, transaction = data_files(store), staged(store)
     with pytest.raises(ZeroDivisionError), transaction.created_files:
         raise ZeroDivisionError
-    assert paths(store) == before
+    assert data_files(store) == before
 
 
 def test_files_that_a_commit_refers_to_are_no_longer_the_transactions_to_delete() -> None:
     store = made()
     transaction = staged(store)
     transaction.commit("WRITE")
-    written = paths(store)
+    written = data_files(store)
     transaction.created_files.delete()
-    assert paths(store) == written
+    assert data_files(store) == written
 
 
 @pytest.mark.parametrize("error", [StorageFailure("no answer"), CommitStateUnknown("no answer")])
@@ -134,20 +131,20 @@ def test_files_that_a_commit_may_refer_to_stay(
 
     store = made()
     transaction = staged(store)
-    written = paths(store)
+    written = data_files(store)
     monkeypatch.setattr(transaction_module, "commit_with_retry", give_no_answer)
     with pytest.raises(type(error)):
         transaction.commit("WRITE")
     transaction.created_files.delete()
-    assert paths(store) == written
+    assert data_files(store) == written
 
 
 def test_files_of_a_refused_commit_are_the_transactions_until_it_gives_up() -> None:
     store = made()
-    before, transaction = paths(store), staged(store)
+    before, transaction = data_files(store), staged(store)
     transaction.depend_on(ReadScope(whole_table=True))
     DeltaTable("", store=store).delete()
     assert isinstance(transaction.try_commit("WRITE"), Conflicted)
-    assert paths(store) > before
+    assert data_files(store) > before
     transaction.created_files.delete()
-    assert paths(store) == before
+    assert data_files(store) == before

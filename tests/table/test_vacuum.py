@@ -25,8 +25,9 @@ from dagster_delta.table.maintenance.vacuum_plan import is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import numbered_with_nulls
-from tests.table.logs import edited
-from tests.table.test_optimize import VECTORS, actions, content, make
+from tests.table.handles import data_files
+from tests.table.logs import actions, edited
+from tests.table.test_optimize import VECTORS, content, make
 
 HOUR = 60 * 60 * 1000
 DAY = 24 * HOUR
@@ -54,10 +55,6 @@ def vacuum(table: DeltaTable, days: float = 0, **options: Any) -> VacuumResult:
     """What VACUUM does when it runs that many days from now."""
     snapshot = Snapshot.load(table.store)
     return vacuum_table(table.store, snapshot, VacuumOptions(**options), clock=later(days))
-
-
-def data_files(table: DeltaTable) -> set[str]:
-    return {each.path for each in table.store.list_recursive() if "_delta_log" not in each.path}
 
 
 def test_a_dry_run_finds_what_nothing_refers_to_and_changes_nothing() -> None:
