@@ -118,6 +118,9 @@ def spark_session() -> SparkSession | None:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.shuffle.partitions": "4",
+        # By default 50, and 10,000 tasks that list directories: too many for two cores.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
     return local_spark_session("hourly-merges", settings, cores=2)
 

@@ -1,15 +1,22 @@
-"""OPTIMIZE of many small files, and what VACUUM finds among many, against `deltalake`."""
+"""OPTIMIZE of many small files, VACUUM among many, and CONVERT, against `deltalake` and, where a
+third peer is named, delta-spark.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Case, main
+from benchmarks.hourly_merges import spark_session
 
 ROWS_PER_FILE = 2_000
+FILES_PER_COMMIT = 1_000
 
 
 def prepare(directory: Path, size: int) -> None:
@@ -115,6 +122,123 @@ def prepare_garbage(directory: Path, size: int) -> None:
         (path / f"part-{number:05d}-garbage.parquet").write_bytes(b"x")
 
 
+def prepare_log(directory: Path, size: int) -> None:
+    """The log of `size` files, a thousand a commit, which each next commit has removed: all but the
+    last thousand, a month ago. The files themselves are not there.
+    """
+    import pyarrow as pa
+
+    from dagster_delta import DeltaTable
+
+    table = directory / "table"
+    DeltaTable.create(str(table), pa.schema([("id", pa.int64())]))
+    then = int(time.time()) - 30 * 24 * 3600
+    before: list[str] = []
+    for version in range(1, size // FILES_PER_COMMIT + 1):
+        paths = [f"part-{version:05d}-{each:05d}.parquet" for each in range(FILES_PER_COMMIT)]
+        actions: list[object] = [{"commitInfo": {"timestamp": then * 1000}}]
+        actions += [_added(each, then * 1000) for each in paths]
+        actions += [_removed(each, then * 1000) for each in before]
+        log_file = table / "_delta_log" / f"{version:020d}.json"
+        log_file.write_text("\n".join(map(json.dumps, actions)))
+        before = paths
+    for log_file in (table / "_delta_log").glob("*.json"):
+        os.utime(log_file, (then, then))
+
+
+def _added(path: str, time_ms: int) -> dict[str, object]:
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": 1000,
+            "modificationTime": time_ms,
+            "dataChange": True,
+        }
+    }
+
+
+def _removed(path: str, time_ms: int) -> dict[str, object]:
+    return {
+        "remove": {
+            "path": path,
+            "deletionTimestamp": time_ms,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": 1000,
+        }
+    }
+
+
+def _at_most(count: int) -> int:
+    # A dry run of delta-spark names no more.
+    return min(count, 1000)
+
+
+def our_lite(directory: Path, _: int) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    uri = str(directory / "table")
+    return lambda: _at_most(DeltaTable(uri).vacuum(lite=True).num_files)
+
+
+def their_lite(directory: Path, _: int) -> Callable[[], object]:
+    import deltalake
+
+    uri = str(directory / "table")
+    return lambda: _at_most(len(deltalake.DeltaTable(uri).vacuum(dry_run=True)))
+
+
+def spark_lite(directory: Path, _: int) -> Callable[[], object]:
+    session, uri = spark_session(), str(directory / "table")
+    assert session is not None
+    return lambda: _at_most(session.sql(f"VACUUM delta.`{uri}` LITE DRY RUN").count())
+
+
+def prepare_parquet(directory: Path, size: int) -> None:
+    """`size` Parquet files of a hundred rows each, in ten directories of one partition column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pa.table({"id": range(100), "name": [f"name {each}" for each in range(100)]})
+    pq.write_table(rows, directory / "rows.parquet")
+    for number in range(size):
+        part = directory / "table" / f"day={number % 10}"
+        part.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(directory / "rows.parquet", part / f"{number:06d}.parquet")
+
+
+def our_convert(directory: Path, _: int) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    uri = _copy(directory)
+    return lambda: DeltaTable.convert(uri).snapshot().num_files
+
+
+def their_convert(directory: Path, _: int) -> Callable[[], object]:
+    import deltalake
+
+    uri, days = _copy(directory), deltalake.Schema([deltalake.Field("day", "integer")])
+
+    def convert() -> int:
+        deltalake.convert_to_deltalake(uri, partition_by=days, partition_strategy="hive")
+        return len(deltalake.DeltaTable(uri).file_uris())
+
+    return convert
+
+
+def spark_convert(directory: Path, _: int) -> Callable[[], object]:
+    session, uri = spark_session(), _copy(directory)
+    assert session is not None
+
+    def convert() -> int:
+        session.sql(f"CONVERT TO DELTA parquet.`{uri}` PARTITIONED BY (day INT)")
+        return int(session.sql(f"DESCRIBE DETAIL delta.`{uri}`").collect()[0]["numFiles"])
+
+    return convert
+
+
 CASES = {
     "optimize": Case(
         "optimize {size} small files",
@@ -133,6 +257,19 @@ CASES = {
         5_000,
         prepare_garbage,
         {"ours": our_vacuum, "deltalake": their_vacuum},
+    ),
+    "lite": Case(
+        "VACUUM LITE over a log of {size} files, dry run",
+        1_000_000,
+        prepare_log,
+        {"ours": our_lite, "deltalake": their_lite, "delta-spark": spark_lite},
+        rounds=1,
+    ),
+    "convert": Case(
+        "CONVERT {size} Parquet files",
+        10_000,
+        prepare_parquet,
+        {"ours": our_convert, "deltalake": their_convert, "delta-spark": spark_convert},
     ),
 }
 

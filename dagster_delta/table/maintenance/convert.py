@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
@@ -288,7 +289,7 @@ def _add(file: _File, footer: ConvertedFile, partitions: Sequence[StructField]) 
 def _canonical(file: _File, field: StructField) -> str | None:
     """The text of a partition value as Delta spells it."""
     try:
-        value = parse_partition_value(file.texts[field.name], field.data_type, column=field.name)
+        return _spelled(file.texts[field.name], field)
     except InvalidTable as error:
         raise InvalidArgument(
             f"{file.texts[field.name]!r} in the path is no value of the partition column "
@@ -296,4 +297,9 @@ def _canonical(file: _File, field: StructField) -> str | None:
             file=file.meta.path,
             column=field.name,
         ) from error
+
+
+@lru_cache(maxsize=1024)
+def _spelled(text: str | None, field: StructField) -> str | None:
+    value = parse_partition_value(text, field.data_type, column=field.name)
     return serialize_partition_value(value, field.data_type, column=field.name)
