@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pytest
@@ -60,6 +61,25 @@ def test_a_condition_that_fails_on_a_partition_skips_nothing(table: DeltaTable) 
     scan = table.snapshot().scan(where="part = '12' AND cast(part AS int) + 1 = 13")
     assert scan.to_arrow()["id"].to_pylist() == [3]
     assert table.snapshot().scan(where="cast(part AS int) + 1 = 13").num_files == 6
+
+
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_merge_opens_only_partitions_that_its_condition_allows(
+    table: DeltaTable, engine: Literal["arrow", "spark"], request: pytest.FixtureRequest
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    for partition in ("part=a", "part=12", "part=__HIVE_DEFAULT_PARTITION__"):
+        shutil.rmtree(Path(table.uri, partition))
+    source = pa.table({"id": [0, 1], "day": [None, dt.date(2000, 1, 1)]})
+    merge = table.merge(source, "upper(t.part) = 'B' AND t.id = s.id", engine=engine)
+    merge = merge.when_matched_update({"day": "s.day"})
+    by_source = merge.when_not_matched_by_source_delete(
+        "length(t.part) = 1 AND upper(t.part) = 'B'"
+    )
+    result = by_source.execute()
+    assert result.metrics["numTargetRowsUpdated"] == 1
+    assert result.metrics["numTargetRowsDeleted"] == 2
 
 
 def test_a_delete_by_a_computed_condition_removes_whole_partitions(table: DeltaTable) -> None:

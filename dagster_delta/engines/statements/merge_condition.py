@@ -24,7 +24,6 @@ from dagster_delta.protocol.statistics.predicates import (
     Unknown,
 )
 from dagster_delta.protocol.values.arrow_values import FALSE
-from dagster_delta.sql.skipping import to_predicate
 from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed, walk
 
 __all__ = [
@@ -33,9 +32,9 @@ __all__ = [
     "JoinKey",
     "MergeCondition",
     "bounds_predicate",
+    "in_table",
     "key_predicate",
     "split_condition",
-    "target_predicate",
 ]
 
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
@@ -152,21 +151,17 @@ def _sides(node: Typed) -> set[str]:
     return {each.path[0] for each in walk(node) if isinstance(each, Column)}
 
 
-def target_predicate(node: Typed, *, session_is_utc: bool = True) -> Predicate:
-    """The predicate on column bounds of the table for a condition over the target alone."""
-    return to_predicate(_in_table(node), session_is_utc=session_is_utc)
-
-
-def _in_table(node: Typed) -> Typed:
+def in_table(node: Typed) -> Typed:
+    """A condition over the target alone, with the names that the table gives its columns."""
     match node:
         case Column(path):
             return replace(node, path=path[1:])
         case Cast(child):
-            return replace(node, child=_in_table(child))
+            return replace(node, child=in_table(child))
         case Call(arguments=arguments):
-            return replace(node, arguments=tuple(map(_in_table, arguments)))
+            return replace(node, arguments=tuple(map(in_table, arguments)))
         case Refused(operands=operands):
-            return replace(node, operands=tuple(map(_in_table, operands)))
+            return replace(node, operands=tuple(map(in_table, operands)))
     return node
 
 

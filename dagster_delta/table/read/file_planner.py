@@ -33,6 +33,7 @@ from dagster_delta.protocol.values.arrow_columns import map_column, string_colum
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["CandidateFiles", "FilePlanner", "any_of"]
@@ -130,15 +131,18 @@ class FilePlanner:
         Raises:
             Nothing: parts that cannot be decided are `Unknown`.
         """
-        if where is None:
-            return ()
+        return () if where is None else (self.with_generated(self.predicate_of(where.typed)),)
+
+    def predicate_of(self, condition: Typed) -> Predicate:
+        """The predicate of a condition over the columns of the table. Raises nothing."""
+        from dagster_delta.sql.skipping import to_predicate
+
         compute = None
         if columns := self.snapshot.configuration.partition_columns:
             from dagster_delta.engines.expressions.partition_filters import computed_filter
 
             compute = partial(computed_filter, columns)
-        predicate = where.to_predicate(session_is_utc=self._session_is_utc, compute=compute)
-        return (self.with_generated(predicate),)
+        return to_predicate(condition, session_is_utc=self._session_is_utc, compute=compute)
 
     def with_generated(self, predicate: Predicate) -> Predicate:
         """The predicate, extended by the conditions that it implies for generated partition

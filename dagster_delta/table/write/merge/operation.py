@@ -27,7 +27,7 @@ from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.conflict_retries import run_with_retries
 from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, commit_merge
 from dagster_delta.table.write.merge.schema_change import merged_configuration
-from dagster_delta.table.write.merge.scope import MergeScope, matching_predicate
+from dagster_delta.table.write.merge.scope import MergeScope
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.row_changes import refuse_append_only
@@ -163,12 +163,12 @@ class _Merge(msgspec.Struct, frozen=True):
         return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
 
     def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:
-        is_utc = self.engine.session_is_utc
         scope = MergeScope.of(
             self.snapshot,
-            matching_predicate(self.condition, source.keys, session_is_utc=is_utc),
+            self.condition,
+            source.keys,
             self.clauses,
-            session_is_utc=is_utc,
+            session_is_utc=self.engine.session_is_utc,
             planner=self.engine.log_planner,
         )
         configuration, location = self.configuration, self.snapshot.store.location

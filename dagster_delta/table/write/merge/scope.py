@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.statements.merge_clauses import MergeClause
-from dagster_delta.engines.statements.merge_condition import MergeCondition, target_predicate
+from dagster_delta.engines.statements.merge_condition import MergeCondition, in_table
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or, Predicate
@@ -22,7 +22,7 @@ from dagster_delta.table.read.file_planner import FilePlanner
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MergeScope", "matching_predicate"]
+__all__ = ["MergeScope"]
 
 
 class MergeScope(msgspec.Struct, frozen=True):
@@ -42,7 +42,8 @@ class MergeScope(msgspec.Struct, frozen=True):
     def of(
         cls,
         snapshot: Snapshot,
-        matching: Predicate,
+        condition: MergeCondition,
+        keys: Iterable[Predicate],
         clauses: Sequence[MergeClause],
         *,
         session_is_utc: bool = True,
@@ -52,21 +53,24 @@ class MergeScope(msgspec.Struct, frozen=True):
 
         Args:
             snapshot: the version that is merged into.
-            matching: true of every row that may match a row of the source.
+            condition: the condition for rows to match.
+            keys: known facts about the table's side of the keys.
             clauses: all clauses.
             session_is_utc: whether the engine reads timestamps without a zone in UTC.
             planner: finds the files of large tables, if the engine has its own planner.
         """
-        lacking: Predicate = Or(
+        file_planner = FilePlanner(snapshot, planner, session_is_utc=session_is_utc)
+        target_only = map(in_table, condition.target_only)
+        matching = And((*map(file_planner.predicate_of, target_only), *keys))
+        lacking = Or(
             tuple(
                 Constant(True)
                 if each.condition is None
-                else IsTrue(target_predicate(each.condition, session_is_utc=session_is_utc))
+                else IsTrue(file_planner.predicate_of(in_table(each.condition)))
                 for each in clauses
                 if each.text.kind == "not_matched_by_source"
             )
         )
-        file_planner = FilePlanner(snapshot, planner)
         predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
         found = file_planner.candidates(*predicates)
         may_match, may_lack_source = (each.may_match for each in found.skipped)
@@ -79,19 +83,3 @@ class MergeScope(msgspec.Struct, frozen=True):
             paths: paths of the files whose rows decided the result of the MERGE.
         """
         return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
-
-
-def matching_predicate(
-    condition: MergeCondition, keys: Iterable[Predicate], *, session_is_utc: bool = True
-) -> Predicate:
-    """A predicate that is true for every row of the table that may match a row of the source.
-
-    Args:
-        condition: the condition for rows to match.
-        keys: known facts about the table's side of the keys.
-        session_is_utc: as in `MergeScope.of`.
-    """
-    parts = [
-        target_predicate(each, session_is_utc=session_is_utc) for each in condition.target_only
-    ]
-    return And((*parts, *keys))
