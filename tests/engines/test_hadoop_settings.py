@@ -43,15 +43,10 @@ def _vend() -> Mapping[str, object]:
                 ),
             },
         ),
-        (
-            "s3://b/t",
-            {"credential_provider": _vend},
-            {
-                "fs.s3a.access.key": "VK",
-                "fs.s3a.secret.key": "VS",
-                "fs.s3a.session.token": "VT",
-            },
-        ),
+        ("s3://b/t", {}, {}),
+        ("s3://b/t", {"credential_provider": _vend}, None),
+        ("s3://b/t", {"profile": "p"}, None),
+        ("s3://b/t", {"key": "AK", "secret": "SK", "ca_bundle": "/ca.pem"}, None),
         (
             "gs://b/t",
             {"service_account": "/key.json", "endpoint": "http://h:1"},
@@ -62,6 +57,10 @@ def _vend() -> Mapping[str, object]:
             },
         ),
         ("gs://b/t", {"token": "anon"}, {"fs.gs.auth.type": "UNAUTHENTICATED"}),
+        ("gs://b/t", {}, {}),
+        ("gs://b/t", {"credential_provider": _vend}, None),
+        ("gs://b/t", {"bearer_token": "T"}, None),
+        ("gs://b/t", {"service_account_key": "{}"}, None),
         (
             LAKE,
             {"account_key": "AK"},
@@ -93,10 +92,15 @@ def _vend() -> Mapping[str, object]:
                 ),
             },
         ),
-        ("az://box/t", {"account_key": "AK"}, {}),
+        (LAKE, {}, {}),
+        (LAKE, {"credential_provider": _vend}, None),
+        (LAKE, {"token": "T"}, None),
+        (LAKE, {"use_azure_cli": "true"}, None),
+        (LAKE, {"account_key": "AK", "endpoint": "http://h:1/lake"}, None),
+        ("az://box/t", {"account_key": "AK"}, None),
     ],
 )
 def test_storage_options_become_settings_of_hadoop(
-    uri: str, options: dict[str, Any], settings: dict[str, str]
+    uri: str, options: dict[str, Any], settings: dict[str, str] | None
 ) -> None:
     assert hadoop_settings(StoreLocation(uri, options)) == settings

@@ -1,4 +1,4 @@
-"""The JARs of delta-spark, the reference implementation, for tests that judge by it."""
+"""JARs that Maven fetches: of delta-spark, the reference implementation, and of Hadoop's S3A."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import functools
 import hashlib
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
+import pyspark
+
 POM = Path(__file__).with_name("pom.xml")
+HADOOP_POM = Path(__file__).with_name("hadoop-pom.xml")
 CACHE = Path(__file__).parents[2] / ".cache" / "delta-spark-jars"
 
 
@@ -43,3 +47,24 @@ def _download(target: Path) -> str:
         return "delta-spark's JARs are absent: Maven could not reach its repository"
     partial.rename(target)
     return ""
+
+
+@functools.cache
+def hadoop_class_path() -> tuple[str | None, str]:
+    """The class path of S3A for the Hadoop of this Spark, and why there is none if there is none.
+
+    It stays in Maven's own repository: the SDK of AWS has 690 MB.
+    """
+    maven = shutil.which("mvn")
+    if maven is None:
+        return None, "S3A's JARs are absent: install Maven (mvn) to fetch them"
+    jars = Path(pyspark.__file__).parent / "jars"
+    hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
+    with tempfile.TemporaryDirectory() as place:
+        output = Path(place) / "class-path"
+        command = [maven, "-B", "-q", "-f", str(HADOOP_POM), "dependency:build-classpath"]
+        options = [f"-Dhadoop={hadoop}", f"-Dmdep.outputFile={output}"]
+        done = subprocess.run(command + options, capture_output=True, timeout=540, check=False)
+        if done.returncode != 0 or not output.is_file():
+            return None, "S3A's JARs are absent: Maven could not reach its repository"
+        return output.read_text().strip(), ""

@@ -1,7 +1,7 @@
 """Storage options of a table as settings of Hadoop's file systems (S3A, ABFS, Google's connector).
 
-They apply to one read. But Hadoop keeps one client per bucket: a session keeps the first
-credentials that it uses for a bucket.
+They apply to one read. But Hadoop keeps one client per bucket: a process keeps the first
+credentials that it uses for a bucket. Vended credentials, which expire, are no settings therefore.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ _OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2"
 _AUTHORITY = "https://login.microsoftonline.com"
 
 
-def hadoop_settings(location: StoreLocation) -> Mapping[str, str]:
+def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     """The settings for the storage options of a table; empty outside of the clouds.
 
     What Hadoop finds itself, as in the environment, needs no setting.
+
+    Returns:
+        None if Hadoop would reach the storage in another way, or as another identity.
 
     Raises:
         InvalidArgument: an option is invalid.
@@ -37,20 +40,19 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str]:
             settings = _azure(location)
         case _:
             return {}
+    if settings is None:
+        return None
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _s3a(options: Mapping[str, object]) -> dict[str, str | None]:
+def _s3a(options: Mapping[str, object]) -> dict[str, str | None] | None:
     settings = parse_s3_options(options)
-    key, secret, token = settings.access_key, settings.secret_key, settings.session_token
-    if settings.credential_provider is not None:
-        vended = settings.credential_provider()
-        names = ("access_key_id", "secret_access_key", "session_token")
-        key, secret, token = (None if vended.get(n) is None else str(vended[n]) for n in names)
+    if settings.profile or settings.ca_bundle or settings.credential_provider:
+        return None
     found = {
-        "fs.s3a.access.key": key,
-        "fs.s3a.secret.key": secret,
-        "fs.s3a.session.token": token,
+        "fs.s3a.access.key": settings.access_key,
+        "fs.s3a.secret.key": settings.secret_key,
+        "fs.s3a.session.token": settings.session_token,
         "fs.s3a.endpoint": settings.endpoint,
         "fs.s3a.endpoint.region": settings.region,
     }
@@ -63,8 +65,10 @@ def _s3a(options: Mapping[str, object]) -> dict[str, str | None]:
     return found
 
 
-def _google(options: Mapping[str, object]) -> dict[str, str | None]:
+def _google(options: Mapping[str, object]) -> dict[str, str | None] | None:
     settings = parse_gcs_options(options)
+    if settings.key or settings.bearer_token or settings.credential_provider:
+        return None
     found = {"fs.gs.storage.root.url": settings.endpoint}
     if settings.anonymous:
         found["fs.gs.auth.type"] = "UNAUTHENTICATED"
@@ -74,20 +78,28 @@ def _google(options: Mapping[str, object]) -> dict[str, str | None]:
     return found
 
 
-def _azure(location: StoreLocation) -> dict[str, str | None]:
+def _azure(location: StoreLocation) -> dict[str, str | None] | None:
     settings = parse_azure_options(location.options)
     host = location.uri.partition("://")[2].partition("/")[0].partition("@")[2]
-    if not host:
-        # Hadoop has no URI without the account.
-        return {}
-    return {f"fs.azure.{name}.{host}": value for name, value in _of_account(settings).items()}
+    found = _of_account(settings)
+    # Hadoop has no URI without the account, and requests nothing from another endpoint.
+    if not host or found is None or settings.endpoint or settings.use_fabric_endpoint:
+        return None
+    return {f"fs.azure.{name}.{host}": value for name, value in found.items()}
 
 
-def _of_account(settings: AzureSettings) -> dict[str, str | None]:
+def _of_account(settings: AzureSettings) -> dict[str, str | None] | None:
+    """The settings of an account, in the order in which the client prefers them; None if Hadoop
+    has none for this identity.
+    """
+    if settings.anonymous or settings.credential_provider is not None:
+        return None
     if settings.account_key is not None:
         return {"account.auth.type": "SharedKey", "account.key": settings.account_key}
     if settings.sas_token is not None:
         return {"account.auth.type": "SAS", "sas.fixed.token": settings.sas_token.lstrip("?")}
+    if settings.token is not None:
+        return None
     authority = f"{(settings.authority_host or _AUTHORITY).rstrip('/')}/{settings.tenant_id}"
     oauth = {"account.auth.type": "OAuth", "account.oauth2.client.id": settings.client_id}
     if settings.client_secret is not None:
@@ -104,4 +116,5 @@ def _of_account(settings: AzureSettings) -> dict[str, str | None]:
             "account.oauth2.msi.tenant": settings.tenant_id,
             "account.oauth2.token.file": settings.federated_token_file,
         }
-    return {}
+    is_managed = settings.client_id or settings.msi_endpoint or settings.msi_resource_id
+    return None if is_managed or settings.use_azure_cli else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -56,6 +56,9 @@ _discovery_lock = threading.Lock()
 _opened: WeakKeyDictionary[SparkSession, set[str | None]] = WeakKeyDictionary()
 """The schemes that each session was found to have a file system for."""
 
+_first_settings: dict[str, Mapping[str, str]] = {}
+"""Settings of Hadoop that a bucket was first opened with in this process, by scheme and bucket."""
+
 
 def open_parquet(
     session: SparkSession,
@@ -87,7 +90,7 @@ def open_parquet(
             an object store; Connect checks it when it reads the rows.
     """
     reader = session.read.schema(schema)
-    for name, value in {**_READ_OPTIONS, **hadoop_settings(location)}.items():
+    for name, value in {**_READ_OPTIONS, **(hadoop_settings(location) or {})}.items():
         reader = reader.option(name, value)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
@@ -183,7 +186,8 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     """Whether Spark reads the session's files, and has a file system for a data file.
 
     Object stores need JARs that Spark does not include; without them, and on Connect servers that
-    are not Spark, the Arrow engine reads.
+    are not Spark, the Arrow engine reads. It also reads where Hadoop has no setting for the storage
+    options, and from a bucket that was opened with others before: Hadoop would go on using those.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -192,10 +196,18 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     if not is_apache_spark(session):
         return False
     scheme = scheme_of(path)
-    if scheme in _BUILT_IN_SCHEMES or scheme in _opened.get(session, ()):
+    if scheme in _BUILT_IN_SCHEMES:
+        return True
+    settings = hadoop_settings(location)
+    if settings is None:
+        return False
+    bucket = "/".join(path.split("/", 3)[:3])
+    if _first_settings.setdefault(bucket, settings) != settings:
+        return False
+    if scheme in _opened.get(session, ()):
         return True
     reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
-    for name, value in {**_READ_OPTIONS, **hadoop_settings(location)}.items():
+    for name, value in {**_READ_OPTIONS, **settings}.items():
         reader = reader.option(name, value)
     try:
         _ = reader.format(_parquet_source(session)).load(path).schema
