@@ -37,6 +37,19 @@ _OPERATORS: dict[str, tuple[Operator, Operator]] = {
     "<=>": ("<=>", "<=>"),
 }
 
+_NULL_OF_NULL = frozenset(
+    {
+        "=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "div", "pmod", "negative", "positive",
+        "abs", "ceil", "floor", "round", "sign", "sqrt", "date_add", "date_sub", "date +",
+        "date -", "datediff", "add_months", "interval shift", "year", "quarter", "month",
+        "weekofyear", "weekday", "dayofmonth", "dayofweek", "dayofyear", "hour", "minute",
+        "second", "||", "concat", "contains", "startswith", "endswith", "like", "ilike", "rlike",
+        "length", "lower", "upper", "trim", "ltrim", "rtrim", "left", "right", "substring",
+        "replace", "repeat",
+    }
+)  # fmt: skip
+"""Operators and functions that are null where any operand is null."""
+
 
 def to_predicate(
     expression: Typed,
@@ -77,8 +90,21 @@ def to_predicate(
             negated = IsTrue(Not(convert(child)))
             return negated if name == "<=>" else Not(negated)
     if not session_is_utc and depends_on_time_zone(expression):
-        return Unknown("it depends on the time zone of the session")
-    return _leaf(expression) or (compute and compute(expression)) or Unknown()
+        return Unknown("it depends on the time zone of the session", _operands(expression))
+    found = _leaf(expression) or (compute and compute(expression))
+    return found or Unknown(operands=_operands(expression))
+
+
+def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
+    """Columns for whose nulls the expression is null."""
+    match expression:
+        case Column(path):
+            return (path,)
+        case Call("in", (operand, *_)) | Cast(operand):
+            return _operands(operand)
+        case Call(name, operands) if name in _NULL_OF_NULL:
+            return tuple(dict.fromkeys(path for each in operands for path in _operands(each)))
+    return ()
 
 
 def depends_on_time_zone(expression: Typed) -> bool:

@@ -57,6 +57,8 @@ class Unknown(msgspec.Struct, frozen=True):
 
     reason: str = ""
     """What the part is, for explanations."""
+    operands: tuple[ColumnPath, ...] = ()
+    """Columns for whose nulls it is certainly null."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -273,12 +275,14 @@ def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
             yield column
         case StartsWith(column=column) | IsNull(column=column):
             yield column
+        case Unknown(operands=operands):
+            yield from operands
         case Not(child) | IsTrue(child):
             yield from _columns(child)
         case And(children) | Or(children):
             for each in children:
                 yield from _columns(each)
-        case Constant() | Unknown() | Computed():
+        case Constant() | Computed():
             return
 
 
@@ -322,8 +326,8 @@ class _Evaluation:
                 # De Morgan holds in three-valued logic.
                 inner = self._conjunction(tuple(Not(each) for each in children))
                 return Outcomes(inner.false, inner.true, inner.null)
-            case Unknown():
-                return Outcomes(self._yes, self._yes, self._yes)
+            case Unknown(operands=operands):
+                return self._unknown(operands)
 
     def _constant(self, value: bool | None) -> Outcomes:
         return Outcomes(
@@ -331,6 +335,13 @@ class _Evaluation:
             self._yes if value is False else self._no,
             self._yes if value is None else self._no,
         )
+
+    def _unknown(self, operands: tuple[ColumnPath, ...]) -> Outcomes:
+        possible = self._yes
+        for path in operands:
+            if (known := self._bounds.get(path)) is not None:
+                possible = self._logic.both(possible, known.may_hold_value)
+        return Outcomes(possible, possible, self._yes)
 
     def _conjunction(self, children: tuple[Predicate, ...]) -> Outcomes:
         both, either = self._logic.both, self._logic.either

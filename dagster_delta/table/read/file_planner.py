@@ -135,6 +135,7 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
+        from dagster_delta.engines.expressions.constants import with_constants
         from dagster_delta.sql.skipping import to_predicate
 
         compute = None
@@ -142,7 +143,9 @@ class FilePlanner:
             from dagster_delta.engines.expressions.partition_filters import computed_filter
 
             compute = partial(computed_filter, columns)
-        return to_predicate(condition, session_is_utc=self._session_is_utc, compute=compute)
+        return to_predicate(
+            with_constants(condition), session_is_utc=self._session_is_utc, compute=compute
+        )
 
     def with_generated(self, predicate: Predicate) -> Predicate:
         """The predicate, extended by the conditions that it implies for generated partition
