@@ -218,8 +218,10 @@ def our_convert(directory: Path, _: int) -> Callable[[], object]:
 
 def their_convert(directory: Path, _: int) -> Callable[[], object]:
     import deltalake
+    from deltalake.schema import PrimitiveType
 
-    uri, days = _copy(directory), deltalake.Schema([deltalake.Field("day", "integer")])
+    day = deltalake.Field("day", PrimitiveType("integer"))
+    uri, days = _copy(directory), deltalake.Schema([day])
 
     def convert() -> int:
         deltalake.convert_to_deltalake(uri, partition_by=days, partition_strategy="hive")

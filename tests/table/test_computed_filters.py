@@ -27,6 +27,7 @@ FILTERS: list[tuple[str, set[int], int]] = [
     ("coalesce(upper(s) = 'A', true)", {0, 20, 40}, 5),
     ("(upper(s) = 'A') IS NULL", {20, 40}, 5),
     ("(upper(s) = 'A') <=> NULL", {20, 40}, 5),
+    ("day < date_add(DATE'9999-12-31', 500000)", {0, 10, 20, 31}, 5),
 ]
 """Filters, the rows that satisfy them, and the most files of the five that are opened."""
 

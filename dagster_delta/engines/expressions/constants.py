@@ -41,7 +41,7 @@ def _computed(expression: Call | Cast) -> Typed:
     row = pa.table({"row": pa.array([0])})
     try:
         value = evaluate_tree(expression, row)[0].as_py()
-    except DeltaError:
-        # It may be in a part of the filter that is not evaluated.
+    except (DeltaError, OverflowError, ValueError):
+        # It may be in a part of the filter that is not evaluated; dates of Python end in 9999.
         return expression
     return Literal(value, data_type, is_written=False)
