@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta import Column, Identity
+from dagster_delta import Column, DeltaTable, Identity
+from dagster_delta.storage.object_store import ObjectStore
 
 Row = tuple[int | None, str | None, int | None]
 """Values of `id`, `v` and `p`."""
@@ -52,6 +54,18 @@ DEFAULTED = pa.table(
 )
 
 
+IDS = pa.table({"id": pa.array([1, 2], pa.int32())})
+MORE = pa.table({"id": pa.array([3], pa.int32())})
+
+
+def table_of(store: ObjectStore, *appends: pa.Table, **options: Any) -> DeltaTable:
+    """A table with a commit for each of these, after the one that creates it."""
+    table = DeltaTable.create("", appends[0].schema, store=store, **options)
+    for rows in appends:
+        table.append(rows)
+    return table
+
+
 def data(*found: Row) -> pa.Table:
     ids, texts, parts = zip(*found, strict=True) if found else ((), (), ())
     return pa.table(
@@ -72,6 +86,17 @@ def numbered_with_nulls(*ids: int) -> pa.Table:
     return data(*((each, f"v{each}", each % 2 if each % 7 else None) for each in ids))
 
 
+def texts(*ids: int) -> pa.Table:
+    """Rows with the id as a text."""
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [str(each) for each in ids]})
+
+
+def rows(*ids: int, value: str = "") -> pa.Table:
+    """Rows with a text, by default one that has the id."""
+    found = [value or f"v{each}" for each in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(found, pa.string())})
+
+
 def of_day(*ids: int, day: str = "2026-01-01") -> pa.Table:
     """Rows of one value of `day`, a text."""
     return pa.table({"id": list(ids), "day": [day] * len(ids)})
@@ -79,3 +104,9 @@ def of_day(*ids: int, day: str = "2026-01-01") -> pa.Table:
 
 def noon(day: int) -> dt.datetime:
     return dt.datetime(2024, 1, day, 12, tzinfo=dt.UTC)
+
+
+def moments(*days: int, **columns: Any) -> pa.Table:
+    """Rows for `ORDERS`: the noons of these days."""
+    times = pa.array([noon(each) for each in days], pa.timestamp("us", "UTC"))
+    return pa.table({"at": times, **columns})

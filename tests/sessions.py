@@ -70,7 +70,7 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(_free_port()),
+        "spark.connect.grpc.binding.port": str(free_port()),
     }
     if jars:
         settings |= {
@@ -81,7 +81,7 @@ def server_settings(warehouse: Path) -> dict[str, str]:
     return settings
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -142,7 +142,7 @@ def sail_server(directory: Path) -> Iterator[str]:
     """The address of a Sail server, a process of its own."""
     pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
     pytest.importorskip("pysail", reason="Sail is not installed: pip install pysail")
-    port = _free_port()
+    port = free_port()
     log = directory / "server.log"
     command = [sys.executable, "-m", "pysail", "spark", "server", "--port", str(port)]
     with log.open("wb") as output:

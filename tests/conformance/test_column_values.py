@@ -13,16 +13,11 @@ import pytest
 from dagster_delta import Column, DeltaTable, Identity
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch, SchemaMismatch
 from tests.conformance.engines import Engine, refusal
-from tests.sample_tables import ORDERS, noon
+from tests.sample_tables import ORDERS, moments, noon
 
 
 def day(number: int) -> dt.date:
     return dt.date(2024, 1, number)
-
-
-def moments(*days: int, **columns: Any) -> pa.Table:
-    times = pa.array([noon(each) for each in days], pa.timestamp("us", "UTC"))
-    return pa.table({"at": times, **columns})
 
 
 def orders(engine: Engine, table: DeltaTable, **properties: str) -> DeltaTable:

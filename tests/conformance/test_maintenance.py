@@ -6,9 +6,8 @@ import pytest
 
 from dagster_delta import DeltaTable
 from tests.conformance.engines import Engine
-from tests.sample_tables import numbered_with_nulls
+from tests.sample_tables import VECTORS, numbered_with_nulls
 
-VECTORS = {"delta.enableDeletionVectors": "true"}
 SHAPES = {
     "plain": ((), VECTORS),
     "partitioned": (("p",), VECTORS),

@@ -11,11 +11,7 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ColumnChangeFailed
 from tests.conformance.engines import Engine
-from tests.sample_tables import DEFAULTED, FEED, UNDEFAULTED, VECTORS
-
-
-def texts(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": [str(each) for each in ids]})
+from tests.sample_tables import DEFAULTED, FEED, UNDEFAULTED, VECTORS, texts
 
 
 def test_a_default_is_written_into_every_row(engine: Engine, table: DeltaTable) -> None:

@@ -24,13 +24,13 @@ from dagster_delta.protocol.features.column_mapping import field_id, physical_na
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening, type_changes
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
+from tests.sample_tables import MAPPED
 
 COLUMNS = (
     "STRUCT<id: INT, s: STRUCT<x: TINYINT, y: STRING>, tags: ARRAY<STRUCT<k: SMALLINT>>, "
     "m: MAP<FLOAT, ARRAY<INT>>, d: DATE, p: INT>"
 )
 WIDENING = {"delta.enableTypeWidening": "true"}
-MAPPED = {"delta.columnMapping.mode": "name"}
 
 
 def table(

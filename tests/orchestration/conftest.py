@@ -96,6 +96,12 @@ def library_error(error: BaseException) -> BaseException:
 
 
 @pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
 def lake(tmp_path: Path):
     with dg.DagsterInstance.ephemeral() as instance:
         yield Lake(tmp_path / "lake", instance)

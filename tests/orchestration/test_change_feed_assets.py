@@ -30,8 +30,7 @@ from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
-
-FEED = {"delta.enableChangeDataFeed": "true"}
+from tests.sample_tables import FEED
 
 
 def rows(**values: Any) -> pa.Table:

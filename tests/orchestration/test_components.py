@@ -73,12 +73,6 @@ def sandbox():
         yield made
 
 
-@pytest.fixture
-def instance():
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
 def declare(sandbox, component: type, attributes: dict[str, Any], scaffold: dict[str, Any]):
     """A folder with such a `defs.yaml`."""
     kind = f"dagster_delta.{component.__name__}"

@@ -38,12 +38,6 @@ def uri(tmp_path: Path) -> str:
     return location
 
 
-@pytest.fixture
-def instance():
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
 def observe(uri: str, instance: dg.DagsterInstance) -> dg.AssetObservation:
     asset = observable_delta_asset(KEY, uri)
     job = dg.Definitions(

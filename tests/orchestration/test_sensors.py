@@ -87,12 +87,6 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def instance():
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-@pytest.fixture
 def daemon(instance: dg.DagsterInstance) -> Callable[..., Daemon]:
     def make(*tables: str, feed: bool = False, **options: Any) -> Daemon:
         factory = delta_change_feed_sensor if feed else delta_table_sensor

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from dagster_delta.storage import open_store
 from dagster_delta.storage.cloud import client, requests
+from dagster_delta.storage.cloud.store import CloudStore
 from tests.storage.emulators import (
     AZURITE_KEY,
     azurite,
@@ -140,6 +142,13 @@ def make_s3_bucket(options: Mapping[str, str]) -> str:
     bucket = f"bucket-{uuid.uuid4().hex}"
     s3_client(options).create_bucket(Bucket=bucket)
     return bucket
+
+
+def cloud_store(uri: str, options: Mapping[str, str]) -> CloudStore:
+    """The store of a table in a cloud."""
+    store = open_store(uri, options)
+    assert isinstance(store, CloudStore)
+    return store
 
 
 def s3_client(options: Mapping[str, str]) -> Any:

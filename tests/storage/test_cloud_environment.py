@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_delta.storage import open_store
 from dagster_delta.storage.cloud.client import connect
-from dagster_delta.storage.cloud.store import CloudStore
+from tests.storage.conftest import cloud_store
 
 KEYS = {"key": "k", "secret": "s", "region": "us-east-1"}
 AZURE = {"account_name": "someone", "account_key": "a2V5"}
@@ -17,12 +16,6 @@ AZURE = {"account_name": "someone", "account_key": "a2V5"}
 @pytest.fixture(autouse=True)
 def _no_cached_clients() -> None:
     connect.cache_clear()
-
-
-def _store(uri: str, options: dict[str, str]) -> CloudStore:
-    store = open_store(uri, options)
-    assert isinstance(store, CloudStore)
-    return store
 
 
 @pytest.mark.parametrize(
@@ -37,10 +30,10 @@ def _store(uri: str, options: dict[str, str]) -> CloudStore:
 def test_a_provider_that_the_environment_names_is_probed(
     monkeypatch: pytest.MonkeyPatch, variable: str, uri: str, options: dict[str, str]
 ) -> None:
-    assert _store(uri, options)._client.is_trusted
+    assert cloud_store(uri, options)._client.is_trusted
     connect.cache_clear()
     monkeypatch.setenv(variable, "https://storage.example")
-    assert not _store(uri, options)._client.is_trusted
+    assert not cloud_store(uri, options)._client.is_trusted
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_the_endpoint_of_a_profile_is_used(
     config.write_text("[profile lake]\n" + lines.format(url=s3_options["AWS_ENDPOINT_URL"]))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     keys = {name: s3_options[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    store = _store(f"s3://{s3_bucket}/t", {**keys, "profile": "lake"})
+    store = cloud_store(f"s3://{s3_bucket}/t", {**keys, "profile": "lake"})
     store.put_if_absent("_delta_log/0.json", b"x")
     assert store.read("_delta_log/0.json") == b"x"
     assert not store._client.is_trusted
@@ -71,7 +64,7 @@ def test_a_variable_for_other_clients_does_not_switch_commits_off(
     s3_bucket: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
-    store = _store(f"s3://{s3_bucket}/t", s3_options)
+    store = cloud_store(f"s3://{s3_bucket}/t", s3_options)
     store.put_if_absent("_delta_log/0.json", b"x")
     with pytest.raises(FileExistsError):
         store.put_if_absent("_delta_log/0.json", b"y")

@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud.store import CloudStore
+from tests.storage.conftest import cloud_store
 
 AZURE = {"bearer_token": "secret-token"}
 S3 = {"region": "x", "key": "k", "secret": "s", "session_token": "secret-token"}
 LAKE = "abfss://c@lake.dfs.core.windows.net/t"
-
-
-def _store(uri: str, options: dict[str, str]) -> CloudStore:
-    store = open_store(uri, options)
-    assert isinstance(store, CloudStore)
-    return store
 
 
 @pytest.mark.parametrize(
@@ -28,7 +21,7 @@ def _store(uri: str, options: dict[str, str]) -> CloudStore:
 )
 def test_credentials_are_not_sent_to_a_service_that_a_log_names(uri: str, path: str) -> None:
     with pytest.raises(StorageFailure, match="another service"):
-        _store(uri, AZURE).read(path)
+        cloud_store(uri, AZURE).read(path)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,7 @@ def test_credentials_are_not_sent_to_a_service_that_a_log_names(uri: str, path: 
     ],
 )
 def test_files_of_other_accounts_of_the_cloud_are_found(path: str) -> None:
-    _, key = _store(LAKE, {**AZURE, "account_name": "lake"})._find(path)
+    _, key = cloud_store(LAKE, {**AZURE, "account_name": "lake"})._find(path)
     assert key == "x"
 
 
@@ -60,4 +53,4 @@ def test_a_name_that_would_be_another_host_is_refused(
     uri: str, options: dict[str, str], path: str
 ) -> None:
     with pytest.raises(InvalidArgument, match="character"):
-        _store(uri, options).read(path)
+        cloud_store(uri, options).read(path)

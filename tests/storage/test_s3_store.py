@@ -12,7 +12,7 @@ from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, Sto
 from dagster_delta.storage import open_store
 from dagster_delta.storage.cloud.listing import CloudListing
 from dagster_delta.storage.cloud.store import CloudStore
-from tests.storage.conftest import s3_client
+from tests.storage.conftest import cloud_store, s3_client
 from tests.storage.failing_endpoint import FailingEndpoint
 
 COMMIT = "_delta_log/00000000000000000000.json"
@@ -20,9 +20,7 @@ COMMIT = "_delta_log/00000000000000000000.json"
 
 @pytest.fixture
 def store(s3_bucket: str, options: dict[str, str]) -> CloudStore:
-    opened = open_store(f"s3://{s3_bucket}/table", options)
-    assert isinstance(opened, CloudStore)
-    return opened
+    return cloud_store(f"s3://{s3_bucket}/table", options)
 
 
 def _methods(endpoint: FailingEndpoint) -> list[str]:

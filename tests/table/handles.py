@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.testing.faulty_store import FaultyStore
+from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 
 
 def data_files(place: DeltaTable | ObjectStore) -> set[str]:
@@ -32,3 +36,21 @@ def interrupted(store: ObjectStore, *actions: Callable[[DeltaTable], object]) ->
             waiting.pop(0)(DeltaTable("", store=store, must_exist=False))
 
     return DeltaTable("", store=FaultyStore(store, before_call=rival), must_exist=False)
+
+
+@contextmanager
+def crashing_at_third_batch() -> Iterator[list[str]]:
+    """A rewrite of the table crashes after its third file; the paths of those that it wrote."""
+    written: list[str] = []
+    record = RewriteJournal.record
+
+    def crash_at_third(journal: RewriteJournal, entry: JournalEntry) -> None:
+        record(journal, entry)
+        written.extend(entry.paths)
+        if len(written) == 3:
+            raise SimulatedCrash
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RewriteJournal, "record", crash_at_third)
+        with pytest.raises(SimulatedCrash):
+            yield written

@@ -219,3 +219,11 @@ def _pairs(value: Any, data_type: Any) -> Any:
     if pa.types.is_struct(data_type):
         return {item.name: _pairs(value.get(item.name), item.type) for item in data_type}
     return value
+
+
+def known_statistics(stats: Any) -> Any:
+    """Statistics without the places where nothing is known: `{}` says no more than absence."""
+    if not isinstance(stats, dict):
+        return stats
+    items = {key: known_statistics(value) for key, value in stats.items()}
+    return {key: value for key, value in items.items() if value not in ({}, None)}

@@ -19,7 +19,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
-from tests.table.test_column_change import MAPPED, make, opened, read, texts
+from tests.sample_tables import texts
+from tests.table.test_column_change import MAPPED, make, opened, read
 
 
 def columns(table: DeltaTable) -> list[str]:

@@ -32,11 +32,8 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
-from tests.sample_tables import numbered
+from tests.sample_tables import FEED, MAPPED, VECTORS, numbered
 
-FEED = {"delta.enableChangeDataFeed": "true"}
-VECTORS = {"delta.enableDeletionVectors": "true"}
-MAPPED = {"delta.columnMapping.mode": "name"}
 MAPPED_BY_ID = {"delta.columnMapping.mode": "id"}
 
 KINDS = {

@@ -21,10 +21,10 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
-from tests.sample_tables import numbered_with_nulls
+from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.handles import data_files
 from tests.table.logs import actions
-from tests.table.test_optimize import VECTORS, content, make
+from tests.table.test_optimize import content, make
 from tests.table.test_vacuum import old, vacuum
 from tests.table_rows import row_ids_of
 

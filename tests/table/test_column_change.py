@@ -33,16 +33,13 @@ from dagster_delta.table.schema.column_change_progress import ColumnChangeProgre
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+from tests.sample_tables import texts
 
 MAPPED = {
     "delta.columnMapping.mode": "name",
     "delta.feature.domainMetadata": "supported",
     "dagsterDelta.enableColumnChange": "true",
 }
-
-
-def texts(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": [str(each) for each in ids]})
 
 
 def numbers(*ids: int) -> pa.Table:

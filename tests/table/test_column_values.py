@@ -19,13 +19,8 @@ from dagster_delta.errors import (
     UnsupportedExpression,
 )
 from dagster_delta.storage.memory_store import MemoryStore
-from tests.sample_tables import ORDERS, noon
+from tests.sample_tables import ORDERS, moments, noon
 from tests.table_rows import stored_tuples
-
-
-def moments(*days: int, **columns: list[Any]) -> pa.Table:
-    times = pa.array([noon(each) for each in days], pa.timestamp("us", "UTC"))
-    return pa.table({"at": times, **columns})
 
 
 def create(

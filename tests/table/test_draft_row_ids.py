@@ -6,24 +6,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument, InvalidTable
 from dagster_delta.protocol.log.paths import commit_path
+from tests.sample_tables import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COLUMN = "_id-of-a-row"
 ENABLED = {"delta.enableRowIds": "true", "delta.rowIds.physicalColumnName": COLUMN}
-
-
-def rows(*ids: int) -> pa.Table:
-    texts = pa.array([f"v{each}" for each in ids], pa.string())
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": texts})
 
 
 def create(root: Path, properties: dict[str, str], own: dict[str, str] | None = None) -> DeltaTable:

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta import Column
-from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
@@ -31,27 +30,19 @@ from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
+from tests.sample_tables import IDS, MORE, table_of
+from tests.table.handles import crashing_at_third_batch
 from tests.table_rows import stored_rows
 
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
 MAPPINGS: list[dict[str, str]] = [{}, {"delta.columnMapping.mode": "name"}]
-IDS = pa.table({"id": pa.array([1, 2], pa.int32())})
-MORE = pa.table({"id": pa.array([3], pa.int32())})
 NESTED = pa.table(
     {
         "id": pa.array([1, 2], pa.int32()),
         "s": pa.array([{"a": 1}, None], pa.struct([("a", pa.int32())])),
     }
 )
-
-
-def table_of(store: Any, *appends: pa.Table, **options: Any) -> DeltaTable:
-    table = DeltaTable.create("", appends[0].schema, store=store, **options)
-    for each in appends:
-        table.append(each)
-    return table
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -480,30 +471,14 @@ def test_the_names_of_the_feature_may_stand_without_quotes(store: MemoryStore) -
     assert not table.snapshot().configuration.supports(EXISTING_DEFAULTS_FEATURE)
 
 
-@pytest.fixture
-def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
-
-
 @pytest.mark.usefixtures("one_file_a_batch")
 def test_a_crash_costs_no_file_that_was_written(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(store, *[IDS] * 4)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
-    written: list[str] = []
-    record = RewriteJournal.record
-
-    def crash_at_third(journal: Any, entry: Any) -> None:
-        record(journal, entry)
-        written.extend(entry.paths)
-        if len(written) == 3:
-            raise SimulatedCrash
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RewriteJournal, "record", crash_at_third)
-        with pytest.raises(SimulatedCrash):
-            table.materialize_defaults()
+    with crashing_at_third_batch() as written:
+        table.materialize_defaults()
     assert [row["c"] for row in stored_rows(table)] == [7] * 8
     table = DeltaTable("", store=store)
     table.append(MORE)

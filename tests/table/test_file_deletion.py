@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 import dagster_delta
-from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
@@ -35,10 +34,7 @@ PROPERTIES = {
 DEFAULT = "ADD COLUMN state STRING DEFAULT 'new'"
 Rows = list[dict[str, Any]]
 
-
-@pytest.fixture(autouse=True)
-def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
+pytestmark = pytest.mark.usefixtures("one_file_a_batch")
 
 
 def ids(*values: int) -> pa.Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dagster_delta.table.delta_table import DeltaTable
-from tests.sample_tables import numbered_with_nulls
-from tests.table.test_optimize import VECTORS, make
+from tests.sample_tables import VECTORS, numbered_with_nulls
+from tests.table.test_optimize import make
 
 
 def test_small_files_count_where_they_have_company() -> None:

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta import Column, DeltaTable, Identity, register_delta_log
+from dagster_delta import Column, DeltaTable, Identity
 from dagster_delta.errors import CommitStateUnknown, TableNotFound
 from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@pytest.fixture(scope="module")
-def registered(spark: SparkSession) -> SparkSession:
-    register_delta_log(spark)
-    return spark
 
 
 @pytest.fixture

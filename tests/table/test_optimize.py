@@ -23,12 +23,10 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
-from tests.sample_tables import numbered_with_nulls
+from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.bounded_writes import sort_bounded
 from tests.table.handles import data_files
 from tests.table.logs import actions, edited
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
 def make(

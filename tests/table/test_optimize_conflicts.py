@@ -11,14 +11,9 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.storage.memory_store import MemoryStore
+from tests.sample_tables import VECTORS, rows
 from tests.table.handles import data_files, interrupted
-from tests.table.test_row_conflicts import (
-    VECTORS,
-    make,
-    referenced,
-    rows,
-    values,
-)
+from tests.table.test_row_conflicts import make, referenced, values
 
 ROW_IDS = {**VECTORS, "delta.enableRowTracking": "true"}
 

@@ -18,6 +18,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
+from tests.table.logs import known_statistics
 
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
 
@@ -42,14 +43,6 @@ def described(snapshot: Snapshot) -> dict[str, Any]:
         "metadata": snapshot.metadata,
         "pruned": snapshot.scan(where="s.x > 1").files().num_rows,
     }
-
-
-def known(stats: Any) -> Any:
-    """Statistics without the places where nothing is known: `{}` says no more than absence."""
-    if not isinstance(stats, dict):
-        return stats
-    items = {key: known(value) for key, value in stats.items()}
-    return {key: value for key, value in items.items() if value not in ({}, None)}
 
 
 def from_checkpoint_alone(store: MemoryStore, version: int) -> Snapshot:
@@ -92,7 +85,7 @@ def test_a_checkpoint_says_what_the_commits_said(
     expected = described(table.snapshot())
     found = described(from_checkpoint_alone(store, table.version()))
     for row in (*expected["files"], *found["files"]):
-        row["stats"] = known(json.loads(row["stats"]))
+        row["stats"] = known_statistics(json.loads(row["stats"]))
     assert found == expected
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.table.delta_table import DeltaTable
-from tests.sample_tables import VECTORS, numbered
+from tests.sample_tables import MAPPED, VECTORS, numbered
 from tests.table.logs import actions
 from tests.table.test_optimize import content, make
 
-MAPPED = {"delta.columnMapping.mode": "name"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
 

@@ -25,9 +25,9 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.restore import restored_configuration
 from dagster_delta.testing.faulty_store import FaultyStore
-from tests.sample_tables import numbered_with_nulls
+from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.logs import actions
-from tests.table.test_optimize import VECTORS, content, make
+from tests.table.test_optimize import content, make
 
 
 def test_rows_deleted_rows_and_vectors_come_back() -> None:

@@ -27,17 +27,12 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
+from tests.sample_tables import VECTORS, rows
 from tests.table.handles import data_files, interrupted
 
-VECTORS = {"delta.enableDeletionVectors": "true"}
 ROWS_PER_FILE = 10
 
 Statement = Callable[..., Any]
-
-
-def rows(*ids: int, value: str = "") -> pa.Table:
-    texts = [value or f"v{number}" for number in ids]
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(texts, pa.string())})
 
 
 def make(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
@@ -31,7 +30,8 @@ from dagster_delta.table.schema import existing_rows, schema_change_operation
 from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
-from tests.table.handles import data_files
+from tests.sample_tables import IDS, MORE, table_of
+from tests.table.handles import crashing_at_third_batch, data_files
 from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
@@ -39,16 +39,6 @@ if TYPE_CHECKING:
 
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
 
-
-def table_of(store: Any, *appends: pa.Table, **options: Any) -> DeltaTable:
-    table = DeltaTable.create("", appends[0].schema, store=store, **options)
-    for each in appends:
-        table.append(each)
-    return table
-
-
-IDS = pa.table({"id": pa.array([1, 2], pa.int32())})
-MORE = pa.table({"id": pa.array([3], pa.int32())})
 
 # DuckLake: schema evolution
 
@@ -220,11 +210,6 @@ def test_a_rewrite_that_fails_leaves_nothing_behind(store: MemoryStore) -> None:
     assert table.refresh().version == 2
 
 
-@pytest.fixture
-def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
-
-
 @pytest.mark.usefixtures("one_file_a_batch")
 def test_every_batch_of_files_is_told(store: MemoryStore) -> None:
     table = table_of(store, IDS, MORE)
@@ -239,21 +224,12 @@ def test_a_crash_costs_no_file_that_was_written(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(store, *[IDS] * 5, properties=FEATURES)
-    written: list[str] = []
-    record = RewriteJournal.record
-
-    def crash_at_third(journal: Any, entry: Any) -> None:
-        record(journal, entry)
-        written.extend(entry.paths)
-        if len(written) == 3:
-            raise SimulatedCrash
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RewriteJournal, "record", crash_at_third)
-        with pytest.raises(SimulatedCrash):
-            table.add_column("c", "STRING", default="'x'")
+    with crashing_at_third_batch() as written:
+        table.add_column("c", "STRING", default="'x'")
     assert table.refresh().version == 5
     table.append(MORE)
+
+    record = RewriteJournal.record
 
     def note(journal: Any, entry: Any) -> None:
         record(journal, entry)

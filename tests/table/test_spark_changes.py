@@ -20,6 +20,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.testing.faulty_store import FaultyStore
+from tests.sample_tables import VECTORS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 ROWS = pa.table(
     {"id": range(20), "v": [f"v{n}" for n in range(20)], "p": [n % 2 for n in range(20)]}
 )
-VECTORS = {"delta.enableDeletionVectors": "true"}
-
 pytestmark = pytest.mark.usefixtures("spark")
 
 

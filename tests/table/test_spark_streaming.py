@@ -17,7 +17,6 @@ import pytest
 from dagster_delta import (
     DeltaTable,
     delta_sink,
-    register_delta_log,
     variants_from_json,
     variants_to_json,
 )
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
 needs_limits = pytest.mark.skipif(
     pyspark.__version__.split(".") < ["4", "2"], reason="limits of batches need Spark 4.2"
 )
-
-
-@pytest.fixture(scope="module")
-def registered(spark: SparkSession) -> SparkSession:
-    register_delta_log(spark)
-    return spark
 
 
 def append(uri: str, *ids: int, files: int = 1) -> DeltaTable:

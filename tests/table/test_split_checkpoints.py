@@ -20,6 +20,7 @@ from dagster_delta.table.log.state import LogState
 from dagster_delta.table.log_upkeep import checkpoint_files
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
+from tests.table.logs import known_statistics
 
 LAYOUTS = {
     "parts": {},
@@ -78,7 +79,7 @@ def _from_checkpoint_alone(store: ObjectStore, version: int) -> Snapshot:
 def _described(snapshot: Snapshot) -> dict[str, Any]:
     files = sorted(snapshot.live_files().to_pylist(), key=lambda row: row["path"])
     for row in files:
-        row["stats"] = _known(json.loads(row["stats"]))
+        row["stats"] = known_statistics(json.loads(row["stats"]))
     return {
         "files": files,
         "removed": sorted(
@@ -91,14 +92,6 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
         "protocol": snapshot.protocol,
         "pruned": snapshot.scan(where="s.x > 20").files().num_rows,
     }
-
-
-def _known(stats: Any) -> Any:
-    """Statistics without the places where nothing is known: `{}` says no more than absence."""
-    if not isinstance(stats, dict):
-        return stats
-    items = {key: _known(value) for key, value in stats.items()}
-    return {key: value for key, value in items.items() if value not in ({}, None)}
 
 
 @pytest.fixture

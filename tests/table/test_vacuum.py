@@ -24,10 +24,10 @@ from dagster_delta.table.maintenance.vacuum import VacuumOptions, VacuumResult, 
 from dagster_delta.table.maintenance.vacuum_plan import is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
-from tests.sample_tables import numbered_with_nulls
+from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.handles import data_files
 from tests.table.logs import actions, edited
-from tests.table.test_optimize import VECTORS, content, make
+from tests.table.test_optimize import content, make
 
 HOUR = 60 * 60 * 1000
 DAY = 24 * HOUR
