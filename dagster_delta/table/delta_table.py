@@ -389,8 +389,9 @@ class DeltaTable(
                 if self._latest() is recent:
                     raise
             else:
-                # Now the version is the latest, and it was not made before.
-                self._seen_ms = started_ms
+                if not appended.skipped:
+                    # Now the version is the latest, and it was not made before.
+                    self._seen_ms = started_ms
                 return self._settle(appended, engine, data)
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)

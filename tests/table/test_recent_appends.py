@@ -189,3 +189,16 @@ def test_a_table_that_keeps_its_log_for_a_moment_is_read_before_each_append(
     store.requests.clear()
     table.append(ROWS)
     assert store.requests[0] == "read 00000000000000000002.json"
+
+
+def test_a_skipped_append_does_not_make_an_old_version_recent(
+    store: _Counting, clock: list[int]
+) -> None:
+    table = DeltaTable("memory", store=store)
+    table.append(ROWS, idempotency=("job", 1))
+    clock[0] += 9 * 60 * 1000
+    assert table.append(ROWS, idempotency=("job", 1)).skipped
+    clock[0] += 9 * 60 * 1000
+    store.requests.clear()
+    table.append(ROWS)
+    assert store.requests[:2] == ["read 00000000000000000002.json", "read _last_checkpoint"]
