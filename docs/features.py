@@ -621,7 +621,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Z-order by several columns, in bounded memory",
-        "tests/table/test_optimize.py::test_filters_on_either_column_skip_files_after_a_z_order",
+        "tests/table/test_optimize.py::test_a_z_order_is_one_commit_of_the_same_rows",
         "tests/reference/test_maintenance_delta_spark.py::"
         "test_the_rows_are_the_same_to_every_reader",
     ),
