@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         MergeOperationsConfig,
         MergeType,
     )
+    from dagster_delta.orchestration.io.openlineage import openlineage_dataset
     from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
     from dagster_delta.orchestration.io.type_handlers import TableInput, TypeHandler
     from dagster_delta.orchestration.maintenance.config import (
@@ -181,6 +182,7 @@ __all__ = [
     "fsck_op",
     "history_op",
     "observable_delta_asset",
+    "openlineage_dataset",
     "optimize_op",
     "register_delta_log",
     "reorg_op",
@@ -267,6 +269,7 @@ _HOMES = {
     "fsck_op": "orchestration.maintenance.repair_ops",
     "history_op": "orchestration.maintenance.ops",
     "observable_delta_asset": "orchestration.sensors.observations",
+    "openlineage_dataset": "orchestration.io.openlineage",
     "optimize_op": "orchestration.maintenance.ops",
     "register_delta_log": "streaming.registration",
     "report_delta_commit": "orchestration.pipes",

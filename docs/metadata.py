@@ -23,6 +23,7 @@ SPARK = {
     "spark/input_bytes, spark/shuffle_read_bytes, spark/shuffle_write_bytes, spark/spilled_bytes": (
         "Bytes read, shuffled and spilled; only if the Spark UI is enabled."
     ),
+    "spark/task_seconds": "Seconds that tasks ran, in total; only if the Spark UI is enabled.",
     "spark/output_bytes": "Bytes of the data files of the commit.",
     "spark/plan": "The physical plan, without secrets.",
 }

@@ -118,6 +118,12 @@ METADATA_KEYS = (
         "Version, files, bytes and rows that the run read of an input.",
         _WRITES,
     ),
+    MetadataKey(
+        "delta/bytes_read",
+        "Size in bytes of the data files that the inputs of the run needed; without inputs that "
+        "are read lazily.",
+        _WRITES,
+    ),
     MetadataKey("dagster/row_count", "Rows of the table.", _TABLES),
     MetadataKey("dagster/partition_row_count", "Rows of the Dagster partition.", _WRITES),
     MetadataKey("dagster/size_bytes", "Size of the data files of the table in bytes.", _TABLES),

@@ -40,6 +40,7 @@ def test_a_materialization_tells_what_its_inputs_were(lake, colors):
     lake.materialize(colors.to_source_asset(), report)
     facts = told(lake, "report")
     size = facts.pop("bytes")
+    assert lake.metadata_of_last("report")["delta/bytes_read"] == size
     assert 0 < size < lake.table().snapshot().size_bytes
     assert facts == {
         "table": str(lake.root / "public" / "events"),

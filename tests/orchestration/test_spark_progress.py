@@ -8,6 +8,7 @@ import threading
 from functools import partial
 
 import dagster as dg
+import msgspec
 import pytest
 
 from dagster_delta import DeltaTable, SparkSessionResource
@@ -58,6 +59,16 @@ def test_bytes_stand_behind_the_tasks_that_moved_them(spark, monkeypatch):
         frame.collect()
         patch.undo()
     assert any(re.search(r"0 of 1 tasks done, \d running, 12.3 MB read", x) for x in lines)
+
+
+@pytest.mark.classic("Connect tells of stages alone")
+def test_the_time_of_tasks_is_in_seconds(spark, monkeypatch):
+    answer = b'[{"stageId": 1, "executorRunTime": 1500}, {"stageId": 2, "executorRunTime": 250}]'
+    stages = msgspec.json.decode(answer, type=list[StageBytes])
+    monkeypatch.setattr(StageMetrics, "of_stages", lambda *_, **__: stages)
+    with watch_spark(spark.range(1), Lines()) as work:
+        spark.range(3).collect()
+    assert work.metadata["spark/task_seconds"] == 1.75
 
 
 @pytest.mark.classic("Connect tells of stages alone")

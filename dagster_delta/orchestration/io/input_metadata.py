@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import InputContext, MetadataValue
 
-from dagster_delta.orchestration.io.run_facts import current_execution
+from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
 from dagster_delta.orchestration.io.type_handlers import annotation_of
 from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
 
@@ -69,7 +69,13 @@ def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataVal
         context: of the input.
         facts: see `input_facts`.
     """
-    metadata = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
+    metadata: RawMetadata = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
+    notes = step_notes()
+    if notes is not None and isinstance(read := facts.get("bytes"), int):
+        # Charts are drawn of numbers alone.
+        bytes_read = notes.setdefault("bytes_read", {})
+        bytes_read[context.name] = read
+        metadata["delta/bytes_read"] = sum(bytes_read.values())
     execution = current_execution()
     if execution is None:
         return

@@ -173,6 +173,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         description="Number of latest commits that every materialization shows, each with a link "
         "to its run. It reads one file per commit.",
     )
+    openlineage: bool = Field(
+        default=False,
+        description="Send an OpenLineage event for each write, by the package openlineage-python, "
+        "which takes its address from OPENLINEAGE_URL or openlineage.yml.",
+    )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
     default_load_type: str | None = Field(
         default=None,
@@ -253,7 +258,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         further: Mapping[str, object] = spark_work.metadata
         if isinstance(obj, AppliedChanges):
             further = {**consumption_metadata(obj.consumption), **further}
-        _report(context, write, written, further)
+        self._report(context, write, written, further)
 
     def _load_files(self, context: OutputContext, write: AssetWrite, load: FileLoad) -> None:
         with hidden_examples(write.options.masked_columns):
@@ -261,7 +266,24 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         if written is None:
             context.log.info(f"no file matches the source of {write.name}: nothing was written")
             return
-        _report(context, write, written, load.metadata)
+        self._report(context, write, written, load.metadata)
+
+    def _report(
+        self,
+        context: OutputContext,
+        write: AssetWrite,
+        written: WrittenAsset,
+        further: Mapping[str, object],
+    ) -> None:
+        table_name = ".".join(filter(None, write.options.table_path(*_identity(context))))
+        report_write(context, write, written, table_name=table_name, further=further)
+        if self.openlineage and written.skipped_because is None:
+            from dagster_delta.orchestration.io.openlineage import emit_write
+
+            value = context.output_metadata.get("dagster/column_lineage")
+            emit_write(
+                context, written.snapshot, getattr(value, "value", None) or written.column_lineage
+            )
 
     def load_input(self, context: InputContext) -> Any:  # noqa: ANN401
         """The input as its annotation says; None if the annotation allows it and the table does not
@@ -308,6 +330,10 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         by_partition = None if selection is None else scans_by_partition
         value = handler.load(TableInput(table, scan, self._session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
+        if self.openlineage:
+            from dagster_delta.orchestration.io.openlineage import note_input
+
+            note_input(context, snapshot)
         return value
 
     @staticmethod
@@ -453,36 +479,6 @@ def _note_nothing_returned(context: OutputContext, name: str) -> None:
     context.log.warning(
         f"{name} returned None, so that nothing was written to its table: return the rows. If it "
         "writes its table by itself, annotate it with -> None"
-    )
-
-
-def _report(
-    context: OutputContext, write: AssetWrite, written: WrittenAsset, further: Mapping[str, object]
-) -> None:
-    """Report a write to Dagster, and warn of what may surprise."""
-    if written.skipped_because is not None:
-        context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
-    if written.null_columns:
-        context.log.warning(
-            f"the rows of {write.name} lack columns of its table, which are null in them: "
-            f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
-            "with the schema_mode overwrite"
-        )
-    if written.other_properties:
-        context.log.warning(_unset_properties(write.name, written))
-    table_name = ".".join(filter(None, write.options.table_path(*_identity(context))))
-    report_write(context, write, written, table_name=table_name, further=further)
-
-
-def _unset_properties(name: str, written: WrittenAsset) -> str:
-    differences = ", ".join(
-        f"{key} = {'not set' if value is None else value} instead of {wanted}"
-        for key, (value, wanted) in sorted(written.other_properties.items())
-    )
-    return (
-        f"{name} has its table already, and table_config and table_configuration are for new ones: "
-        f"the table has {differences}. Set them with ALTER TABLE … SET TBLPROPERTIES, in "
-        "delta_schema_change_job or DeltaTable.alter"
     )
 
 

@@ -53,7 +53,8 @@ def report_write(
     table_name: str,
     further: Mapping[str, object],
 ) -> None:
-    """Report a commit to Dagster, and make its version the data version of the asset.
+    """Report a commit to Dagster, make its version the data version of the asset, and warn of what
+    may surprise.
 
     Args:
         context: of the output.
@@ -62,6 +63,7 @@ def report_write(
         table_name: `schema.table`.
         further: more metadata of the write.
     """
+    _warn(context, write, written)
     snapshot = written.snapshot
     if context.has_asset_key:
         set_data_version(context.asset_key, snapshot.version)
@@ -168,3 +170,28 @@ def _optional(
     except (DeltaError, OSError) as error:
         context.log.warning(f"the materialization lacks its {what}: {error}")
         return {}
+
+
+def _warn(context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
+    if written.skipped_because is not None:
+        context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+    if written.null_columns:
+        context.log.warning(
+            f"the rows of {write.name} lack columns of its table, which are null in them: "
+            f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
+            "with the schema_mode overwrite"
+        )
+    if written.other_properties:
+        context.log.warning(_unset_properties(write.name, written))
+
+
+def _unset_properties(name: str, written: WrittenAsset) -> str:
+    differences = ", ".join(
+        f"{key} = {'not set' if value is None else value} instead of {wanted}"
+        for key, (value, wanted) in sorted(written.other_properties.items())
+    )
+    return (
+        f"{name} has its table already, and table_config and table_configuration are for new ones: "
+        f"the table has {differences}. Set them with ALTER TABLE … SET TBLPROPERTIES, in "
+        "delta_schema_change_job or DeltaTable.alter"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dagster import (
     AssetExecutionContext,
@@ -29,6 +30,7 @@ __all__ = [
     "idempotency",
     "run_facts",
     "set_data_version",
+    "step_notes",
 ]
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
@@ -40,6 +42,10 @@ PARENT_RUN_TAG = "dagster/parent_run_id"
 MAX_NAMED_PARTITIONS = 20
 """Maximum number of partitions named in a commit; more are only counted, so that a backfill does
 not enlarge the log."""
+
+
+_MAX_NOTED_STEPS = 100
+_notes: dict[tuple[str, frozenset[AssetKey]], dict[str, dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,19 @@ def current_execution() -> AssetExecutionContext | None:
         return AssetExecutionContext.get()
     except DagsterInvariantViolationError:
         return None
+
+
+def step_notes() -> dict[str, dict[str, Any]] | None:
+    """What the loads of inputs note for the writes of the same step, by subject; None outside of a
+    step of assets.
+    """
+    execution = current_execution()
+    if execution is None or not execution.has_assets_def:
+        return None
+    notes = _notes.setdefault((execution.run.run_id, frozenset(execution.selected_asset_keys)), {})
+    while len(_notes) > _MAX_NOTED_STEPS:
+        del _notes[next(iter(_notes))]
+    return notes
 
 
 def _first_attempt(run: DagsterRun, instance: DagsterInstance) -> str:

@@ -273,6 +273,7 @@ class _ClassicWatch:
             found["spark/shuffle_read_bytes"] = sum(each.shuffle_read_bytes for each in moved)
             found["spark/shuffle_write_bytes"] = sum(each.shuffle_write_bytes for each in moved)
             found["spark/spilled_bytes"] = sum(each.disk_bytes_spilled for each in moved)
+            found["spark/task_seconds"] = sum(each.executor_run_time for each in moved) / 1000
         return found
 
 

@@ -1,4 +1,4 @@
-"""Bytes moved by the stages of a Spark application, from the REST interface of its UI."""
+"""Bytes and time of the stages of a Spark application, from the REST interface of its UI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAILURES: Counter[str] = Counter()
 
 
 class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Bytes that one attempt of a stage has moved so far."""
+    """Bytes that one attempt of a stage has moved so far, and the time of its tasks."""
 
     stage_id: int
     """Number of the stage in its application."""
@@ -38,6 +38,8 @@ class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Shuffle bytes written for other stages."""
     disk_bytes_spilled: int = 0
     """Spilled to disk for lack of memory."""
+    executor_run_time: int = 0
+    """Milliseconds that its tasks ran, in total."""
 
 
 class StageMetrics:
