@@ -118,8 +118,8 @@ def _ours(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepared]:
         table = opened("vacuumed")
         return lambda: table.vacuum(0, dry_run=dry_run, enforce_retention=False)
 
-    def stream(columns: Sequence[str] | None) -> Callable[[], object]:
-        table = opened("large")
+    def stream(columns: Sequence[str] | None, name: str = "large") -> Callable[[], object]:
+        table = opened(name)
         table.snapshot().live_files()
         return lambda: _count(table.snapshot().scan(columns).to_batches())
 
@@ -136,6 +136,7 @@ def _ours(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepared]:
         "vacuum of {objects} files": lambda: vacuum(dry_run=False),
         "streaming scan, all columns": lambda: stream(None),
         "streaming scan, 2 of 10 columns": lambda: stream(["c2", "c7"]),
+        "streaming scan, {files} small files": lambda: stream(None, "foreign"),
     }
 
 
@@ -165,8 +166,8 @@ def _deltalake(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepa
         table = opened("vacuumed")
         return lambda: table.vacuum(0, dry_run=dry_run, enforce_retention_duration=False, full=True)
 
-    def stream(columns: list[str] | None) -> Callable[[], object]:
-        dataset = opened("large").to_pyarrow_dataset()
+    def stream(columns: list[str] | None, name: str = "large") -> Callable[[], object]:
+        dataset = opened(name).to_pyarrow_dataset()
         return lambda: _count(dataset.to_batches(columns=columns))
 
     return {
@@ -182,6 +183,7 @@ def _deltalake(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepa
         "vacuum of {objects} files": lambda: vacuum(dry_run=False),
         "streaming scan, all columns": lambda: stream(None),
         "streaming scan, 2 of 10 columns": lambda: stream(["c2", "c7"]),
+        "streaming scan, {files} small files": lambda: stream(None, "foreign"),
     }
 
 

@@ -9,7 +9,7 @@ Spec: File Types; Delta Log Entries (mutual exclusion of writers).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "StoreLocation"]
+__all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "RangeStore", "StoreLocation"]
 
 
 class ObjectMeta(msgspec.Struct, frozen=True):
@@ -135,4 +135,25 @@ class CopyingStore(Protocol):
 
         Raises:
             FileNotFoundError: there is no such object.
+        """
+
+
+@runtime_checkable
+class RangeStore(Protocol):
+    """Optional part of a store: fetches ranges of an object together."""
+
+    def open_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, size_bytes: int
+    ) -> pa.NativeFile:
+        """The object as a `pyarrow.NativeFile` whose given ranges are in memory. Reads outside of
+        them are requests.
+
+        Args:
+            path: as for `read`.
+            ranges: offset and length in bytes, at least one. Ranges that nearly touch are fetched
+                as one.
+            size_bytes: of the object.
+
+        Raises:
+            As `read` does.
         """

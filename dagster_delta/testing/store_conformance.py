@@ -27,7 +27,12 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.object_store import (
+    ObjectMeta,
+    ObjectStore,
+    RangeStore,
+    StoreLocation,
+)
 
 __all__ = ["SPECIAL_PATHS", "ReadConformance", "StoreConformance"]
 
@@ -167,6 +172,27 @@ class ReadConformance:
             assert stream.read_at(5, 3) == _DATA[3:8]
             stream.seek(0)
             assert stream.read() == _DATA
+
+    def test_ranges_that_were_fetched_together_are_those_of_the_object(
+        self, store: ObjectStore
+    ) -> None:
+        if not isinstance(store, RangeStore):
+            pytest.skip("the store fetches one range at a time")
+        self.fill(store, "a.bin", _DATA)
+        size = len(_DATA)
+        ranges = [(size - 8, 8), (0, 4), (1000, 300)]
+        with store.open_ranges("a.bin", ranges, size_bytes=size) as stream:
+            assert stream.size() == size
+            for offset, length in (*ranges, (1010, 20), (2000, 5), (2, 2000)):
+                assert stream.read_at(length, offset) == _DATA[offset : offset + length]
+        # A log may give too large a size.
+        with store.open_ranges(
+            "a.bin", [(size - 8, 20), (size + 9, 5)], size_bytes=size + 20
+        ) as stream:
+            assert stream.read_at(20, size - 8) == _DATA[-8:]
+            assert stream.read_at(5, size + 9) == b""
+        with pytest.raises(FileNotFoundError):
+            store.open_ranges("missing.bin", [(0, 4)], size_bytes=4)
 
     def test_open_input_serves_parquet(self, store: ObjectStore) -> None:
         table = pa.table({"a": list(range(1000)), "b": ["x", "y"] * 500})

@@ -392,7 +392,8 @@ class CountingStore(MemoryStore):
         return super().read(path)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        self.range_reads.append(path)
+        if path.endswith(".bin"):
+            self.range_reads.append(path)
         return super().read_range(path, offset, length)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from dagster_delta.errors import StorageFailure
 from dagster_delta.storage.fsspec_store import FsspecStore
 from dagster_delta.table.delta_table import DeltaTable
 
+LARGE = random.Random(1)
 SECRET = "https://signed.example/?token=SECRET"
 
 
@@ -25,11 +27,12 @@ class _Unreachable(Exception):
 
 @pytest.fixture
 def table() -> Iterator[FsspecStore]:
-    """A table of one file, below `memory://`."""
+    """A table of a file that is fetched whole and one that is read in parts, below `memory://`."""
     name = f"/{uuid.uuid4().hex}"
     files = fsspec.filesystem("memory")
     source = DeltaTable("memory://fsspec-outages/t", must_exist=False)
     source.append(pa.table({"id": [1, 2, 3]}))
+    source.append(pa.table({"id": [LARGE.randrange(1 << 60) for _ in range(200_000)]}))
     for meta in source.store.list_recursive():
         files.pipe_file(f"{name}/{meta.path}", source.store.read(meta.path))
     yield FsspecStore(f"memory:/{name}")
@@ -43,13 +46,18 @@ def _refuse(*_: object, **__: object) -> Any:
 
 @pytest.mark.parametrize(
     ("owner", "method"),
-    [(MemoryFile, "read"), (MemoryFile, "seek"), (MemoryFileSystem, "_open")],
+    [
+        (MemoryFile, "read"),
+        (MemoryFile, "seek"),
+        (MemoryFileSystem, "_open"),
+        (MemoryFileSystem, "cat_file"),
+    ],
 )
 def test_a_file_system_that_fails_while_a_data_file_is_read_is_a_storage_failure(
     table: FsspecStore, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = DeltaTable("", store=table).snapshot().scan()
-    assert scan.to_arrow().num_rows == 3
+    assert scan.to_arrow().num_rows == 200_003
     monkeypatch.setattr(owner, method, _refuse, raising=False)
     with pytest.raises(StorageFailure) as caught:
         scan.to_arrow()
@@ -81,5 +89,6 @@ def test_a_directory_is_no_file(table: FsspecStore) -> None:
 
 
 def test_a_file_reads_at_any_place(table: FsspecStore) -> None:
-    path = next(meta.path for meta in table.list_recursive() if meta.path.endswith(".parquet"))
-    assert pq.read_table(table.open_input(path)).num_rows == 3
+    paths = [meta.path for meta in table.list_recursive() if meta.path.endswith(".parquet")]
+    counts = [pq.read_table(table.open_input(path)).num_rows for path in paths]
+    assert sorted(counts) == [3, 200_000]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from dagster_delta.storage.cloud.requests import CloudRequests
 
-__all__ = ["END_BYTES", "CloudInput", "CloudOutput"]
+__all__ = ["END_BYTES", "CloudInput", "CloudOutput", "merged_ranges"]
 
 END_BYTES = 64 * 1024
 """Bytes that opening an object fetches: small objects whole, and the footers of others."""
+_GAP_BYTES = 64 * 1024
+"""Ranges that are not farther apart are fetched as one."""
 _PUT_BYTES = 5 * 1024 * 1024
 """Objects up to this size are put in one request."""
 
@@ -22,20 +24,23 @@ class CloudInput:
 
     Args:
         size_bytes: size of the object.
-        held: bytes that were fetched, and the offset at which they start.
+        held: bytes that were fetched, each with the offset at which they start.
         fetch: fetches bytes, by offset and length.
     """
 
     def __init__(
-        self, size_bytes: int, held: tuple[int, bytes], fetch: Callable[[int, int], bytes]
+        self,
+        size_bytes: int,
+        held: Iterable[tuple[int, memoryview]],
+        fetch: Callable[[int, int], bytes],
     ) -> None:
         self._size_bytes = size_bytes
-        self._held_from, self._held = held
+        self._held = tuple(held)
         self._fetch = fetch
         self._position = 0
         self.closed = False
 
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes | memoryview:
         """The next bytes, fewer at the end. Raises StorageFailure."""
         start = self._position
         left = max(0, self._size_bytes - start)
@@ -43,9 +48,10 @@ class CloudInput:
         self._position = start + length
         if length == 0:
             return b""
-        first = start - self._held_from
-        if first >= 0 and first + length <= len(self._held):
-            return self._held[first : first + length]
+        for offset, held in self._held:
+            first = start - offset
+            if first >= 0 and first + length <= len(held):
+                return held[first : first + length]
         return self._fetch(start, length)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -61,8 +67,7 @@ class CloudInput:
     def close(self) -> None:
         """Release the bytes that are held."""
         self.closed = True
-        self._held = b""
-        self._held_from = self._size_bytes
+        self._held = ()
 
 
 class CloudOutput:
@@ -136,3 +141,15 @@ class CloudOutput:
                     with suppress(Exception):
                         self._writer.__exit__(type(error), error, None)
                 raise
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Offsets and lengths, in order, of ranges that are not near each other."""
+    merged: list[tuple[int, int]] = []
+    for offset, length in sorted(ranges):
+        if merged and offset <= sum(merged[-1]) + _GAP_BYTES:
+            start, size = merged[-1]
+            merged[-1] = start, max(size, offset + length - start)
+        else:
+            merged.append((offset, length))
+    return merged

@@ -18,7 +18,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
@@ -36,7 +36,12 @@ from dagster_delta.storage.cloud.client import (
     check_not_forked,
     connect,
 )
-from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput
+from dagster_delta.storage.cloud.files import (
+    END_BYTES,
+    CloudInput,
+    CloudOutput,
+    merged_ranges,
+)
 from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
 from dagster_delta.storage.cloud.listing import CloudListing
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
@@ -202,19 +207,44 @@ class CloudStore:
         """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads. Opening it
         fetches its end, where a Parquet file has its footer.
         """
-        size_bytes, held = self._end(path)
+        client, _ = self._find(path)
+        # Of a small object, both are all of it.
+        end: GetOptions = {"range": {"suffix": END_BYTES}}
+        size_bytes, data = self._get(
+            path, end if client.has_suffix_ranges else {"range": (0, END_BYTES)}
+        )
+        start = size_bytes - len(data) if client.has_suffix_ranges else 0
+        return self._opened(path, size_bytes, [(start, memoryview(data))])
+
+    def open_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, size_bytes: int
+    ) -> pa.NativeFile:
+        """The object as a `pyarrow.NativeFile` whose given ranges were fetched at once."""
+        import obstore
+        from obstore.exceptions import GenericError
+
+        client, key = self._find(path)
+        starts, lengths = zip(*merged_ranges(ranges), strict=True)
+
+        def get() -> list[memoryview]:
+            try:
+                found = obstore.get_ranges(
+                    client.store, key, starts=starts, lengths=lengths, coalesce=0
+                )
+            except GenericError as error:
+                refusal = refusal_of(error)
+                if refusal is not None and refusal.status == _RANGE_NOT_SATISFIABLE:
+                    return []  # the object is shorter: reading it shows where it ends
+                raise
+            return [memoryview(each) for each in found]
+
+        return self._opened(path, size_bytes, zip(starts, self._ask(path, get), strict=False))
+
+    def _opened(
+        self, path: str, size_bytes: int, held: Iterable[tuple[int, memoryview]]
+    ) -> pa.NativeFile:
         fetch = partial(self.read_range, path)
         return pa.PythonFile(CloudInput(size_bytes, held, fetch), mode="r")
-
-    def _end(self, path: str) -> tuple[int, tuple[int, bytes]]:
-        """Size of an object, and the offset and content of its end."""
-        client, _ = self._find(path)
-        if client.has_suffix_ranges:
-            size_bytes, data = self._get(path, {"range": {"suffix": END_BYTES}})
-            return size_bytes, (size_bytes - len(data), data)
-        # Of a small object this is all of it.
-        size_bytes, data = self._get(path, {"range": (0, END_BYTES)})
-        return size_bytes, (0, data)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A binary stream to write. The object appears when it is closed, unless a write failed.

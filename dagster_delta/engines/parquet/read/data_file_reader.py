@@ -24,7 +24,11 @@ from dagster_delta.engines.parquet.read.file_projection import FileProjection
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
+from dagster_delta.engines.parquet.read.source import (
+    FetchBudget,
+    naming_data_file,
+    read_data_footer,
+)
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
@@ -37,7 +41,7 @@ from dagster_delta.protocol.values.arrow_columns import integer_column, string_c
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.protocol.values.partition_values import parse_partition_column
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import ObjectStore, RangeStore
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
@@ -54,6 +58,9 @@ ROW_INDEX = "\0row index"
 """The int64 column with the position of a row in its file, deleted rows included."""
 
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
+
+_WHOLE_FILE_BYTES = 1024 * 1024
+"""Files up to this size are fetched whole, if a read is a round trip."""
 
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
@@ -89,6 +96,7 @@ class DataFileReader:
         self._store = store
         self._split_file_bytes = split_file_bytes
         self._verifies_pages = verifies_pages
+        self._budget = FetchBudget()
         self._is_remote = store.local_path("") is None
         self._configuration = configuration
         self._columns = list(columns)
@@ -136,7 +144,8 @@ class DataFileReader:
     def open(self, file: DataFile) -> OpenedFile:
         """The file with its footer and its deletion vector. Raises as `read` does."""
         with self.naming(file):
-            handle = self._store.open_input(file.path)
+            whole = self._small_file(file)
+            handle = whole or self._store.open_input(file.path)
             footer = read_data_footer(handle)
             opened = OpenedFile(
                 file,
@@ -144,8 +153,10 @@ class DataFileReader:
                 footer.metadata,
                 footer.schema_arrow,
                 footer.statistics,
-                self._is_remote,
+                self._is_remote and whole is None,
                 self._verifies_pages,
+                self._budget,
+                self._store if isinstance(self._store, RangeStore) else None,
             )
             vector = file.deletion_vector
             if vector is not None:
@@ -155,6 +166,14 @@ class DataFileReader:
             if file.hidden:
                 opened.left_out = (opened.left_out or BitMap64()) | file.hidden
         return opened
+
+    def _small_file(self, file: DataFile) -> pa.NativeFile | None:
+        """A small file, in memory, if a read is a round trip."""
+        if not self._is_remote or file.size_bytes > _WHOLE_FILE_BYTES:
+            return None
+        # The size in the log may be wrong.
+        data = self._store.read_range(file.path, 0, _WHOLE_FILE_BYTES + 1)
+        return pa.BufferReader(data) if len(data) <= _WHOLE_FILE_BYTES else None
 
     def _row_groups(self, opened: OpenedFile) -> list[int]:
         if self._predicate is None:

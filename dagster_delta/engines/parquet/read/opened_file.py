@@ -6,6 +6,7 @@ Spec: Data Files; Deletion Vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from pyroaring import BitMap64
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
 from dagster_delta.engines.parquet.read.source import (
+    STREAM_BYTES,
+    FetchBudget,
+    column_ranges,
     columns_with_long_entries,
     open_parquet,
     repetitive_columns,
@@ -23,6 +27,7 @@ from dagster_delta.engines.parquet.read.source import (
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
+from dagster_delta.storage.object_store import RangeStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenedFile"]
 
+_REMOTE_STREAM_BYTES = 1024 * 1024
+"""Bytes read at once from a column, if a read costs a round trip."""
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """At least this many bytes of columns are decoded by several threads, column by column: a worker
 that reads ahead in one row group would fill the buffer and wait."""
@@ -52,6 +59,10 @@ class OpenedFile:
     """Whether a read costs a round trip."""
     verifies_pages: bool
     """Whether to verify Parquet page checksums."""
+    budget: FetchBudget
+    """Of the files that are read together."""
+    store: RangeStore | None = None
+    """The store, if it fetches ranges together."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
     _wanted: dict[tuple[int, int], pa.BooleanArray | None] = field(default_factory=dict, init=False)
@@ -112,19 +123,19 @@ class OpenedFile:
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)
         sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
-        # Use a separate reader: one reader must not decode on two threads.
-        parquet = self._open(dictionaries)
         encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows
-        for batch in parquet.iter_batches(
-            sizes.rows, [group], parquet_columns, use_threads=is_wide
-        ):
-            missing -= batch.num_rows
-            sizes.observe(batch)
-            # The decoder asks for the size again before each batch.
-            parquet.set_batch_size(sizes.rows)
-            yield from split_by_bytes(batch)
+        # Use a separate reader: one reader must not decode on two threads.
+        with self._reader(group, parquet_columns, dictionaries) as parquet:
+            for batch in parquet.iter_batches(
+                sizes.rows, [group], parquet_columns, use_threads=is_wide
+            ):
+                missing -= batch.num_rows
+                sizes.observe(batch)
+                # The decoder asks for the size again before each batch.
+                parquet.set_batch_size(sizes.rows)
+                yield from split_by_bytes(batch)
         # Arrow skips a page whose header, maybe damaged, says neither data nor dictionary.
         if missing:
             raise InvalidTable(
@@ -148,11 +159,33 @@ class OpenedFile:
         rest = [index for index in parquet_columns if index not in repetitive]
         return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
 
-    def _open(self, dictionaries: list[int]) -> pq.core.ParquetReader:
-        return open_parquet(
-            self.handle,
-            footer=self.footer,
-            dictionaries=dictionaries,
-            is_remote=self.is_remote,
-            verifies_pages=self.verifies_pages,
-        )
+    @contextmanager
+    def _reader(
+        self, group: int, parquet_columns: list[int], dictionaries: list[int]
+    ) -> Iterator[pq.core.ParquetReader]:
+        """A reader of columns of a row group. If a read is a round trip, they are fetched before,
+        or, while others hold too many bytes, read in large pieces.
+        """
+        ranges = column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
+        size_bytes = sum(length for _, length in ranges)
+        is_fetched = size_bytes > 0 and self.budget.take(size_bytes)
+        handle, buffer_bytes = self.handle, STREAM_BYTES
+        try:
+            if is_fetched:
+                buffer_bytes = 0
+            elif self.is_remote:
+                buffer_bytes = _REMOTE_STREAM_BYTES
+            if is_fetched and self.store is not None:
+                size = self.handle.size()
+                handle = self.store.open_ranges(self.file.path, ranges, size_bytes=size)
+            yield open_parquet(
+                handle,
+                footer=self.footer,
+                dictionaries=dictionaries,
+                buffer_bytes=buffer_bytes,
+                fetches_ahead=is_fetched and self.store is None,
+                verifies_pages=self.verifies_pages,
+            )
+        finally:
+            if is_fetched:
+                self.budget.give_back(size_bytes)

@@ -32,7 +32,7 @@ SMALL_BATCH_ROWS = 16_384
 SMALL_BATCH_BYTES = 4 * 1024 * 1024
 """Batches of more Arrow bytes are not joined, even with few rows."""
 
-_REMOTE_THREADS = 8
+_REMOTE_THREADS = 16
 _MAX_LOCAL_THREADS = 16
 
 

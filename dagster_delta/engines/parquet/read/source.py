@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -16,13 +17,20 @@ from dagster_delta.engines.parquet.read.batch_sizes import (
 )
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
-from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
+from dagster_delta.protocol.checkpoint.parquet_reader import (
+    FETCHED_BYTES,
+    open_parquet_reader,
+    storage_failure,
+)
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 __all__ = [
+    "STREAM_BYTES",
+    "FetchBudget",
+    "column_ranges",
     "columns_with_long_entries",
     "naming_data_file",
     "open_parquet",
@@ -32,10 +40,55 @@ __all__ = [
 
 _INT96_UNIT = "us"
 """INT96 is read as microseconds: it holds times outside the range of nanoseconds."""
-_STREAM_BYTES = 256 * 1024
-"""Bytes read at once from a streamed column."""
+STREAM_BYTES = 256 * 1024
+"""Bytes read at once from a column of a local file: it takes a third less memory than the whole."""
 _MAX_INDEX_BYTES = 2
 """Maximum bytes per value, dictionary included, of a repetitive column."""
+
+
+class FetchBudget:
+    """How many bytes of data files are in memory before they are decoded. Thread-safe."""
+
+    def __init__(self, max_bytes: int = FETCHED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether so many bytes may be fetched now; one fetch may exceed the limit. It never waits:
+        those who hold bytes may wait for whoever asks.
+        """
+        with self._lock:
+            if self._taken and self._taken + size_bytes > self._max_bytes:
+                return False
+            self._taken += size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Bytes that were taken are in use no more."""
+        with self._lock:
+            self._taken -= size_bytes
+
+
+def column_ranges(
+    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Offset and length in bytes of columns of a row group.
+
+    Args:
+        footer: `pyarrow.parquet.FileMetaData` of the file.
+        group: index of the row group.
+        parquet_columns: indexes of the columns.
+    """
+    row_group = footer.row_group(group)
+    found = []
+    for index in parquet_columns:
+        chunk = row_group.column(index)
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        found.append((start, chunk.total_compressed_size))
+    return found
 
 
 def open_parquet(
@@ -43,7 +96,8 @@ def open_parquet(
     *,
     footer: pq.FileMetaData = None,
     dictionaries: Sequence[int] = (),
-    is_remote: bool = True,
+    buffer_bytes: int = STREAM_BYTES,
+    fetches_ahead: bool = False,
     verifies_pages: bool = False,
 ) -> pq.core.ParquetReader:
     """A `ParquetReader` over an open data file.
@@ -52,16 +106,16 @@ def open_parquet(
         handle: `pyarrow.NativeFile` of the file.
         footer: its `pyarrow.parquet.FileMetaData`, see `read_data_footer`.
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
-        is_remote: whether a read costs a round trip: columns are then fetched whole, otherwise
-            they are streamed, which takes a third less memory.
+        buffer_bytes: read at once from a column; 0 to read columns whole.
+        fetches_ahead: whether columns that are near each other are read together.
         verifies_pages: whether to verify Parquet page checksums.
     """
     return open_parquet_reader(
         handle,
         metadata=footer,
         read_dictionary=list(dictionaries) or None,
-        pre_buffer=is_remote,
-        buffer_size=0 if is_remote else _STREAM_BYTES,
+        pre_buffer=fetches_ahead,
+        buffer_size=buffer_bytes,
         coerce_int96_timestamp_unit=_INT96_UNIT,
         page_checksum_verification=verifies_pages,
     )
@@ -128,7 +182,7 @@ def columns_with_long_entries(
     ]
     if not expandable:
         return []
-    reader = open_parquet(handle, footer=footer, dictionaries=expandable, is_remote=False)
+    reader = open_parquet(handle, footer=footer, dictionaries=expandable)
     first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
     if first is None:
         return []
