@@ -201,6 +201,8 @@ def main() -> None:
         port=arguments.port,
         log_level="error",
         access_log=False,
+        # Clients keep idle connections longer than the default.
+        timeout_keep_alive=600,
         server_header=False,
         date_header=False,
     )

@@ -143,7 +143,7 @@ class RangeStore(Protocol):
     """Optional part of a store: fetches ranges of an object together."""
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], *, size_bytes: int
+        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
     ) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` whose given ranges are in memory. Reads outside of
         them are requests.

@@ -10,9 +10,11 @@ import pytest
 from dagster_delta.engines.parquet.read import data_file_reader
 from dagster_delta.engines.parquet.read.source import FetchBudget
 from dagster_delta.errors import DataFileMissing, InvalidTable
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.cloud.files import merged_ranges
 from dagster_delta.storage.object_store import RangeStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log import reader as log_reader
 from tests.storage.failing_endpoint import FailingEndpoint
 
 COUNT = 60_000
@@ -81,6 +83,48 @@ def test_what_does_not_fit_into_memory_is_read_in_pieces(
     endpoint.seen = []
     assert table.snapshot().scan(["b", "d"]).to_arrow() == rows.select(["b", "d"])
     assert set(_data_requests(endpoint)) == {"GET"}
+
+
+def test_columns_of_a_large_checkpoint_are_fetched_at_once(
+    uri: str,
+    options: dict[str, str],
+    endpoint: FailingEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = DeltaTable.create(
+        uri,
+        pa.schema({"p": pa.int64(), "id": pa.int64()}),
+        partition_by=["p"],
+        storage_options=options,
+    )
+    source = random.Random(1)
+    adds = [
+        AddFile(
+            path=f"p={number}/{source.randbytes(40).hex()}.parquet",
+            partition_values={"p": str(number)},
+            size_bytes=1,
+            modification_time_ms=1,
+            data_change=True,
+            stats='{"numRecords":1,"tags":"' + source.randbytes(40).hex() + '"}',
+        )
+        for number in range(3000)
+    ]
+    transaction = table.transaction()
+    transaction.stage_readded(adds)
+    transaction.commit("WRITE")
+    table.refresh()
+    table.checkpoint()
+    monkeypatch.setattr(log_reader, "_DOWNLOAD_BYTES", 0)
+    again = DeltaTable(uri, storage_options=options).snapshot()
+    endpoint.seen = []
+    paths = again.live_files(["path"])["path"]
+    assert sorted(paths.to_pylist()) == sorted(each.path for each in adds)
+    opening = len(_data_requests(endpoint))
+    endpoint.seen = []
+    found = again.live_files(["path", "partition_values", "size_bytes"])
+    assert found.num_rows == 3000
+    # Two columns beside each other, of a file that is known.
+    assert (opening, len(_data_requests(endpoint))) == (3, 1)
 
 
 def test_a_size_in_the_log_that_is_too_small_cuts_no_file(

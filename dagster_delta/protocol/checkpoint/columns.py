@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-__all__ = ["conform", "corruption_named", "required"]
+__all__ = ["conform", "corruption_named", "plain_value", "required"]
 
 _DELETION_VECTOR_FIELDS = {
     "storage_type": "storageType",
@@ -129,3 +130,28 @@ def _conform_map(values: pa.MapArray, data_type: pa.DataType) -> pa.MapArray:
     validity = values.is_valid().buffers()[1] if values.null_count else None
     buffers = [validity, relative.buffers()[1]]
     return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])
+
+
+def plain_value(value: Any, data_type: pa.DataType) -> Any:  # noqa: ANN401
+    """A value of an action as JSON has it.
+
+    Arrow spells a map as a list of pairs, and a missing field as None.
+
+    Args:
+        value: as `to_pylist` of Arrow gives it.
+        data_type: its type.
+
+    Raises:
+        pyarrow.ArrowInvalid: it is a map whose keys are nested.
+    """
+    if isinstance(value, dict):
+        return {
+            name: plain_value(item, data_type.field(name).type)
+            for name, item in value.items()
+            if item is not None
+        }
+    if not pa.types.is_map(data_type) or value is None:
+        return value
+    if pa.types.is_nested(data_type.key_type):
+        raise pa.ArrowInvalid(f"a map has keys of type {data_type.key_type}")
+    return dict(value)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FETCHED_BYTES",
+    "column_ranges",
     "decoding_pool",
     "open_parquet_reader",
     "release_scratch_memory",
@@ -69,6 +70,27 @@ def storage_failure(
     if not error.errno:
         return None
     return StorageFailure.of_system(error, "A file could not be read", table=table, file=file)
+
+
+def column_ranges(
+    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Offset and length in bytes of columns of a row group.
+
+    Args:
+        footer: `pyarrow.parquet.FileMetaData` of the file.
+        group: index of the row group.
+        parquet_columns: indexes of the columns.
+    """
+    row_group = footer.row_group(group)
+    found = []
+    for index in parquet_columns:
+        chunk = row_group.column(index)
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        found.append((start, chunk.total_compressed_size))
+    return found
 
 
 def row_group_runs(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +25,12 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint.columns import (
+    conform,
+    corruption_named,
+    plain_value,
+    required,
+)
 from dagster_delta.protocol.checkpoint.kept_bytes import (
     KeptBytes,
     refuse_repeated_paths,
@@ -34,6 +39,7 @@ from dagster_delta.protocol.checkpoint.kept_bytes import (
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import (
     FETCHED_BYTES,
+    column_ranges,
     open_parquet_reader,
     row_group_runs,
 )
@@ -131,6 +137,7 @@ class CheckpointPart:
         path: relative to the table root, for errors.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, because a checkpoint often has one row group as large as the table.
+        open_ranges: opens it with some ranges (offset, length) in memory; then the file's size.
         max_bytes: memory limit for the columns of one read, by the size of the file in bytes; None
             for no limit.
         fetched_bytes: of a remote file, those that one read fetches before they are decoded.
@@ -142,12 +149,14 @@ class CheckpointPart:
         path: str,
         *,
         is_remote: bool = False,
+        open_ranges: Callable[[Sequence[tuple[int, int]], int], pa.NativeFile] | None = None,
         max_bytes: Callable[[int], int] | None = None,
         fetched_bytes: int = FETCHED_BYTES,
     ) -> None:
         self._open_input = open_input
         self.path = path
         self._is_remote = is_remote
+        self._open_ranges = open_ranges
         self._max_bytes = max_bytes
         self._fetched_bytes = fetched_bytes
 
@@ -238,7 +247,7 @@ class CheckpointPart:
                 column = batch.column(kind).filter(present)
                 kept.add([column])
                 for action in column.to_pylist():
-                    yield kind, _plain(action, column.type)
+                    yield kind, plain_value(action, column.type)
                 remaining = expected[kind]
                 if remaining is not None:
                     expected[kind] = remaining - len(column)
@@ -321,7 +330,7 @@ class CheckpointPart:
             found = self._read_adds(sources, types, keep) if sources else {}
             for name in columns:
                 if name not in found:
-                    found[name] = _nulls(keep.true_count, types[name])
+                    found[name] = pa.chunked_array([pa.nulls(keep.true_count, types[name])])
                 if name in REQUIRED_ADD_COLUMNS:
                     required(found[name], ADD_SOURCES[name])
         return found
@@ -417,24 +426,39 @@ class CheckpointPart:
         runs = row_group_runs(
             self._metadata, leaves, is_fetched=self._is_remote, max_bytes=self._fetched_bytes
         )
-        with corruption_named(self.path), self._open_input() as source:
-            reader = open_parquet_reader(
-                source,
-                metadata=self._metadata,
-                buffer_size=_READ_BUFFER_BYTES,
-                page_checksum_verification=True,
-                pre_buffer=self._is_remote,
-            )
-            # For little work, a thread costs more than it saves.
-            is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
-            missing = self.num_rows
-            for run in runs:
+        # For little work, a thread costs more than it saves.
+        is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
+        missing = self.num_rows
+        with corruption_named(self.path):
+            for run, source in self._sources(runs, leaves):
+                reader = open_parquet_reader(
+                    source,
+                    metadata=self._metadata,
+                    buffer_size=_READ_BUFFER_BYTES,
+                    page_checksum_verification=True,
+                    pre_buffer=self._is_remote,
+                )
                 for batch in reader.iter_batches(rows, run, leaves, use_threads=is_large):
                     missing -= batch.num_rows
                     yield batch
             # Arrow skips pages of an unknown kind, also if damage made them so.
             if missing:
                 raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")
+
+    def _sources(
+        self, runs: list[list[int]], leaves: list[int]
+    ) -> Iterator[tuple[list[int], pa.NativeFile]]:
+        """Runs of row groups, and the file: with what is read of them in memory, if possible."""
+        if self._open_ranges is None or not leaves:
+            with self._open_input() as source:
+                yield from ((run, source) for run in runs)
+            return
+        for run in runs:
+            ranges = [
+                part for group in run for part in column_ranges(self._metadata, group, leaves)
+            ]
+            with self._open_ranges(ranges, self._footer[0]) as source:
+                yield run, source
 
     def _leaves_of(self, columns: Sequence[str]) -> list[int]:
         """Indexes of the Parquet columns at and below some paths."""
@@ -457,10 +481,6 @@ def _removes(structs: pa.StructArray, present: pa.BooleanArray, sources: Sequenc
     return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 
 
-def _nulls(length: int, data_type: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(length, data_type)])
-
-
 def _take_table_action(found: TableActions, kind: str, action: object) -> None:
     match kind:
         case "protocol":
@@ -478,18 +498,3 @@ def _take_table_action(found: TableActions, kind: str, action: object) -> None:
             found.domain_metadata[ROW_ID_MARK] = mark.as_domain()
         case _:
             found.sidecars.append(msgspec.convert(action, SidecarFile))
-
-
-def _plain(value: Any, data_type: pa.DataType) -> Any:  # noqa: ANN401
-    # Arrow spells a map as a list of pairs, and a missing field as None.
-    if isinstance(value, dict):
-        return {
-            name: _plain(item, data_type.field(name).type)
-            for name, item in value.items()
-            if item is not None
-        }
-    if not pa.types.is_map(data_type) or value is None:
-        return value
-    if pa.types.is_nested(data_type.key_type):
-        raise pa.ArrowInvalid(f"a map has keys of type {data_type.key_type}")
-    return dict(value)

@@ -217,7 +217,7 @@ class CloudStore:
         return self._opened(path, size_bytes, [(start, memoryview(data))])
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], *, size_bytes: int
+        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
     ) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` whose given ranges were fetched at once."""
         import obstore

@@ -55,7 +55,7 @@ from dagster_delta.protocol.log.version_checksum import (
     version_checksum_after,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size, max_checkpoint_bytes
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore
 from dagster_delta.table.log.probing import LocalFile, probed_log
 
 __all__ = [
@@ -405,8 +405,13 @@ def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
     is_remote = store.local_path(path) is None
     if is_remote and size_bytes <= _DOWNLOAD_BYTES:
         return CheckpointPart(_Download(store, path), path, max_bytes=max_checkpoint_bytes)
-    open_input = partial(_read_existing, store.open_input, path)
-    return CheckpointPart(open_input, path, is_remote=is_remote, max_bytes=max_checkpoint_bytes)
+    return CheckpointPart(
+        partial(_read_existing, store.open_input, path),
+        path,
+        is_remote=is_remote,
+        open_ranges=partial(store.open_ranges, path) if isinstance(store, RangeStore) else None,
+        max_bytes=max_checkpoint_bytes,
+    )
 
 
 class _Download:
@@ -429,11 +434,9 @@ def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
     try:
         return read(path)
     except FileNotFoundError as error:
-        raise _missing(path) from error
-
-
-def _missing(path: str) -> CorruptLog:
-    return CorruptLog(f"A file of the checkpoint is missing; {_WITHOUT_CHECKPOINT}", file=path)
+        raise CorruptLog(
+            f"A file of the checkpoint is missing; {_WITHOUT_CHECKPOINT}", file=path
+        ) from error
 
 
 def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:

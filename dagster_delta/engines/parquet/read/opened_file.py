@@ -19,13 +19,13 @@ from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_
 from dagster_delta.engines.parquet.read.source import (
     STREAM_BYTES,
     FetchBudget,
-    column_ranges,
     columns_with_long_entries,
     open_parquet,
     repetitive_columns,
 )
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+from dagster_delta.protocol.checkpoint.parquet_reader import column_ranges
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.storage.object_store import RangeStore
 

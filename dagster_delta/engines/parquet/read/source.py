@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "STREAM_BYTES",
     "FetchBudget",
-    "column_ranges",
     "columns_with_long_entries",
     "naming_data_file",
     "open_parquet",
@@ -68,27 +67,6 @@ class FetchBudget:
         """Bytes that were taken are in use no more."""
         with self._lock:
             self._taken -= size_bytes
-
-
-def column_ranges(
-    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Offset and length in bytes of columns of a row group.
-
-    Args:
-        footer: `pyarrow.parquet.FileMetaData` of the file.
-        group: index of the row group.
-        parquet_columns: indexes of the columns.
-    """
-    row_group = footer.row_group(group)
-    found = []
-    for index in parquet_columns:
-        chunk = row_group.column(index)
-        start = chunk.data_page_offset
-        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-            start = chunk.dictionary_page_offset
-        found.append((start, chunk.total_compressed_size))
-    return found
 
 
 def open_parquet(
