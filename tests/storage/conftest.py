@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from tests.storage.emulators import (
     minio,
 )
 from tests.storage.failing_endpoint import FailingEndpoint, failing_endpoint
+
+CLOUDS = ("s3", "azure", "google")
 
 pytest.register_assert_rewrite("dagster_delta.testing.store_conformance")
 
@@ -135,6 +138,30 @@ def gcs_options(gcs_endpoint: str) -> dict[str, str]:
 def gcs_bucket(gcs_endpoint: str) -> str:
     """The name of a new, empty bucket."""
     return make_gcs_bucket(gcs_endpoint)
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A bucket, reached directly and through the endpoint that fails."""
+
+    uri: str
+    sound: dict[str, str]
+    failing: dict[str, str]
+    endpoint: FailingEndpoint
+
+
+@pytest.fixture
+def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
+    """The cloud that a test names."""
+    name, place, option, scheme = {
+        "s3": ("s3_options", "s3_bucket", "AWS_ENDPOINT_URL", "s3"),
+        "azure": ("azure_options", "azure_container", "endpoint", "az"),
+        "google": ("gcs_options", "gcs_bucket", "endpoint", "gs"),
+    }[request.param]
+    sound: dict[str, str] = request.getfixturevalue(name)
+    uri = f"{scheme}://{request.getfixturevalue(place)}"
+    with failing_endpoint(sound[option]) as endpoint:
+        yield Cloud(uri, sound, {**sound, option: endpoint.url}, endpoint)
 
 
 def make_s3_bucket(options: Mapping[str, str]) -> str:

@@ -24,7 +24,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -48,6 +50,7 @@ from dagster_delta.storage.cloud.options import (
     parse_options,
     parse_text,
 )
+from dagster_delta.storage.cloud.requests import BrokenAnswer
 
 __all__ = ["GcsSettings", "parse_gcs_options"]
 
@@ -109,7 +112,8 @@ class GcsSettings:
                 "The options of Google Cloud Storage make no sense "
                 f"({type(error).__name__}); check the credentials file and the endpoint"
             ) from None
-        return CloudClient(store, is_trusted=endpoint is None)
+        check = functools.partial(_is_at_end, store)
+        return CloudClient(store, is_trusted=endpoint is None, confirm_listing=check)
 
     def _identity(self) -> dict[str, Any]:
         if self.anonymous:
@@ -186,6 +190,25 @@ def _read_key(path: str) -> str:
 def _vended(provider: CredentialProvider) -> Mapping[str, object]:
     answer = provider()
     return {"token": answer["token"], "expires_at": expiry_of(answer)}
+
+
+def _is_at_end(store: Any, prefix: str, after: str) -> bool:  # noqa: ANN401
+    """Whether no key with the prefix comes after another, and the storage itself answers.
+
+    Raises:
+        BrokenAnswer: something else answers in its place.
+    """
+    import obstore
+
+    # The client takes a web page for an empty listing, but not for the answer that there is no
+    # such object.
+    with suppress(FileNotFoundError):
+        obstore.head(store, f"{prefix}.{secrets.token_hex(8)}")
+        raise BrokenAnswer(BrokenAnswer.FOREIGN)
+    last = after.rstrip("/")
+    pages = obstore.list(store, prefix.rstrip("/") or None, offset=last or None)
+    # Some services ignore the offset.
+    return not any(found["path"] > last for page in pages for found in page)
 
 
 def _google_auth(content: dict[str, Any]) -> CredentialProvider:

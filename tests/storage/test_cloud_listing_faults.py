@@ -1,0 +1,58 @@
+"""A listing of more keys than one answer holds, of which the second answer fails."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dagster_delta.errors import StorageFailure
+from dagster_delta.storage import open_store
+from tests.storage.conftest import CLOUDS, Cloud
+from tests.storage.failing_endpoint import Way
+
+KEYS = 1001
+SHORT: tuple[Way, ...] = ("429 Busy", "503 SlowDown", "reset", "cut", "drip")
+LONG: tuple[Way, ...] = ("503 SlowDown", "reset", "cut", "page", "unfinished page")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("cloud", CLOUDS, indirect=True)
+def test_a_listing_is_whole_or_a_failure(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"{cloud.uri}/t"
+    filled = open_store(uri, cloud.sound)
+    names = [f"x/{number:04d}" for number in range(KEYS)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: filled.put(name, b"x"), names))
+    store = open_store(uri, cloud.failing)
+    # The first answer of a test server may hold all of them.
+    cloud.endpoint.seen = []
+    assert [meta.path for meta in store.list_from("x")] == names
+    listings = [path for method, path in cloud.endpoint.seen if method == "GET"]
+    for step in range(len(listings)):
+        for way in SHORT:
+            with cloud.endpoint.failing("GET", "list", way, passed=step, times=1) as asked:
+                assert [meta.path for meta in store.list_from("x")] == names
+            assert asked
+        for way in LONG:
+            with (
+                cloud.endpoint.failing("", "", way, passed=step),
+                pytest.raises(StorageFailure) as caught,
+            ):
+                list(store.list_from("x"))
+            assert caught.value.table == uri
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("cloud", CLOUDS, indirect=True)
+@pytest.mark.parametrize("way", ["page", "unfinished page"])
+def test_a_page_is_no_empty_listing(cloud: Cloud, way: Way) -> None:
+    uri = f"{cloud.uri}/t"
+    open_store(uri, cloud.sound).put("x/1", b"x")
+    store = open_store(uri, cloud.failing)
+    with cloud.endpoint.failing("", "", way), pytest.raises(StorageFailure):
+        list(store.list_from("x"))
+    with cloud.endpoint.failing("GET", "list", way, times=1) as asked:
+        assert [meta.path for meta in store.list_from("x")] == ["x/1"]
+    assert asked
+    assert list(store.list_from("y")) == []
