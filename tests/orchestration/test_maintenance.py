@@ -95,6 +95,25 @@ def test_every_table_is_optimized_and_only_looked_through_for_garbage(lake: Lake
     assert content(lake.table("flights", "raw")) == before
 
 
+def test_a_job_repairs_and_purges_only_where_that_is_enabled(lake: Lake) -> None:
+    fill(lake)
+    table = lake.table("flights", "raw")
+    table.set_properties({"delta.enableDeletionVectors": "true"})
+    table.delete("id = 1")
+    lost = table.snapshot().files()["path"][0].as_py()
+    os.unlink(os.path.join(table.uri, lost))
+    job, off = delta_maintenance_job(assets=[flights]), {"enabled": False}
+    repair = {"optimize": off, "vacuum": off, "fsck": {"enabled": True, "dry_run": False}}
+    assert run(lake, job, {"optimize": off, "vacuum": off}).success
+    assert table.refresh().num_files == 3
+    assert run(lake, job, {**repair, "reorg": {"enabled": True}}).success
+    snapshot = table.refresh()
+    assert (snapshot.num_files, snapshot.num_records) == (1, 4)
+    assert not any(snapshot.files()["has_deletion_vector"].to_pylist())
+    observed = observations(lake, "raw", "flights")[0]
+    assert (observed["delta/fsck_removed_files"], observed["delta/reorg_files_removed"]) == (1, 2)
+
+
 class OwnSession(dg.ConfigurableResource[Any]):
     """Tells that it was asked for its session, instead of starting one."""
 

@@ -17,7 +17,9 @@ __all__ = [
     "DeltaCloneConfig",
     "DeltaMaintenanceConfig",
     "DeltaRestoreConfig",
+    "FsckConfig",
     "OptimizeConfig",
+    "ReorgConfig",
     "RestoreConfig",
     "TableCleanLogConfig",
     "TableCloneConfig",
@@ -108,6 +110,46 @@ class VacuumConfig(KnownFieldsOnly, Config):
     )
 
 
+class FsckConfig(KnownFieldsOnly, Config):
+    """How files that storage no longer has are removed from the log."""
+
+    enabled: bool = Field(default=False, description="Whether to run this step.")
+    dry_run: bool = Field(
+        default=True,
+        description="Only report the files that storage no longer has. Set to false to remove them "
+        "from the table: their rows are lost.",
+    )
+
+
+class ReorgConfig(KnownFieldsOnly, Config):
+    """What is purged from the files of a table."""
+
+    enabled: bool = Field(default=False, description="Whether to run this step.")
+    where: str | None = Field(
+        default=None,
+        description="Spark SQL predicate; only files that may contain matching rows are "
+        "considered.",
+    )
+    deletion_vectors: bool = Field(
+        default=True, description="Whether rows that are marked as deleted leave the files."
+    )
+    dropped_columns: bool = Field(
+        default=True, description="Whether columns that were dropped leave the files."
+    )
+    widened_types: bool = Field(
+        default=True,
+        description="Whether values of a type from before a widening get the new type.",
+    )
+    target_file_size: int | None = Field(
+        default=None,
+        description="Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB.",
+    )
+    engine: MaintenanceEngine = Field(
+        default="arrow",
+        description="arrow: in the process of the step; spark: on the executors of its session.",
+    )
+
+
 class CheckpointConfig(KnownFieldsOnly, Config):
     """Whether to write a checkpoint."""
 
@@ -191,6 +233,13 @@ class DeltaMaintenanceConfig(KnownFieldsOnly, Config):
 
     tables: list[str] = Field(
         default=[], description="Names of the job's tables to maintain. Empty: all of them."
+    )
+    fsck: FsckConfig = Field(
+        default=FsckConfig(), description="Find the files that storage no longer has."
+    )
+    reorg: ReorgConfig = Field(
+        default=ReorgConfig(),
+        description="Purge deleted rows, dropped columns and old types from files.",
     )
     optimize: OptimizeConfig = Field(default=OptimizeConfig(), description="Compact small files.")
     vacuum: VacuumConfig = Field(

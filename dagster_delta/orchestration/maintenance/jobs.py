@@ -29,6 +29,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     plain_config,
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
+from dagster_delta.orchestration.maintenance.repair_ops import fsck_step, reorg_step
 from dagster_delta.orchestration.maintenance.steps import (
     StepReport,
     checkpoint_step,
@@ -374,7 +375,7 @@ def _maintenance_op(
         if table is None:
             context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
             return
-        if config.optimize.engine == "spark":
+        if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
         metadata = maintain(
             context,
@@ -395,6 +396,10 @@ def _run_steps(
     info: Mapping[str, object],
 ) -> list[StepReport]:
     reports = []
+    if config.fsck.enabled:
+        reports.append(fsck_step(table, config.fsck, log, info))
+    if config.reorg.enabled:
+        reports.append(reorg_step(table, config.reorg, log, info))
     if config.optimize.enabled:
         reports.append(optimize_step(table, config.optimize, log, info))
     if config.vacuum.enabled:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster import MetadataValue
-from pydantic import Field
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
-from dagster_delta.orchestration.maintenance.config import MaintenanceEngine, TableConfig
+from dagster_delta.orchestration.maintenance.config import FsckConfig, ReorgConfig, TableConfig
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain, open_table
 from dagster_delta.orchestration.maintenance.steps import Log, StepReport, spell_bytes
 from dagster_delta.orchestration.spark.progress import watch_spark
@@ -22,49 +21,26 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.schema.outdated_files import Purge
 
-__all__ = ["TableFsckConfig", "TableReorgConfig", "fsck_op", "reorg_op"]
+__all__ = [
+    "TableFsckConfig",
+    "TableReorgConfig",
+    "fsck_op",
+    "fsck_step",
+    "reorg_op",
+    "reorg_step",
+]
 
 _MAX_NAMED_FILES = 20
 _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
 
-class TableFsckConfig(TableConfig):
+class TableFsckConfig(TableConfig, FsckConfig):
     """A table whose missing files are found, and removed from its log."""
 
-    dry_run: bool = Field(
-        default=True,
-        description="Only report the files that storage no longer has. Set to false to remove them "
-        "from the table: their rows are lost.",
-    )
 
-
-class TableReorgConfig(TableConfig):
+class TableReorgConfig(TableConfig, ReorgConfig):
     """A table, and what is purged from its files."""
-
-    where: str | None = Field(
-        default=None,
-        description="Spark SQL predicate; only files that may contain matching rows are "
-        "considered.",
-    )
-    deletion_vectors: bool = Field(
-        default=True, description="Whether rows that are marked as deleted leave the files."
-    )
-    dropped_columns: bool = Field(
-        default=True, description="Whether columns that were dropped leave the files."
-    )
-    widened_types: bool = Field(
-        default=True,
-        description="Whether values of a type from before a widening get the new type.",
-    )
-    target_file_size: int | None = Field(
-        default=None,
-        description="Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB.",
-    )
-    engine: MaintenanceEngine = Field(
-        default="arrow",
-        description="arrow: in the process of the step; spark: on the executors of its session.",
-    )
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
@@ -76,7 +52,7 @@ def fsck_op(context: dg.OpExecutionContext, config: TableFsckConfig) -> None:
         context,
         open_table(config),
         config.uri,
-        lambda table, info: [_fsck_step(table, config, context.log, info)],
+        lambda table, info: [fsck_step(table, config, context.log, info)],
     )
 
 
@@ -87,13 +63,14 @@ def reorg_op(context: dg.OpExecutionContext, config: TableReorgConfig) -> None:
         context,
         open_table(config),
         config.uri,
-        lambda table, info: [_reorg_step(table, config, context.log, info)],
+        lambda table, info: [reorg_step(table, config, context.log, info)],
     )
 
 
-def _fsck_step(
-    table: "DeltaTable", config: TableFsckConfig, log: Log, commit_info: Mapping[str, object]
+def fsck_step(
+    table: "DeltaTable", config: FsckConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
+    """Find or remove files that storage no longer has. Raises as `DeltaTable.fsck` does."""
     result = table.fsck(dry_run=config.dry_run, commit_info=commit_info)
     named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
     summary = f"{result.files.num_rows} files are missing, {result.num_removed} were removed"
@@ -110,7 +87,7 @@ def _fsck_step(
     )
 
 
-def _purge(config: TableReorgConfig) -> list["Purge"]:
+def _purge(config: ReorgConfig) -> list["Purge"]:
     purge: list[Purge] = []
     if config.deletion_vectors:
         purge.append("deletion_vectors")
@@ -121,9 +98,10 @@ def _purge(config: TableReorgConfig) -> list["Purge"]:
     return purge
 
 
-def _reorg_step(
-    table: "DeltaTable", config: TableReorgConfig, log: Log, commit_info: Mapping[str, object]
+def reorg_step(
+    table: "DeltaTable", config: ReorgConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
+    """Purge the files of the table. Raises as `DeltaTable.reorg` does."""
     session = active_spark_session() if config.engine == "spark" else None
     with watch_spark(session, log) as spark_work:
         result = table.reorg(
