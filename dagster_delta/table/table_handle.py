@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
-from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.errors import InvalidArgument, InvalidTable, TableNotFound
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.schema import StructType
@@ -158,7 +158,11 @@ class TableHandle:
             # A local log is read in less time than a wasted write takes.
             return None
         is_recent = midnight_before(now) <= self._seen_ms <= now < self._seen_ms + _RECENT_MS
-        is_kept = known.configuration.properties.log_retention_ms >= _MIN_LOG_RETENTION_MS
+        try:
+            is_kept = known.configuration.properties.log_retention_ms >= _MIN_LOG_RETENTION_MS
+        except InvalidTable:
+            # The property cannot be used, and has to stay repairable.
+            return None
         return known if is_recent and is_kept else None
 
     def _latest(self) -> Snapshot | None:

@@ -12,13 +12,14 @@ import pytest
 
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.checkpoint.last_checkpoint import json_checksum
-from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.paths import checksum_path, commit_path
 from dagster_delta.protocol.log.version_checksum import parse_version_checksum
+from dagster_delta.storage.memory_limits import COMMIT_BYTES_VARIABLE, check_log_file_size
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
-from tests.table.logs import known_statistics
+from tests.table.logs import edited, known_statistics
 
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
 
@@ -269,3 +270,48 @@ def test_a_snapshot_stays_as_it_is_when_a_checkpoint_is_stored_after_it() -> Non
     assert before.checksum is None
     assert result.snapshot.checksum is not None
     assert result.snapshot.checksum.is_own
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("delta.checkpointInterval", "often"),
+        ("delta.compatibility.symlinkFormatManifest.enabled", "maybe"),
+        ("delta.logRetentionDuration", "interval 1 month"),
+    ],
+)
+def test_a_property_that_cannot_be_used_fails_no_commit(
+    store: MemoryStore, key: str, value: str
+) -> None:
+    table_of(store)
+    old, new = b'"configuration":{', f'"configuration":{{"{key}":"{value}"'.encode()
+    store.put(commit_path(0), edited(store.read(commit_path(0)), old, new))
+    store.delete([checksum_path(0)])
+    table = DeltaTable("", store=store)
+    assert table.append(ROWS).version == 1
+    assert table.append(ROWS).version == 2
+    assert table.refresh().num_records == 9
+    table.unset_properties([key])
+    assert table.append(ROWS).version == 4
+
+
+def test_a_checksum_of_others_that_is_too_large_fails_no_commit(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_of(store)
+    store.delete([checksum_path(0)])
+    table, other = DeltaTable("", store=store), DeltaTable("", store=store)
+    other.append(ROWS)
+    store.put(checksum_path(1), b" " * 5000)
+    read = store.read
+
+    def limited(path: str) -> bytes:
+        data = read(path)
+        check_log_file_size(path, len(data))
+        return data
+
+    monkeypatch.setattr(store, "read", limited)
+    monkeypatch.setenv(COMMIT_BYTES_VARIABLE, "4999")
+    assert table.append(ROWS).version == 2
+    monkeypatch.delenv(COMMIT_BYTES_VARIABLE)
+    assert DeltaTable("", store=store).snapshot().num_records == 9

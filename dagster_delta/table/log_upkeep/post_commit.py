@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dagster_delta.clock import Clock
-from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.errors import DeltaError, InvalidTable, StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH, checksum_path
 from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
@@ -62,10 +62,8 @@ def follow_commit(
         snapshot = Snapshot.load(store, version=version)
     else:
         snapshot = base.advance(commits, checksum=checksum, is_own=True)
-    if snapshot.configuration.properties.symlink_manifests:
-        _keep_manifests(snapshot, commits)
-    interval = snapshot.configuration.properties.checkpoint_interval
-    if not version or version % interval:
+    _keep_manifests(snapshot, commits)
+    if not _is_checkpoint_due(snapshot):
         return snapshot
     previous = _hint_time_ms(store)
     checkpointed = _checkpointed(snapshot, clock=clock)
@@ -84,18 +82,20 @@ def _checksum_after(
         return checksum
     try:
         return version_checksum_after(read_checksum_after(store, known, others), [own])
-    except StorageFailure:
+    except DeltaError:
         return None
 
 
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
-    """Write the manifests of the partitions that commits changed."""
-    from dagster_delta.table.log_upkeep.symlink_manifests import (
-        changed_manifests,
-        generate_manifests,
-    )
-
+    """Write the manifests of the partitions that commits changed, if the table has manifests."""
     try:
+        if not snapshot.configuration.properties.symlink_manifests:
+            return
+        from dagster_delta.table.log_upkeep.symlink_manifests import (
+            changed_manifests,
+            generate_manifests,
+        )
+
         generate_manifests(snapshot, changed_manifests(commits, snapshot.configuration))
     except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("set of symlink manifests", snapshot.version, snapshot.store, error)
@@ -127,6 +127,15 @@ def _replace_checksum_of_lost_commit(
             store.put(checksum_path(version), encode_version_checksum(checksum))
     except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("checksum", version, store, error)
+
+
+def _is_checkpoint_due(snapshot: Snapshot) -> bool:
+    try:
+        interval = snapshot.configuration.properties.checkpoint_interval
+    except InvalidTable as error:
+        _warn("checkpoint", snapshot.version, snapshot.store, error)
+        return False
+    return snapshot.version > 0 and snapshot.version % interval == 0
 
 
 def _hint_time_ms(store: ObjectStore) -> int | None:
