@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
-from dagster_delta.errors import ConcurrentTransaction, DeltaError
+from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.file_loads import write_load
 from dagster_delta.orchestration.io.landing_files import LandingZone
-from tests.orchestration.conftest import library_error
 
 Rows = list[dict[str, Any]]
 
@@ -147,10 +146,25 @@ def test_no_file_is_loaded_by_two_runs_at_once(landing, put, run, tmp_path, monk
         return write_load(*arguments)
 
     monkeypatch.setattr(called, slow)
-    with pytest.raises(DeltaError) as caught:
-        run(flights(landing))
-    assert isinstance(library_error(caught.value), ConcurrentTransaction)
+    assert run(flights(landing))["delta/skipped"] == "all 1 files were loaded before"
     assert rows(tmp_path) == [{"id": 1}]
+
+
+def test_a_run_loads_the_files_that_a_concurrent_run_did_not_see(
+    landing, put, run, tmp_path, monkeypatch
+) -> None:
+    put("a.csv", "id\n1\n")
+    put("b.csv", "id\n2\n", at=2000)
+    called = "dagster_delta.orchestration.io.io_manager.write_load"
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(called, write_load)
+        run(flights(landing, "a.csv"))
+        return write_load(*arguments)
+
+    monkeypatch.setattr(called, slow)
+    assert run(flights(landing))["delta/source_files"] == 1
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.errors import ConcurrentTransaction, InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.io.landing_files import LandingFiles
 from dagster_delta.orchestration.metadata_keys import DETAILS
@@ -112,14 +112,43 @@ def plan_load(
     return FileLoad(new, tuple(progress), len(found.files), tuple(changed), known, keys)
 
 
-def write_load(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
-    """Write the rows of new files and record the files, as one commit; None if there are no new
-    files and no table.
+def write_load(write: AssetWrite, load: FileLoad) -> tuple[WrittenAsset | None, FileLoad]:
+    """Write the rows of new files and record the files, as one commit.
+
+    Files that concurrent runs have loaded meanwhile are left out.
+
+    Returns:
+        What was written, None if there are no new files and no table; and what was loaded.
 
     Raises:
-        ConcurrentTransaction: a concurrent run has loaded one of the files.
         DeltaError: the files, the options and the table do not fit together.
     """
+    from dagster_delta.table.delta_table import DeltaTable
+
+    while True:
+        try:
+            return _written(write, load), load
+        except ConcurrentTransaction:
+            table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
+            left = _still_new(load, table)
+            if len(left.progress) == len(load.progress):
+                raise
+            load = left
+
+
+def _still_new(load: FileLoad, table: Snapshot) -> FileLoad:
+    loaded = {txn.app_id: txn.version for txn in table.transactions()}
+    left = [
+        (file, txn)
+        for file, txn in zip(load.new.files, load.progress, strict=True)
+        if loaded.get(txn.app_id) == txn.after
+    ]
+    new = replace(load.new, files=tuple(file for file, _ in left))
+    progress = tuple(txn for _, txn in left)
+    return replace(load, new=new, progress=progress, known=to_arrow_schema(table.schema))
+
+
+def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
     from dagster_delta.table.delta_table import DeltaTable
 
     if write.selection is not None:

@@ -262,11 +262,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
 
     def _load_files(self, context: OutputContext, write: AssetWrite, load: FileLoad) -> None:
         with hidden_examples(write.options.masked_columns):
-            written = write_load(write, load)
+            written, loaded = write_load(write, load)
         if written is None:
             context.log.info(f"no file matches the source of {write.name}: nothing was written")
             return
-        self._report(context, write, written, load.metadata)
+        self._report(context, write, written, loaded.metadata)
 
     def _report(
         self,
