@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import os
 from collections.abc import Callable
@@ -167,6 +168,38 @@ def test_a_run_loads_the_files_that_a_concurrent_run_did_not_see(
     assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
 
 
+def test_names_of_columns_match_whatever_their_case(landing, put, run, tmp_path) -> None:
+    put("a.csv", "ID,Code\n1,007\n")
+    pq.write_table(pa.table({"Code": ["008"], "iD": [2]}), landing / "b.parquet")
+    run(flights(landing, columns={"id": "INT", "code": "STRING"}))
+    put("c.csv", "CODE,Id\n009,3\n", at=2000)
+    run(flights(landing))
+    codes = {row["id"]: row["code"] for row in rows(tmp_path)}
+    assert codes == {1: "007", 2: "008", 3: "009"}
+    put("d.json", '{"ID": 1, "code": "1"}\n')
+    with pytest.raises(DeltaError, match="several columns 'id'"):
+        run(flights(landing))
+
+
+def test_json_has_dates_as_text(landing, put, run, tmp_path) -> None:
+    put("a.json", '{"id": 1, "day": "2024-01-31", "s": {"days": ["2024-02-29"]}}\n{"id": 2}\n')
+    columns = {"id": "INT", "day": "DATE", "s": "STRUCT<days: ARRAY<DATE>>"}
+    run(flights(landing, columns=columns))
+    put("b.json", '{"id": 3, "day": "2024-02-01"}\n', at=2000)
+    run(flights(landing))
+    days = {row["id"]: row["day"] for row in rows(tmp_path)}
+    assert days == {1: dt.date(2024, 1, 31), 2: None, 3: dt.date(2024, 2, 1)}
+    assert rows(tmp_path)[0]["s"] == {"days": [dt.date(2024, 2, 29)]}
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_is_not_loaded(landing, put) -> None:
+    put("a.csv", "id\n1\n")
+    rows = LandingZone(str(landing)).files().to_reader(pa.schema([]))
+    put("a.csv", "id\n2\n", at=2000)
+    with pytest.raises(DeltaError, match=r"a.csv .* changed while it was loaded"):
+        rows.read_all()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -175,6 +208,8 @@ def test_a_run_loads_the_files_that_a_concurrent_run_did_not_see(
         ("b.parquet", "no Parquet", "b.parquet"),
         ("b.json", "[1", "b.json"),
         ("b.txt", "?", "give `format`"),
+        ("b.csv.tmp", "id\n1\n", "give `format`"),
+        ("b.csv.lz4", "id\n1\n", "give `format`"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
@@ -191,6 +226,12 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_loaded(
     (landing / name).unlink()
     run(flights(landing))
     assert rows(tmp_path) == [{"id": 1}, {"id": 3}]
+
+
+def test_numbers_are_no_times(landing, put, run) -> None:
+    put("a.csv", "at\n1700000000\n")
+    with pytest.raises(DeltaError, match="column at has numbers"):
+        run(flights(landing, columns={"at": "TIMESTAMP"}))
 
 
 def test_files_whose_columns_have_different_types_ask_for_types(landing, put, run) -> None:

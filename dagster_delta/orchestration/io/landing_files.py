@@ -116,8 +116,22 @@ class LandingFiles:
                 with self._opened(file, types) as (_, rows):
                     for batch in rows:
                         yield _aligned(batch, schema)
+                    self._check_unchanged(file)
 
         return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def _check_unchanged(self, file: ObjectMeta) -> None:
+        """Check that the rows are those of the file that was listed, and not of a later one."""
+        now = self.store.head(file.path)
+        if now is not None and now.size_bytes == file.size_bytes:
+            times = (now.modified_ms, file.modified_ms)
+            seconds = [ms // 1000 for ms in times]
+            # Some clouds list milliseconds, and give only seconds for a single object.
+            if times[0] == times[1] or (
+                seconds[0] == seconds[1] and any(ms % 1000 == 0 for ms in times)
+            ):
+                return
+        raise InvalidArgument("it was changed while it was loaded")
 
     def _unified(self, types: pa.Schema) -> pa.Schema:
         unified = pa.schema([])
@@ -142,9 +156,7 @@ class LandingFiles:
             yield pa.schema([]), iter(())
             return
         try:
-            with self.store.open_input(file.path) as raw:
-                schema, rows = self._read(_decompressed(raw, file.path), kind, types)
-                _check_distinct(schema.names)
+            with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
         except (pa.ArrowException, OSError, UnicodeDecodeError, InvalidArgument) as error:
             raise InvalidArgument(
@@ -152,10 +164,39 @@ class LandingFiles:
                 "away, or give other options or types; no file of this run was loaded"
             ) from error
 
+    @contextmanager
+    def _spelled(
+        self, file: ObjectMeta, kind: FileFormat, types: pa.Schema
+    ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """Columns and rows of a file, with names as `types` spells them: case does not count."""
+        with self.store.open_input(file.path) as raw:
+            schema, rows = self._read(_decompressed(raw, file.path), kind, types)
+            _check_distinct(schema.names)
+            spellings = {name.lower(): name for name in types.names}
+            names = [spellings.get(name.lower(), name) for name in schema.names]
+            if names == schema.names:
+                yield schema, rows
+                return
+            theirs = dict(zip(names, schema.names, strict=True))
+            renamed = pa.schema(
+                [each.with_name(theirs.get(each.name, each.name)) for each in types]
+            )
+            # Read again, because the types of columns are found by the names in the file.
+            with self._spelled(file, kind, renamed) as (schema, rows):
+                yield (
+                    pa.schema(
+                        [each.with_name(name) for each, name in zip(schema, names, strict=True)]
+                    ),
+                    (batch.rename_columns(names) for batch in rows),
+                )
+
     def _format(self, file: ObjectMeta) -> FileFormat:
-        for suffix in reversed(file.path.lower().rsplit("/", 1)[-1].split(".")[1:]):
-            if suffix in _SUFFIXES:
-                return _SUFFIXES[suffix]
+        suffixes = file.path.lower().rsplit("/", 1)[-1].split(".")[1:]
+        if suffixes[-1:] and suffixes[-1] in _CODECS:
+            suffixes.pop()
+        # An unfinished upload, such as a.csv.tmp, is not a.csv.
+        if suffixes and suffixes[-1] in _SUFFIXES:
+            return _SUFFIXES[suffixes[-1]]
         raise InvalidArgument(
             f"the format of {self.uri(file)} does not follow from its name: give `format`, or a "
             "pattern such as *.csv that leaves out such files"
@@ -181,12 +222,16 @@ class LandingFiles:
             return rows.schema, rows
         from pyarrow import json
 
+        texts = pa.schema([(each.name, _with_dates_as_text(each.type)) for each in types])
         lines = json.open_json(
             source,
             json.ReadOptions(block_size=_BLOCK_BYTES),
-            json.ParseOptions(explicit_schema=types, newlines_in_values=False),
+            json.ParseOptions(explicit_schema=texts, newlines_in_values=False),
         )
-        return lines.schema, lines
+        schema = pa.schema(
+            [types.field(each.name) if each.name in types.names else each for each in lines.schema]
+        )
+        return schema, (_aligned(batch, schema) for batch in lines)
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
@@ -225,8 +270,22 @@ def _csv_types(types: pa.Schema) -> ConvertOptions:
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    if twice := [name for name in names if names.count(name) > 1]:
+    folded = [name.lower() for name in names]
+    if twice := [name for name in names if folded.count(name.lower()) > 1]:
         raise InvalidArgument(f"it has several columns {twice[0]!r}")
+
+
+def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
+    """The type, with text for dates: Arrow reads dates from JSON as numbers only."""
+    if pa.types.is_date(data_type):
+        return pa.string()
+    if pa.types.is_struct(data_type):
+        return pa.struct([(each.name, _with_dates_as_text(each.type)) for each in data_type])
+    if pa.types.is_list(data_type):
+        return pa.list_(_with_dates_as_text(data_type.value_type))
+    if pa.types.is_map(data_type):
+        return pa.map_(data_type.key_type, _with_dates_as_text(data_type.item_type))
+    return data_type
 
 
 def _decompressed(raw: pa.NativeFile, path: str) -> pa.NativeFile:
@@ -236,6 +295,11 @@ def _decompressed(raw: pa.NativeFile, path: str) -> pa.NativeFile:
 
 def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     names = batch.schema.names
+    for given in batch.schema:
+        wanted = schema.field(given.name).type if given.name in schema.names else given.type
+        if pa.types.is_integer(given.type) and pa.types.is_timestamp(wanted):
+            # Their unit is not known: Arrow would read seconds since 1970 as microseconds.
+            raise InvalidArgument(f"column {given.name} has numbers, and {wanted} needs times")
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in names
