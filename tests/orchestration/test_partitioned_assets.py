@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, PartitionMismatch, TableAlreadyExists
-from tests.orchestration.conftest import table_of
+from tests.orchestration import backfilled_lake
+from tests.orchestration.conftest import QUIET, table_of
 
 COLORS = dg.StaticPartitionsDefinition(["red", "green", "blue", "amber"])
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-02-01")
@@ -433,3 +435,28 @@ def test_a_mapped_input_is_the_partitions_of_the_mapping(lake, events):
 
     lake.materialize(asset.to_source_asset(), reader, partition="2013-01-03")
     assert values(seen) == [date(2013, 1, 2), date(2013, 1, 3)]
+
+
+@pytest.mark.exhaustive
+def test_a_backfill_in_many_processes_loses_and_doubles_nothing(stored_lake, monkeypatch):
+    """Its first run makes the tables; then the others merge into them at the same time."""
+    monkeypatch.setenv("LAKE_ROOT", str(stored_lake.root))
+    job = dg.reconstructable(backfilled_lake.make_job)
+
+    def run(day: str) -> bool:
+        with dg.execute_job(
+            job,
+            instance=stored_lake.instance,
+            run_config=QUIET,
+            tags={"dagster/partition": day, "dagster/backfill": "all"},
+        ) as result:
+            return result.success
+
+    first, *others = backfilled_lake.DAYS.get_partition_keys()
+    assert run(first)
+    with ThreadPoolExecutor(len(others)) as pool:
+        assert all(pool.map(run, others))
+    assert stored_lake.column("id", "copied") == [10, 11, 20, 21, 30, 31]
+    assert run(first)
+    assert stored_lake.column("id", "source") == [10, 11, 20, 21, 30, 31]
+    assert stored_lake.column("id", "copied") == [10, 11, 20, 21, 30, 31]

@@ -34,6 +34,7 @@ from dagster_delta.protocol.statistics.predicates import (
     Unknown,
 )
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.repeatability import check_repeatable, unsteady_functions
 
 LONG, INTEGER, STRING = PrimitiveType("long"), PrimitiveType("integer"), PrimitiveType("string")
 TIMESTAMP, BOOLEAN = PrimitiveType("timestamp"), PrimitiveType("boolean")
@@ -387,3 +388,32 @@ def test_a_text_that_no_parser_takes_is_refused(sql: str) -> None:
     with pytest.raises(DeltaError) as caught:
         parse()
     str(caught.value).encode()
+
+
+NAMED_AS_FUNCTIONS = StructType(
+    (
+        StructField("user", LONG),
+        StructField("Rand", LONG),
+        StructField("s", StructType((StructField("now", LONG), StructField("rand", LONG)))),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "functions"),
+    [
+        ("user = 1 AND rand > `RAND`", []),
+        ("s.now = s.rand", []),
+        ("s.now < now()", ["now"]),
+        ("Rand = 1 AND rand () < 0.5", ["rand"]),
+        ("session_user = 'x' AND user = 1", ["session_user"]),
+    ],
+)
+def test_functions_are_told_from_columns(sql: str, functions: list[str]) -> None:
+    expression = parse_expression(sql, NAMED_AS_FUNCTIONS)
+    assert unsteady_functions(expression) == functions
+    if "rand" in functions:
+        with pytest.raises(InvalidArgument, match="rand"):
+            check_repeatable(expression, "the condition")
+    else:
+        check_repeatable(expression, "the condition")
