@@ -16,6 +16,8 @@ from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from tests.table.logs import (
     CHECKPOINT_TYPES,
+    EVERY_COLUMN,
+    EVERY_FIELD,
     PROTOCOL,
     Action,
     add_file,
@@ -92,36 +94,8 @@ def test_actions_about_the_table_are_found_without_footer_statistics() -> None:
 
 
 def test_every_field_of_an_add_reaches_its_column() -> None:
-    add = add_file(
-        "a",
-        partitionValues={"p": "1", "q": None},
-        stats="{}",
-        tags={"t": "u"},
-        deletionVector=vector("v"),
-        baseRowId=5,
-        defaultRowCommitVersion=6,
-        clusteringProvider="c",
-    )
-    assert _adds(_part_of([PROTOCOL, add])) == [
-        {
-            "path": "a",
-            "partition_values": [("p", "1"), ("q", None)],
-            "size_bytes": 10,
-            "modification_time_ms": 1,
-            "stats": "{}",
-            "deletion_vector": {
-                "storage_type": "u",
-                "path_or_inline_dv": "v",
-                "offset": 1,
-                "size_in_bytes": 10,
-                "cardinality": 2,
-            },
-            "base_row_id": 5,
-            "default_row_commit_version": 6,
-            "tags": [("t", "u")],
-            "clustering_provider": "c",
-        }
-    ]
+    add = add_file("a", **EVERY_FIELD)
+    assert _adds(_part_of([PROTOCOL, add])) == [{"path": "a", **EVERY_COLUMN}]
 
 
 def test_only_the_chosen_files_are_read() -> None:

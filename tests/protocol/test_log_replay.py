@@ -19,7 +19,17 @@ from dagster_delta.protocol.log.replay import (
     reconcile_tail,
 )
 from dagster_delta.protocol.log.tail import RawCommit, add_columns, decode_tail, remove_columns
-from tests.table.logs import PROTOCOL, Action, add_file, encode, metadata, remove_file, vector
+from tests.table.logs import (
+    EVERY_COLUMN,
+    EVERY_FIELD,
+    PROTOCOL,
+    Action,
+    add_file,
+    encode,
+    metadata,
+    remove_file,
+    vector,
+)
 
 PATHS = st.sampled_from(["a", "b", "c=1/d", "file:/x", "file:///x", "/x", "e%20f"])
 VECTORS = st.none() | st.builds(
@@ -160,43 +170,13 @@ def test_a_commit_that_says_twice_what_may_be_said_once_is_refused(action: Actio
 
 
 def test_every_field_of_an_action_reaches_its_column() -> None:
-    fields = {
-        "partitionValues": {"p": "1", "q": None},
-        "size": 3,
-        "modificationTime": 4,
-        "stats": '{"numRecords":1}',
-        "tags": {"t": "u"},
-        "deletionVector": vector("v"),
-        "baseRowId": 5,
-        "defaultRowCommitVersion": 6,
-        "clusteringProvider": "c",
-    }
-    commits = _commits((add_file("a", **fields), add_file("b")))
+    commits = _commits((add_file("a", **EVERY_FIELD), add_file("b")))
     added = add_columns(commits, [0, 1])
     assert added.schema == LIVE_FILE_SCHEMA
     added.validate(full=True)
-    assert added.slice(0, 1).to_pylist() == [
-        {
-            "path": "a",
-            "partition_values": [("p", "1"), ("q", None)],
-            "size_bytes": 3,
-            "modification_time_ms": 4,
-            "stats": '{"numRecords":1}',
-            "deletion_vector": {
-                "storage_type": "u",
-                "path_or_inline_dv": "v",
-                "offset": 1,
-                "size_in_bytes": 10,
-                "cardinality": 2,
-            },
-            "base_row_id": 5,
-            "default_row_commit_version": 6,
-            "tags": [("t", "u")],
-            "clustering_provider": "c",
-        }
-    ]
+    assert added.slice(0, 1).to_pylist() == [{"path": "a", **EVERY_COLUMN}]
     commits = _commits(
-        (remove_file("a", deletionTimestamp=7, extendedFileMetadata=True, **fields),)
+        (remove_file("a", deletionTimestamp=7, extendedFileMetadata=True, **EVERY_FIELD),)
     )
     removed = remove_columns(commits, [0])
     assert removed.schema == TOMBSTONE_SCHEMA

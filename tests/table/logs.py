@@ -132,6 +132,38 @@ def vector(name: str, *, offset: int | None = 1, cardinality: int = 2) -> Action
     return descriptor if offset is None else {**descriptor, "offset": offset}
 
 
+EVERY_FIELD: Action = {
+    "partitionValues": {"p": "1", "q": None},
+    "size": 3,
+    "modificationTime": 4,
+    "stats": '{"numRecords":1}',
+    "tags": {"t": "u"},
+    "deletionVector": vector("v"),
+    "baseRowId": 5,
+    "defaultRowCommitVersion": 6,
+    "clusteringProvider": "c",
+}
+"""Every field of an add action besides the path."""
+EVERY_COLUMN = {
+    "partition_values": [("p", "1"), ("q", None)],
+    "size_bytes": 3,
+    "modification_time_ms": 4,
+    "stats": '{"numRecords":1}',
+    "deletion_vector": {
+        "storage_type": "u",
+        "path_or_inline_dv": "v",
+        "offset": 1,
+        "size_in_bytes": 10,
+        "cardinality": 2,
+    },
+    "base_row_id": 5,
+    "default_row_commit_version": 6,
+    "tags": [("t", "u")],
+    "clustering_provider": "c",
+}
+"""The same as columns of a live file."""
+
+
 def metadata(
     configuration: Mapping[str, str] | None = None, partition_columns: Sequence[str] = ()
 ) -> Action:
