@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ PICTURES_VARIABLE = "DAGSTER_DELTA_SCREENSHOTS"
 # The lists of events draw only what is in sight.
 _SIZE = (1280, 1600)
 _PICTURE_SIZE = (1280, 800)
+_LOOKS = 60
 
 
 class DagsterUI:
@@ -68,6 +71,20 @@ class DagsterUI:
         """Launch the run that the Launchpad describes, and wait on its page until it succeeds."""
         self.page.get_by_role("button", name="Launch Run").click()
         self._wait_for_success()
+
+    def wait_for_tick_reason(self, text: str) -> None:
+        """Point at the newest ticks of the open sensor until one of them says this."""
+        reason = self.page.get_by_text(text).first
+        for _ in range(_LOOKS):
+            # The reason of a tick is its tooltip.
+            for tag in self.page.get_by_text("0 runs requested").all()[:2]:
+                self.page.mouse.move(0, 0)
+                with suppress(PlaywrightError):
+                    tag.hover(timeout=1000)
+                    reason.wait_for(timeout=1000)
+                    return
+            self.page.wait_for_timeout(1000)
+        raise AssertionError(f"no tick says {text!r}")
 
     def show_markdown(self) -> Locator:
         """Open the first Markdown entry among the events of the run."""

@@ -70,7 +70,14 @@ defs = dg.Definitions(
             f"{LAKE}/bookings",
             target=bookings_report,
             minimum_interval_seconds=1,
-        )
+        ),
+        delta_table_sensor(
+            "many_bookings",
+            f"{LAKE}/quiet_bookings",
+            target=bookings_report,
+            minimum_rows=1000,
+            minimum_interval_seconds=1,
+        ),
     ],
     resources={"io_manager": DeltaIOManager(root_uri=LAKE, schema="fleet")},
     # One process per run is enough.

@@ -111,3 +111,15 @@ def test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on(
         expect(ui.page.get_by_text(tag).first).to_be_visible()
     expect(ui.page.get_by_text("Success", exact=True).first).to_be_visible()
     ui.take_picture("sensor-run")
+
+
+def test_ticks_say_why_they_ran_nothing(ui: DagsterUI, server: DagsterServer) -> None:
+    bookings = f"{server.lake}/quiet_bookings"
+    deltalake.write_deltalake(bookings, pa.table({"seat": ["1A"]}))
+    ui.open("locations/lake/sensors/many_bookings")
+    ui.page.get_by_role("row", name="Running").get_by_role("checkbox").press("Space")
+    ui.wait_for_tick_reason(f"No new commits: {bookings} (version 0)")
+
+    deltalake.write_deltalake(bookings, pa.table({"seat": ["2B"]}), mode="append")
+    ui.wait_for_tick_reason("version 1 with 1 row, until 1,000 rows")
+    ui.take_picture("sensor-ticks")
