@@ -1,7 +1,7 @@
 """Requests to S3 and the time they take, with a delay in front of every answer.
 
 A server in a process of its own keeps the objects in memory, counts requests and answers each after
-20 ms. Both libraries run the same operations, each on a copy of the same table: its log has a
+20 ms. Both libraries run the same operations in turn, each on a copy of the same table: its log has a
 checkpoint, then 10 commits. Requests are those of one operation; the time is the median.
 """
 
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 REPETITIONS = 5
 ROWS_PER_FILE = 100
 LARGE_COLUMNS = 10
+TABLES = ("many", "foreign", "vacuumed", "large")
 
 Prepared: TypeAlias = Callable[[], Callable[[], object]]
 """Prepares one run, and returns what is counted and timed."""
@@ -209,25 +210,23 @@ def _measure(server: Server, prepare: Prepared, runs: int) -> tuple[list[str], f
 def _compare(server: Server, arguments: argparse.Namespace, directory: Path) -> None:
     _many_files(directory / "many", arguments.files)
     _large_files(directory / "large", arguments.large_files)
-    found: dict[str, list[tuple[list[str], float]]] = {}
-    for library, operations in {"ours": _ours, "deltalake": _deltalake}.items():
-        for table in ("many", "large", "foreign", "vacuumed"):
+    libraries: dict[str, dict[str, Prepared]] = {}
+    for library, start in {"ours": _ours, "deltalake": _deltalake}.items():
+        for table in TABLES:
             source = directory / ("large" if table == "large" else "many")
             prefix = f"bucket/{library}/{table}/"
             server.order("load", directory=source, prefix=prefix, checksums=int(table != "foreign"))
-        uris = {
-            name: f"s3://bucket/{library}/{name}"
-            for name in ("many", "large", "foreign", "vacuumed")
-        }
-        for name, prepare in operations(uris, server.options()).items():
-            if arguments.only not in name:
-                continue
-            is_vacuum = name.startswith("vacuum")
-            if is_vacuum:
-                prefix = f"bucket/{library}/vacuumed/"
-                server.order("fill", prefix=prefix, count=arguments.objects)
-            runs = 0 if is_vacuum else REPETITIONS
-            found.setdefault(name, []).append(_measure(server, prepare, runs))
+        prefix = f"bucket/{library}/vacuumed/"
+        server.order("fill", prefix=prefix, count=arguments.objects)
+        uris = {table: f"s3://bucket/{library}/{table}" for table in TABLES}
+        libraries[library] = start(uris, server.options())
+    found: dict[str, list[tuple[list[str], float]]] = {}
+    for name in libraries["ours"]:
+        if arguments.only in name:
+            # One after the other, so that both have the same neighbours on the machine. The files
+            # that VACUUM deletes are there only once.
+            runs = 0 if name == "vacuum of {objects} files" else REPETITIONS
+            found[name] = [_measure(server, each[name], runs) for each in libraries.values()]
     print("| | ours | `deltalake` | time, ours to theirs |\n|---|---|---|---|")
     for name, ((ours, ours_s), (theirs, theirs_s)) in found.items():
         title = name.format(files=f"{arguments.files:,}", objects=f"{arguments.objects:,}")

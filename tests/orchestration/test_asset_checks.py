@@ -338,7 +338,7 @@ def test_arguments_that_make_no_sense_are_refused_at_once(asset, options, messag
 def test_an_outage_while_a_unique_check_reads_is_a_storage_failure() -> None:
     store = MemoryStore()
     DeltaTable("", store=store, must_exist=False).append(pa.table({"id": [1, 2]}))
-    snapshot = Snapshot.load(FaultyStore(store, [Fault("refuse", "open_input")]))
+    snapshot = Snapshot.load(FaultyStore(store, [Fault("refuse", "read_range")]))
     with pytest.raises(StorageFailure):
         check_unique(snapshot, ["id"])
 
