@@ -45,7 +45,7 @@ class TableHandle:
         self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
         self._snapshot: Snapshot | None = None
-        self._seen_ms = now_ms()
+        self._seen_ms = 0 if self._pinned else now_ms()
         """When the version of this handle, or an earlier one, was the latest: milliseconds since
         the epoch."""
         try:

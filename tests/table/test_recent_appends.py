@@ -181,6 +181,28 @@ def test_an_append_after_midnight_is_not_lost_below_a_log_that_was_cleaned_up(
     assert _ids(store) == [1] * 5 + [2] * 5
 
 
+def test_a_handle_that_was_opened_at_a_version_moves_past_a_log_that_was_cleaned_up(
+    store: _Counting, clock: list[int]
+) -> None:
+    other = _other(store)
+    for _ in range(3):
+        clock[0] += 1000
+        other.append(ROWS)
+    other.checkpoint()
+    table = DeltaTable("memory", store=store, version=0)
+    day_ms = 24 * HOUR_MS
+    clean_log(
+        store,
+        other.snapshot(),
+        clock=lambda: clock[0] + day_ms,
+        retention_hours=0,
+        dry_run=False,
+        enforce_retention=False,
+    )
+    assert store.head(commit_path(1)) is None
+    assert table.refresh().version == 3
+
+
 def test_a_table_that_keeps_its_log_for_a_moment_is_read_before_each_append(
     store: _Counting,
 ) -> None:
