@@ -1,4 +1,4 @@
-"""JARs that Maven fetches: of delta-spark, the reference implementation, and of Hadoop's S3A."""
+"""JARs that Maven fetches: of delta-spark, the reference implementation, and of Hadoop's S3A and ABFS."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _download(target: Path) -> str:
 
 @functools.cache
 def hadoop_class_path() -> tuple[str | None, str]:
-    """The class path of S3A for the Hadoop of this Spark, and why there is none if there is none.
+    """The class path of S3A and ABFS for the Hadoop of this Spark, and why there is none if there is none.
 
     It stays in Maven's own repository: the SDK of AWS has 690 MB.
     """
     maven = shutil.which("mvn")
     if maven is None:
-        return None, "S3A's JARs are absent: install Maven (mvn) to fetch them"
+        return None, "JARs of Hadoop are absent: install Maven (mvn) to fetch them"
     jars = Path(pyspark.__file__).parent / "jars"
     hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     with tempfile.TemporaryDirectory() as place:
@@ -66,5 +66,5 @@ def hadoop_class_path() -> tuple[str | None, str]:
         options = [f"-Dhadoop={hadoop}", f"-Dmdep.outputFile={output}"]
         done = subprocess.run(command + options, capture_output=True, timeout=540, check=False)
         if done.returncode != 0 or not output.is_file():
-            return None, "S3A's JARs are absent: Maven could not reach its repository"
+            return None, "JARs of Hadoop are absent: Maven could not reach its repository"
         return output.read_text().strip(), ""

@@ -1,8 +1,8 @@
-"""A program with a Spark session of its own, which writes and reads tables on S3 by Hadoop's S3A.
+"""A program with a Spark session of its own, which writes and reads tables by file systems of Hadoop.
 
-Its argument is the directory of the event log. It reads one JSON object: the class path of S3A, and
-storage options by the URI of a table, which give rights on this table alone. It prints what it has
-read as JSON.
+Its argument is the directory of the event log. It reads one JSON object: the class path of the file
+systems, settings of the session, and the storage options of each table by its URI. It prints what
+it has read as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROPERTIES = {"delta.enableDeletionVectors": "true"}
 
 def main(events: str, given: dict[str, Any]) -> dict[str, dict[str, object]]:
     """Per table: the schemes of the files, and the rows as Spark and as Arrow read them."""
-    session = _session(events, given["class_path"])
+    session = _session(events, given)
     found = {uri: _use(session, uri, options) for uri, options in given["tables"].items()}
     session.stop()
     return found
@@ -42,9 +42,10 @@ def _use(session: SparkSession, uri: str, options: dict[str, str]) -> dict[str, 
     }
 
 
-def _session(events: str, class_path: str) -> SparkSession:
+def _session(events: str, given: dict[str, Any]) -> SparkSession:
     settings: dict[str, bool | float | int | str | None] = {
-        "spark.driver.extraClassPath": class_path,
+        **given["settings"],
+        "spark.driver.extraClassPath": given["class_path"],
         "spark.driver.memory": "1g",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events,
