@@ -5,7 +5,6 @@ Taken from Spark 4.2. A session may define more, so an unknown name is only a hi
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 __all__ = ["count_problem", "is_built_in", "row_problem", "similar_name"]
@@ -187,6 +186,8 @@ def is_built_in(name: str) -> bool:
 
 def similar_name(name: str) -> str | None:
     """The built-in function with the most similar name; None if none is similar. Raises nothing."""
+    import difflib
+
     found = difflib.get_close_matches(name, _COUNTS, n=1, cutoff=0.75)
     return found[0] if found else None
 

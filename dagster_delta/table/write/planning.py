@@ -24,7 +24,6 @@ from dagster_delta.evolution.merge_schema import (
     merge_schemas,
     widenable_columns,
 )
-from dagster_delta.evolution.table_definition import TableDefinition, define_table, with_schema
 from dagster_delta.evolution.type_promotion import records_versions
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,
@@ -139,6 +138,9 @@ def plan_configuration(
         InvalidArgument: the partitioning or a column name is invalid.
     """
     if current is None:
+        # Imported late, as in the functions below: most writes change no schema.
+        from dagster_delta.evolution.table_definition import TableDefinition, define_table
+
         return define_table(
             TableDefinition(
                 data_schema,
@@ -166,6 +168,8 @@ def plan_configuration(
 def _overwritten(
     current: TableConfiguration, data_schema: StructType, options: WriteOptions
 ) -> TableConfiguration:
+    from dagster_delta.evolution.table_definition import with_schema
+
     planned = with_schema(
         current,
         data_schema,
@@ -240,6 +244,8 @@ def grown_configuration(
     Raises:
         SchemaMismatch: a new column has no type, or a NOT NULL column is missing.
     """
+    from dagster_delta.evolution.table_definition import with_schema
+
     merged = merge_schemas(
         current.schema,
         data_schema,
