@@ -9,12 +9,19 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import ConcurrentTransaction, ConstraintViolation, SchemaMismatch
+from dagster_delta.errors import (
+    ConcurrentTransaction,
+    ConstraintViolation,
+    InvalidTable,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import delta_table, table_handle
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.commit_result import AppTransaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -83,6 +90,20 @@ def test_an_append_follows_appends_of_others(store: _Counting) -> None:
         other.append(ROWS)
     assert table.append(ROWS).version == 4
     assert _ids(store) == [1] * 5 + [2] * 5
+
+
+def test_an_append_that_cannot_be_read_afterwards_is_not_written_again(
+    store: _Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedFeature("a feature of the future")
+
+    table = DeltaTable("memory", store=store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "advance", refuse)
+        with pytest.raises(InvalidTable, match="version 1 was committed, and cannot be read"):
+            table.append(ROWS)
+    assert _ids(store) == [1, 1, 2, 2]
 
 
 def test_an_append_has_columns_that_others_have_added(store: _Counting) -> None:

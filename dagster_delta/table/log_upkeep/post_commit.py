@@ -51,17 +51,19 @@ def follow_commit(
         clock: milliseconds since the epoch.
 
     Raises:
-        CorruptLog, StorageFailure: the new version cannot be read.
+        InvalidTable, StorageFailure: the new version cannot be read.
     """
-    from dagster_delta.table.read.snapshot import Snapshot
-
-    version = commits[-1][0]
-    checksum = _checksum_after(store, None if base is None else base.checksum, commits)
-    _store_checksum(store, version, checksum)
-    if base is None:
-        snapshot = Snapshot.load(store, version=version)
-    else:
-        snapshot = base.advance(commits, checksum=checksum, is_own=True)
+    try:
+        snapshot = _committed_snapshot(store, base, commits)
+    except (InvalidTable, StorageFailure):
+        raise
+    except DeltaError as error:
+        # Callers take other errors for a commit that is not in the log, and write again.
+        version = commits[-1][0]
+        raise InvalidTable(
+            f"version {version} was committed, and cannot be read: {error}",
+            table=store.location.uri,
+        ) from error
     _keep_manifests(snapshot, commits)
     if not _is_checkpoint_due(snapshot):
         return snapshot
@@ -70,6 +72,20 @@ def follow_commit(
     if checkpointed is None:
         return snapshot
     return _with_clean_log(checkpointed, clock=clock, previous_checkpoint_ms=previous)
+
+
+def _committed_snapshot(
+    store: ObjectStore, base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
+) -> Snapshot:
+    """The version of the last commit, with its checksum stored."""
+    from dagster_delta.table.read.snapshot import Snapshot
+
+    version = commits[-1][0]
+    checksum = _checksum_after(store, None if base is None else base.checksum, commits)
+    _store_checksum(store, version, checksum)
+    if base is None:
+        return Snapshot.load(store, version=version)
+    return base.advance(commits, checksum=checksum, is_own=True)
 
 
 def _checksum_after(
