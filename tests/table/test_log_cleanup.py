@@ -33,6 +33,8 @@ from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult, clean_log
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import read_new_commits, start_cursor
+from dagster_delta.table.write.operations import append_rows
+from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.table.logs import compacted_path
 
@@ -391,3 +393,23 @@ def test_checksums_of_hadoop_go_with_their_files(tmp_path: Path) -> None:
     names = {each.name for each in log_directory.iterdir()}
     assert not [each for each in names if each.startswith(".")]
     assert DeltaTable(tmp_path).snapshot().num_records == 10
+
+
+def test_a_log_is_cleaned_up_daily_although_the_clock_of_the_store_is_ahead() -> None:
+    now = [MIDNIGHT + DAY // 2]
+    store = MemoryStore(clock_ms=lambda: now[0] + 60_000)
+    properties = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 1 day"}
+
+    def append(known: Snapshot | None) -> Snapshot:
+        options = WriteOptions(properties=properties)
+        return append_rows(store, known, ROWS, options, clock=lambda: now[0]).snapshot
+
+    latest = None
+    for _ in range(5):
+        latest = append(latest)
+    # A checkpoint every 40 seconds, around the midnight after which the versions expire.
+    now[0] = MIDNIGHT + 2 * DAY - 50_000
+    for _ in range(6):
+        latest = append(latest)
+        now[0] += 20_000
+    assert versions(store, ".json")[0] == 4

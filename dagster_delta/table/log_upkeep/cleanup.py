@@ -40,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
+_CLOCK_SKEW_MS = 10 * 60 * 1000
+"""How far the clocks of writers and of the store may differ."""
 _FILES_PER_DELETE = 1000
 _CHECKPOINT_KINDS = frozenset(
     {LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART, LogFileKind.CHECKPOINT_V2}
@@ -132,7 +134,8 @@ def clean_expired_log(
 ) -> int | None:
     """The version that the log begins with after the clean-up, or None if none was due.
 
-    Versions expire at midnight, so the log is listed only after the first checkpoint since then.
+    Versions expire at midnight, so the log is listed only after the first checkpoint since then,
+    and after those of the first minutes, as the clock of the store may be ahead.
 
     Args:
         snapshot: the latest version, with a checkpoint.
@@ -150,7 +153,7 @@ def clean_expired_log(
     cutoff_ms = midnight_before(clock() - retention_ms)
     if (
         previous_checkpoint_ms is not None
-        and midnight_before(previous_checkpoint_ms - retention_ms) >= cutoff_ms
+        and midnight_before(previous_checkpoint_ms - _CLOCK_SKEW_MS - retention_ms) >= cutoff_ms
     ):
         return None
     if not _has_expired(snapshot.store, cutoff_ms):
