@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import (
-    LAST_CHECKPOINT_PATH,
     commit_path,
     parse_log_file_name,
     v2_checkpoint_path,
@@ -29,12 +28,11 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log_upkeep import post_commit
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult, clean_log
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import read_new_commits, start_cursor
-from dagster_delta.table.write.operations import append_rows
-from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.table.logs import compacted_path
 
@@ -59,11 +57,8 @@ def make(
 
 
 def age(store: MemoryStore, days: Sequence[float], *, since: int = MIDNIGHT) -> None:
-    """Make the files of version n as if they were written that many days after the midnight, and
-    the last checkpoint as if written then."""
+    """Make the files of version n as if they were written that many days after the midnight."""
     found = store._objects.by_path
-    if LAST_CHECKPOINT_PATH in found:
-        found[LAST_CHECKPOINT_PATH] = found[LAST_CHECKPOINT_PATH][0], since
     for path, (data, _) in list(found.items()):
         name = parse_log_file_name(path.rpartition("/")[2])
         if name is not None and name.version < len(days):
@@ -321,12 +316,27 @@ def test_a_write_cleans_up_after_its_checkpoint_unless_the_table_keeps_its_log()
         assert versions(store, ".json")[0] == expected
         assert result.snapshot.num_records == 14
         check_readable(store, expected, 6)
-        # Versions expire at midnight: the next checkpoint of the day lists nothing.
+        # Nothing has expired since, so that the next one lists no further than that.
         counted.calls.clear()
         table.append(ROWS)
         table.append(ROWS)
         assert counted.calls["delete"] == 0
-        assert counted.calls["list_from"] == 0
+        assert counted.calls["list_from"] == (1 if keeps == "true" else 0)
+
+
+def test_a_long_log_is_listed_after_every_hundredth_commit_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(post_commit, "_SHORT_LOG", 5)
+    monkeypatch.setattr(post_commit, "_CLEANED_EVERY", 8)
+    store = MemoryStore()
+    make(7, store=store, checkpointInterval="2")
+    age(store, [0, 1, 2, 3, 4, 5], since=(time.time_ns() // 1_000_000 - 40 * DAY) // DAY * DAY)
+    table = DeltaTable("", store=store)
+    assert table.append(ROWS).version == 7
+    assert versions(store, ".json")[0] == 0
+    assert table.append(ROWS).version == 8
+    assert versions(store, ".json")[0] > 0
 
 
 def test_a_handle_goes_on_when_its_checkpoint_was_cleaned_up() -> None:
@@ -393,23 +403,3 @@ def test_checksums_of_hadoop_go_with_their_files(tmp_path: Path) -> None:
     names = {each.name for each in log_directory.iterdir()}
     assert not [each for each in names if each.startswith(".")]
     assert DeltaTable(tmp_path).snapshot().num_records == 10
-
-
-def test_a_log_is_cleaned_up_daily_although_the_clock_of_the_store_is_ahead() -> None:
-    now = [MIDNIGHT + DAY // 2]
-    store = MemoryStore(clock_ms=lambda: now[0] + 60_000)
-    properties = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 1 day"}
-
-    def append(known: Snapshot | None) -> Snapshot:
-        options = WriteOptions(properties=properties)
-        return append_rows(store, known, ROWS, options, clock=lambda: now[0]).snapshot
-
-    latest = None
-    for _ in range(5):
-        latest = append(latest)
-    # A checkpoint every 40 seconds, around the midnight after which the versions expire.
-    now[0] = MIDNIGHT + 2 * DAY - 50_000
-    for _ in range(6):
-        latest = append(latest)
-        now[0] += 20_000
-    assert versions(store, ".json")[0] == 4

@@ -40,8 +40,6 @@ _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
-_CLOCK_SKEW_MS = 10 * 60 * 1000
-"""How far the clocks of writers and of the store may differ."""
 _FILES_PER_DELETE = 1000
 _CHECKPOINT_KINDS = frozenset(
     {LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART, LogFileKind.CHECKPOINT_V2}
@@ -129,19 +127,15 @@ def clean_log(
     return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
 
 
-def clean_expired_log(
-    snapshot: Snapshot, *, clock: Clock, previous_checkpoint_ms: int | None
-) -> int | None:
+def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
     """The version that the log begins with after the clean-up, or None if none was due.
 
-    Versions expire at midnight, so the log is listed only after the first checkpoint since then,
-    and after those of the first minutes, as the clock of the store may be ahead.
+    If no clean-up is due, it costs a listing of the expired files, one page of names on most
+    tables.
 
     Args:
         snapshot: the latest version, with a checkpoint.
         clock: milliseconds since the epoch.
-        previous_checkpoint_ms: when the checkpoint before that was written, milliseconds since the
-            epoch; None if that is not known.
 
     Raises:
         DeltaError: as `clean_log`.
@@ -149,13 +143,7 @@ def clean_expired_log(
     properties = snapshot.configuration.properties
     if not properties.enable_expired_log_cleanup:
         return None
-    retention_ms = properties.log_retention_ms
-    cutoff_ms = midnight_before(clock() - retention_ms)
-    if (
-        previous_checkpoint_ms is not None
-        and midnight_before(previous_checkpoint_ms - _CLOCK_SKEW_MS - retention_ms) >= cutoff_ms
-    ):
-        return None
+    cutoff_ms = midnight_before(clock() - properties.log_retention_ms)
     if not _has_expired(snapshot.store, cutoff_ms):
         return None
     result = clean_log(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dagster_delta.clock import Clock
 from dagster_delta.errors import DeltaError, InvalidTable, StorageFailure, UnsupportedFeature
-from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH, checksum_path
+from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint_version", "follow_commit"]
 
 _LOG = logging.getLogger(__name__)
+
+# Looking for expired versions lists the log, in time proportional to its length.
+_SHORT_LOG = 1000
+_CLEANED_EVERY = 100
+"""Commits after which a longer log is cleaned up, about."""
 
 
 def follow_commit(
@@ -67,11 +72,10 @@ def follow_commit(
     _keep_manifests(snapshot, commits)
     if not _is_checkpoint_due(snapshot):
         return snapshot
-    previous = _hint_time_ms(store)
     checkpointed = _checkpointed(snapshot, clock=clock)
     if checkpointed is None:
         return snapshot
-    return _with_clean_log(checkpointed, clock=clock, previous_checkpoint_ms=previous)
+    return _with_clean_log(checkpointed, clock=clock)
 
 
 def _committed_snapshot(
@@ -154,15 +158,6 @@ def _is_checkpoint_due(snapshot: Snapshot) -> bool:
     return snapshot.version > 0 and snapshot.version % interval == 0
 
 
-def _hint_time_ms(store: ObjectStore) -> int | None:
-    """When the last checkpoint was written; None if there is none, or that is not known."""
-    try:
-        hint = store.head(LAST_CHECKPOINT_PATH)
-    except StorageFailure:
-        return None
-    return None if hint is None else hint.modified_ms
-
-
 def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
     """The version with a checkpoint and its checksum; None if no checkpoint was stored."""
     try:
@@ -179,18 +174,17 @@ def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
         return None
 
 
-def _with_clean_log(
-    snapshot: Snapshot, *, clock: Clock, previous_checkpoint_ms: int | None
-) -> Snapshot:
+def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
+    interval = snapshot.configuration.properties.checkpoint_interval
+    checkpoints = max(1, _CLEANED_EVERY // interval)
+    if snapshot.version > _SHORT_LOG and snapshot.version // interval % checkpoints:
+        return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
     from dagster_delta.table.read.snapshot import Snapshot
 
     try:
-        cut = clean_expired_log(
-            snapshot, clock=clock, previous_checkpoint_ms=previous_checkpoint_ms
-        )
-        if cut is not None:
+        if clean_expired_log(snapshot, clock=clock) is not None:
             # It may still have to read the checkpoint that it was opened with.
             return Snapshot.load(snapshot.store, version=snapshot.version)
     except Exception as error:  # noqa: BLE001 - the commit exists already
