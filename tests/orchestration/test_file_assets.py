@@ -75,9 +75,8 @@ def test_each_file_is_loaded_once(landing, put, run, tmp_path) -> None:
     assert again["delta/skipped"] == "all 1 files were loaded before"
     assert again["delta/version"] == 0
     put("sub/b.csv", "day,id\n2024-01-03,3\n", at=900)
-    put("empty.csv", "")
     second = run(flights(landing))
-    assert second["delta/source_files"] == 2
+    assert second["delta/source_files"] == 1
     assert [row["id"] for row in rows(tmp_path)] == [1, 2, 3]
     assert str(rows(tmp_path)[2]["day"]) == "2024-01-03"
 
@@ -124,6 +123,20 @@ def test_new_files_replace_the_rows(landing, put, run, tmp_path) -> None:
     assert rows(tmp_path) == [{"id": 1}]
     put("b.csv", "id\n2\n")
     run(flights(landing, mode="overwrite"))
+    assert rows(tmp_path) == [{"id": 2}]
+
+
+@pytest.mark.parametrize("pattern", ["**", "b.csv"])
+def test_a_file_without_bytes_is_left_until_it_is_written(
+    landing, put, run, tmp_path, pattern
+) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing, mode="overwrite"))
+    put("b.csv", "", at=2000)
+    assert "delta/skipped" in run(flights(landing, pattern, mode="overwrite"))
+    assert rows(tmp_path) == [{"id": 1}]
+    put("b.csv", "id\n2\n", at=3000)
+    run(flights(landing, pattern, mode="overwrite"))
     assert rows(tmp_path) == [{"id": 2}]
 
 

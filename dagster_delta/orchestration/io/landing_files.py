@@ -53,6 +53,8 @@ class LandingZone:
     def files(self) -> LandingFiles:
         """The matching files, the oldest first. Names that begin with `_` or `.` do not match.
 
+        Files without bytes are left out: somebody may be about to write them.
+
         Raises:
             InvalidArgument: the location is invalid.
             StorageFailure: the files cannot be listed.
@@ -67,7 +69,7 @@ class LandingZone:
         found = [
             file
             for file in store.list_recursive()
-            if matches(file.path) and file.modified_ms <= newest_ms
+            if file.size_bytes and matches(file.path) and file.modified_ms <= newest_ms
         ]
         return LandingFiles(
             self, store, tuple(sorted(found, key=lambda file: (file.modified_ms, file.path)))
@@ -79,7 +81,9 @@ class LandingZone:
             return None
         store = self._open(parts[:-1])
         file = store.head(parts[-1])
-        return None if file is None else LandingFiles(self, store, (file,))
+        if file is None:
+            return None
+        return LandingFiles(self, store, (file,) if file.size_bytes else ())
 
     def _open(self, parts: Sequence[str]) -> ObjectStore:
         root = "/".join(parts) or ("/" if parts else ".")
@@ -152,9 +156,6 @@ class LandingFiles:
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Columns and rows of a file."""
         kind = self.zone.format or self._format(file)
-        if file.size_bytes == 0 and kind != "parquet":
-            yield pa.schema([]), iter(())
-            return
         try:
             with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
