@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from msgspec.structs import replace
 
-from dagster_delta.engines.expressions.example_rows import python_rows
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import (
     Backfilled,
@@ -78,6 +77,8 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
+        from dagster_delta.engines.expressions.example_rows import python_rows
+
         for batch in self.read(plan):
             if batch.num_rows:
                 return python_rows(batch.slice(0, count))

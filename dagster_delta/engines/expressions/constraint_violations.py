@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.expressions.example_rows import python_rows
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 
@@ -53,6 +52,8 @@ def refuse_violations(
 def _violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
+    from dagster_delta.engines.expressions.example_rows import python_rows
+
     rows = python_rows(batch.take(positions.slice(0, _MAX_EXAMPLES)))
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation
     remedy = (
