@@ -82,6 +82,7 @@ def test_both_writers_succeed(
         check()
 
 
+@pytest.mark.classic("the first writer is a classic session; statements on Connect are conformance")
 @pytest.mark.parametrize(
     ("mine", "theirs", "distance", "isolation", "has_vectors"),
     family(dict.fromkeys([*ON_SPARK, *SOME]), *ON_SPARK),

@@ -140,7 +140,7 @@ def _events(
     facts = run_facts(context, ())
     # One run of Dagster has several steps, and a run of OpenLineage is one of one job.
     run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"dagster:{facts.run_id}:{facts.output}"))
-    parent = _facet(
+    parent: Any = _facet(
         "parent",
         run={"runId": facts.run_id},
         job={"namespace": "dagster", "name": facts.job_name},
