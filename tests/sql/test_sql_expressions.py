@@ -319,7 +319,10 @@ def test_a_filter_has_to_be_a_condition() -> None:
         ("Name LIKE 'a_b'", And((StartsWith(("Name",), "a"), Unknown("the rest of the pattern")))),
         ("startswith(Name, 'ab')", StartsWith(("Name",), "ab")),
         ("soundex(Name) = 'x' AND id = 1", And((Unknown(), Comparison(("id",), "=", 1, LONG)))),
-        ("id = 1 OR Name RLIKE 'x'", Or((Comparison(("id",), "=", 1, LONG), Unknown()))),
+        (
+            "id = 1 OR Name RLIKE 'x'",
+            Or((Comparison(("id",), "=", 1, LONG), Unknown(operands=(("Name",),)))),
+        ),
         ("collated = 'x'", Unknown()),
         ("to_date(at) = DATE '2024-01-01'", Comparison(("at",), "=", dt.date(2024, 1, 1), PrimitiveType("date"))),
     ],

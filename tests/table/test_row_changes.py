@@ -427,6 +427,7 @@ class Meanwhile(ArrowEngine):
     """An engine beside which something else happens, between planning and commit."""
 
     def __init__(self, happens: Any) -> None:
+        super().__init__()
         self._happens = happens
 
     def find_matches(self, plan: Any) -> Any:
