@@ -408,6 +408,7 @@ def _different(frame: DataFrame, sqls: list[str], found: dict[str, pa.ChunkedArr
     ]
 
 
+@pytest.mark.exhaustive
 def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> None:
     from pyspark.errors import PySparkException
 

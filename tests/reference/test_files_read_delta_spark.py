@@ -134,7 +134,7 @@ def more_than_delta_spark(
     return found
 
 
-@pytest.mark.parametrize("name", family(TABLES, "plain", "partitioned by this library"))
+@pytest.mark.parametrize("name", family(TABLES, "partitioned by this library"))
 def test_no_filter_opens_more_files(
     name: str, tables: dict[str, str], delta_spark: SparkSession
 ) -> None:

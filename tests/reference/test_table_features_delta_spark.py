@@ -13,7 +13,6 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
-from tests.families import family
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +87,8 @@ DROPPED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("feature", family(DROPPED, "deletionVectors"))
+@pytest.mark.parametrize("feature", DROPPED)
+@pytest.mark.exhaustive
 def test_delta_spark_reads_and_writes_a_table_whose_feature_was_dropped(
     delta_spark: SparkSession, tmp_path: Path, feature: str
 ) -> None:

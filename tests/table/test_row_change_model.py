@@ -160,6 +160,7 @@ def apply_to_table(table: DeltaTable, name: str, argument: Any) -> None:
             table.update(values, predicate and predicate[0])
 
 
+@pytest.mark.examples(3)
 @pytest.mark.parametrize("partition_by", [(), ("p",)], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("vectors", ["false", "true"])
