@@ -64,7 +64,10 @@ def hadoop_class_path() -> tuple[str | None, str]:
         output = Path(place) / "class-path"
         command = [maven, "-B", "-q", "-f", str(HADOOP_POM), "dependency:build-classpath"]
         options = [f"-Dhadoop={hadoop}", f"-Dmdep.outputFile={output}"]
-        done = subprocess.run(command + options, capture_output=True, timeout=540, check=False)
+        try:
+            done = subprocess.run(command + options, capture_output=True, timeout=540, check=False)
+        except subprocess.TimeoutExpired:
+            return None, "JARs of Hadoop are absent: Maven did not fetch them in nine minutes"
         if done.returncode != 0 or not output.is_file():
             return None, "JARs of Hadoop are absent: Maven could not reach its repository"
         return output.read_text().strip(), ""

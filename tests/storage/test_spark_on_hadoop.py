@@ -88,7 +88,7 @@ def _read(directory: Path, given: dict[str, Any], environment: dict[str, str]) -
 
 
 def test_s3a_uses_the_credentials_of_each_table_and_shows_none(
-    class_path: str, minio_bucket: str, minio_options: dict[str, str], tmp_path: Path
+    minio_bucket: str, minio_options: dict[str, str], class_path: str, tmp_path: Path
 ) -> None:
     uris = [f"s3://{minio_bucket}/{name}" for name in ("first", "second")]
     # Hadoop keeps the client, and so the rights, of the first.
@@ -102,7 +102,7 @@ def test_s3a_uses_the_credentials_of_each_table_and_shows_none(
 
 
 def test_abfs_uses_the_credentials_of_the_table_and_shows_none(
-    class_path: str, azure_container: str, azure_options: dict[str, str], tmp_path: Path
+    azure_container: str, azure_options: dict[str, str], class_path: str, tmp_path: Path
 ) -> None:
     endpoint = azure_options["endpoint"]
     account = azure_options["account_name"]
