@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,27 +28,64 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARROW = Engine("arrow")
-CASES = [(*pair, *table) for table in TABLES for pair in PAIRS]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two operations on one table."""
+
+    mine: str
+    theirs: str
+    distance: str
+    isolation: str = "WriteSerializable"
+    has_vectors: bool = True
+
+    def __str__(self) -> str:
+        return "-".join(map(str, astuple(self)))
+
+    @property
+    def is_refused(self) -> bool:
+        return excludes(self.mine, self.theirs, self.distance)
+
+    def check(self, templates: Templates, copy: Path, engine: Engine, act: Act) -> None:
+        check_pair(
+            templates,
+            copy,
+            (self.mine, self.theirs, self.distance),
+            self.isolation,
+            engine,
+            act,
+            has_vectors=self.has_vectors,
+        )
+
+
+Act = Callable[[str, int], None]
+
+CASES = [Case(*pair, *table) for table in TABLES for pair in PAIRS]
 # In `make test`: where rows decide, and where files do.
 EXAMPLES = [
     case
     for case in CASES
-    if case[2:] in {("same file", "WriteSerializable", True), ("same row", "Serializable", False)}
+    if (case.distance, case.isolation, case.has_vectors)
+    in {("same file", "WriteSerializable", True), ("same row", "Serializable", False)}
 ]
-BY_ROWS = ("same file", "WriteSerializable", True)
 ON_SPARK = [
-    ("update", "delete", *BY_ROWS),
-    ("optimize", "merge", *BY_ROWS),
-    ("append", "add_column", *BY_ROWS),
+    Case("update", "delete", "same file"),
+    Case("optimize", "merge", "same file"),
+    Case("append", "add_column", "same file"),
 ]
 BESIDE_DELTA_SPARK = [
-    ("update", "delete", *BY_ROWS),
-    ("optimize", "update", *BY_ROWS),
-    ("delete", "optimize", *BY_ROWS),
-    ("merge", "append", "same row", "Serializable", False),
+    Case("update", "delete", "same file"),
+    Case("optimize", "update", "same file"),
+    Case("delete", "optimize", "same file"),
+    Case("merge", "append", "same row", "Serializable", has_vectors=False),
 ]
 # One in four pairs: each takes a second or two, and the embedded writers try all of them.
-SOME = [case for case in CASES if case[2:] == BY_ROWS and not excludes(*case[:3])][::4]
+SOME = [
+    case
+    for case in (Case(mine, theirs, "same file") for mine in OPERATIONS for theirs in OPERATIONS)
+    if not case.is_refused
+][::4]
 
 
 @pytest.fixture(scope="module")
@@ -54,76 +93,34 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
     return Templates(tmp_path_factory.mktemp("templates"))
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "distance", "isolation", "has_vectors"), family(CASES, *EXAMPLES)
-)
-def test_both_writers_succeed(
-    templates: Templates,
-    tmp_path: Path,
-    mine: str,
-    theirs: str,
-    distance: str,
-    isolation: str,
-    *,
-    has_vectors: bool,
-) -> None:
-    def act(uri: str, row: int) -> None:
-        OPERATIONS[theirs](Place(DeltaTable(uri), ARROW), row)
+def embedded(operation: str) -> Act:
+    return lambda uri, row: OPERATIONS[operation](Place(DeltaTable(uri), ARROW), row)
 
-    def check() -> None:
-        pair = (mine, theirs, distance)
-        copy = tmp_path / "table"
-        check_pair(templates, copy, pair, isolation, ARROW, act, has_vectors=has_vectors)
 
-    if excludes(mine, theirs, distance):
+@pytest.mark.parametrize("case", family(CASES, *EXAMPLES), ids=str)
+def test_both_writers_succeed(templates: Templates, tmp_path: Path, case: Case) -> None:
+    if case.is_refused:
         with pytest.raises(InvalidArgument, match="n4"):
-            check()
+            case.check(templates, tmp_path / "table", ARROW, embedded(case.theirs))
     else:
-        check()
+        case.check(templates, tmp_path / "table", ARROW, embedded(case.theirs))
 
 
 @pytest.mark.classic("the first writer is a classic session; statements on Connect are conformance")
-@pytest.mark.parametrize(
-    ("mine", "theirs", "distance", "isolation", "has_vectors"),
-    family(dict.fromkeys([*ON_SPARK, *SOME]), *ON_SPARK),
-)
+@pytest.mark.parametrize("case", family(dict.fromkeys([*ON_SPARK, *SOME]), *ON_SPARK), ids=str)
 def test_a_writer_on_spark_succeeds_beside_an_embedded_one(
-    spark: SparkSession,
-    templates: Templates,
-    tmp_path: Path,
-    mine: str,
-    theirs: str,
-    distance: str,
-    isolation: str,
-    *,
-    has_vectors: bool,
+    spark: SparkSession, templates: Templates, tmp_path: Path, case: Case
 ) -> None:
-    def act(uri: str, row: int) -> None:
-        OPERATIONS[theirs](Place(DeltaTable(uri), ARROW), row)
-
-    pair, engine = (mine, theirs, distance), Engine("spark", spark)
-    copy = tmp_path / "table"
-    check_pair(templates, copy, pair, isolation, engine, act, has_vectors=has_vectors)
+    case.check(templates, tmp_path / "table", Engine("spark", spark), embedded(case.theirs))
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "distance", "isolation", "has_vectors"),
-    family(dict.fromkeys([*BESIDE_DELTA_SPARK, *SOME]), *BESIDE_DELTA_SPARK),
+    "case", family(dict.fromkeys([*BESIDE_DELTA_SPARK, *SOME]), *BESIDE_DELTA_SPARK), ids=str
 )
 def test_both_succeed_where_the_second_writer_is_delta_spark(
-    delta_spark: SparkSession,
-    templates: Templates,
-    tmp_path: Path,
-    mine: str,
-    theirs: str,
-    distance: str,
-    isolation: str,
-    *,
-    has_vectors: bool,
+    delta_spark: SparkSession, templates: Templates, tmp_path: Path, case: Case
 ) -> None:
     def act(uri: str, row: int) -> None:
-        run_sql(delta_spark, theirs, uri, row)
+        run_sql(delta_spark, case.theirs, uri, row)
 
-    pair = (mine, theirs, distance)
-    copy = tmp_path / "table"
-    check_pair(templates, copy, pair, isolation, ARROW, act, has_vectors=has_vectors)
+    case.check(templates, tmp_path / "table", ARROW, act)
