@@ -282,7 +282,6 @@ def test_options_that_do_not_fit_are_refused(landing) -> None:
         ("x/", {"b.csv", "y/c.csv"}),
         ("a.csv", {"a.csv"}),
         ("*/*", {"x/b.csv"}),
-        ("no/*", set()),
     ],
 )
 def test_patterns_match_as_in_a_shell(landing, put, source, names) -> None:
@@ -292,6 +291,17 @@ def test_patterns_match_as_in_a_shell(landing, put, source, names) -> None:
     prefix = f"{source.split('*')[0].split('?')[0].rpartition('/')[0]}/".lstrip("/")
     paths = {file.path for file in found.files}
     assert paths in (names, {name.removeprefix(prefix) for name in names})
+
+
+@pytest.mark.parametrize("source", ["landng", "landng/*.csv", "landng/a.csv"])
+def test_a_directory_that_does_not_exist_is_an_error(tmp_path, run, source) -> None:
+    with pytest.raises(DeltaError, match=r"there is no directory .*landng: correct the source"):
+        run(delta_files_asset("flights", f"{tmp_path}/{source}"))
+
+
+def test_a_file_that_has_not_arrived_is_waited_for(landing, tmp_path) -> None:
+    assert not LandingZone(f"{landing}/daily.csv").files().files
+    assert not LandingZone(f"{landing}/*.csv").files().files
 
 
 def test_young_files_are_left_for_the_next_run(landing, put) -> None:

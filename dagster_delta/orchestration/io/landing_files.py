@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -56,7 +57,7 @@ class LandingZone:
         Files without bytes are left out: somebody may be about to write them.
 
         Raises:
-            InvalidArgument: the location is invalid.
+            InvalidArgument: the location is invalid, or is no directory of this machine.
             StorageFailure: the files cannot be listed.
         """
         parts = self.source.rstrip("/").split("/")
@@ -65,6 +66,7 @@ class LandingZone:
         if first == len(parts) and (single := self._single(parts)) is not None:
             return single
         store = self._open(parts[:first])
+        _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
         newest_ms = clock.now_ms() - self.minimum_age_seconds * 1000
         found = [
             file
@@ -233,6 +235,17 @@ class LandingFiles:
             [types.field(each.name) if each.name in types.names else each for each in lines.schema]
         )
         return schema, (_aligned(batch, schema) for batch in lines)
+
+
+def _check_directory(store: ObjectStore, *, is_file: bool) -> None:
+    """Refuse a location that is misspelled: no file would ever match."""
+    place = store.local_path("")
+    # A file that is named may still arrive.
+    directory = None if place is None else Path(place).parent if is_file else Path(place)
+    if directory is not None and not directory.is_dir():
+        raise InvalidArgument(
+            f"there is no directory {directory}: correct the source, or create it"
+        )
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
