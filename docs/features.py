@@ -529,6 +529,22 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_components.py::test_queries_and_incremental_assets_are_declared",
     ),
     Operation(
+        "Dagster assets of files in a landing zone: each file is loaded once",
+        "tests/orchestration/test_file_assets.py::test_each_file_is_loaded_once",
+        None,
+    ),
+    Operation(
+        "OpenLineage events of writes, with inputs and column lineage",
+        "tests/orchestration/test_openlineage.py::"
+        "test_each_write_is_an_event_with_inputs_and_lineage",
+        None,
+    ),
+    Operation(
+        "Memory limits of OPTIMIZE, Z-order and MERGE",
+        "tests/engines/test_memory_budget.py::test_the_peak_of_a_zorder_follows_its_limit",
+        None,
+    ),
+    Operation(
         "Health of all tables on one page of the UI, with plots and an asset check",
         "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
         "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
