@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,21 @@ def test_a_run_does_not_fail_for_its_events(
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", "/no/such/directory/events")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
     assert materialize(tmp_path).success
+
+
+def test_nothing_is_written_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that fails after its commit would be repeated, and append its rows twice."""
+    monkeypatch.setitem(sys.modules, "openlineage.client", None)
+
+    @dg.asset(metadata={"mode": "append"})
+    def flights() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    manager = DeltaIOManager(root_uri=str(tmp_path), openlineage=True)
+    run = dg.materialize([flights], resources={"io_manager": manager}, raise_on_error=False)
+    failure = run.failure_data_for_node("flights")
+    assert failure is not None
+    assert "pip install" in str(failure.error)
+    assert not DeltaTable.is_delta_table(str(tmp_path / "public/flights"))

@@ -209,6 +209,10 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         if obj is None:
             _note_nothing_returned(context, name)
             return
+        if self.openlineage:
+            from dagster_delta.orchestration.io.openlineage import check_client
+
+            check_client()
         options = read_asset_options(
             context.definition_metadata,
             self._defaults(),

@@ -23,7 +23,7 @@ from dagster_delta.table.read.history import history
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["emit_write", "note_input", "openlineage_dataset"]
+__all__ = ["check_client", "emit_write", "note_input", "openlineage_dataset"]
 
 _PRODUCER = f"https://pypi.org/project/dagster-delta-protocol/{__version__}"
 _FACETS = {
@@ -91,6 +91,21 @@ def note_input(context: InputContext, snapshot: Snapshot) -> None:
         }
 
 
+def check_client() -> None:
+    """Check that events can be sent, before rows are written.
+
+    Raises:
+        InvalidArgument: `openlineage-python` is not installed.
+    """
+    try:
+        import openlineage.client  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            "openlineage of the DeltaIOManager needs the package openlineage-python: pip install "
+            "'dagster-delta-protocol[openlineage]'"
+        ) from error
+
+
 def emit_write(
     context: OutputContext, snapshot: Snapshot, lineage: TableColumnLineage | None
 ) -> None:
@@ -100,18 +115,10 @@ def emit_write(
         context: of the output.
         snapshot: the version.
         lineage: of its columns, if known.
-
-    Raises:
-        InvalidArgument: `openlineage-python` is not installed.
     """
     try:
         from openlineage.client import OpenLineageClient
-    except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            "openlineage of the DeltaIOManager needs the package openlineage-python: pip install "
-            "'dagster-delta-protocol[openlineage]'"
-        ) from error
-    try:
+
         client = OpenLineageClient()
         for event in _events(context, snapshot, lineage):
             client.emit(event)
