@@ -75,7 +75,8 @@ def _size_bytes(limit: int | str) -> int:
     match = _SIZE.fullmatch(str(limit).strip().upper())
     if match is None:
         raise InvalidArgument(
-            f"a memory limit is a number of bytes, or a size such as '2GB', not {limit!r}"
+            f"a memory limit (an argument, or {MEMORY_LIMIT_VARIABLE}) is a number of bytes, or a "
+            f"size such as '2GB', not {limit!r}"
         )
     number, prefix, binary = match.groups()
     size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix or " "))

@@ -71,6 +71,16 @@ def delta_files_asset(
     Examples:
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
+    for option, value, allowed in (
+        ("mode", mode, ("append", "merge", "overwrite")),
+        ("format", format, (None, "parquet", "csv", "json")),
+        ("changed_files", changed_files, ("skip", "load")),
+    ):
+        if value not in allowed:
+            choices = ", ".join(map(repr, allowed))
+            raise InvalidArgument(f"the {option} of {name} is one of {choices}, not {value!r}")
+    if len(delimiter) != 1:
+        raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
     if bool(keys) != (mode == "merge"):
         raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
     if asset_options.get("partitions_def") is not None:
@@ -90,6 +100,7 @@ def delta_files_asset(
         None if columns is None else to_arrow_schema(_schema(columns)),
         delimiter,
         minimum_age_seconds,
+        tuple(keys),
     )
 
     def load(context: dg.AssetExecutionContext) -> FileLoad:

@@ -18,7 +18,8 @@ import pytest
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.file_loads import write_load
-from dagster_delta.orchestration.io.landing_files import LandingZone
+from dagster_delta.orchestration.io.landing_files import LandingFiles, LandingZone
+from dagster_delta.storage import ObjectMeta, open_store
 
 Rows = list[dict[str, Any]]
 
@@ -302,6 +303,53 @@ def test_a_directory_that_does_not_exist_is_an_error(tmp_path, run, source) -> N
 def test_a_file_that_has_not_arrived_is_waited_for(landing, tmp_path) -> None:
     assert not LandingZone(f"{landing}/daily.csv").files().files
     assert not LandingZone(f"{landing}/*.csv").files().files
+
+
+@pytest.mark.parametrize("source", ["**", "lake/**/*.parquet", "lake/t"])
+def test_files_of_a_delta_table_are_refused(landing, run, source) -> None:
+    DeltaTable(str(landing / "lake" / "t"), must_exist=False).append(pa.table({"id": [1]}))
+    with pytest.raises(DeltaError, match="a file of a Delta table: read the table as an asset"):
+        run(flights(landing, source))
+
+
+def test_a_file_without_the_columns_to_load_is_refused(landing, put, run) -> None:
+    put("a.csv", "id;code\n1;x\n")
+    with pytest.raises(DeltaError, match=r"has the columns id;code, and not id: .* the delimiter"):
+        run(flights(landing, columns={"id": "INT", "code": "STRING"}))
+
+
+def test_every_file_has_the_keys(landing, put, run) -> None:
+    put("b.csv", "v\ny\nz\n")
+    put("c.csv", "id,v\n5,q\n")
+    with pytest.raises(DeltaError, match=r"b\.csv .*has the columns v, and not id"):
+        run(flights(landing, mode="merge", keys=["id"]))
+
+
+def test_rows_without_a_key_are_refused(landing, put, run) -> None:
+    put("a.json", '{"v": "y"}\n{"v": "z"}\n')
+    with pytest.raises(DeltaError, match="several rows in which id are null"):
+        run(flights(landing, mode="merge", keys=["id"], columns={"id": "INT", "v": "STRING"}))
+
+
+def test_a_location_has_one_identity_however_its_scheme_is_spelled() -> None:
+    file = ObjectMeta("a.csv", 1, 1)
+    stores = [open_store(f"{scheme}://bucket/in", {"region": "eu-1"}) for scheme in ("s3", "s3a")]
+    uris = {LandingFiles(LandingZone(""), store, ()).uri(file) for store in stores}
+    assert uris == {"s3://bucket/in/a.csv"}
+
+
+def test_a_young_file_alone_is_left_too(landing, put) -> None:
+    put("a.csv", "id\n1\n", at=int(dt.datetime.now(dt.UTC).timestamp()))
+    assert not LandingZone(f"{landing}/a.csv", minimum_age_seconds=3600).files().files
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"format": "xml"}, {"changed_files": "laod"}, {"delimiter": "||"}, {"mode": "ignore"}],
+)
+def test_unknown_choices_are_refused(landing, options) -> None:
+    with pytest.raises(DeltaError, match="of flights is one"):
+        flights(landing, **options)
 
 
 def test_young_files_are_left_for_the_next_run(landing, put) -> None:

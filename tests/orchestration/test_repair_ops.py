@@ -58,3 +58,18 @@ def test_a_lost_file_is_removed_and_deleted_rows_are_purged(tmp_path: Path) -> N
     assert not any(table.snapshot().files()["has_deletion_vector"].to_pylist())
     runs = [entry for entry in table.history(2) if entry.operation in ("FSCK", "REORG")]
     assert len(runs) == 2
+
+
+def test_an_op_that_is_not_enabled_does_nothing(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    table = DeltaTable(uri, must_exist=False)
+    table.append(numbered(1, 2), properties=VECTORS)
+    table.delete("id = 1")
+    (Path(uri) / table.snapshot().files()["path"][0].as_py()).unlink()
+    ops = {
+        "fsck_op": {"config": {"uri": uri, "dry_run": False, "enabled": False}},
+        "reorg_op": {"config": {"uri": uri, "enabled": False}},
+    }
+    assert repairing.execute_in_process({"ops": ops}).success
+    table.refresh()
+    assert table.version() == 1

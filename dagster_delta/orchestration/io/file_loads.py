@@ -9,10 +9,12 @@ Spec: Transaction Identifiers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.errors import ConcurrentTransaction, InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
@@ -103,7 +105,8 @@ def plan_load(
         app_id = _PREFIX + found.uri(file)
         before = loaded.get(app_id)
         if before is not None and (before >= file.modified_ms or changed_files == "skip"):
-            if before < file.modified_ms:
+            # Also a file with an older time, which a copy may keep.
+            if before != file.modified_ms:
                 changed.append(found.uri(file))
             continue
         files.append(file)
@@ -175,6 +178,13 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
 def _last_rows(rows: pa.Table, keys: tuple[str, ...], asset: str) -> pa.Table:
     if missing := [key for key in keys if key not in rows.column_names]:
         raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
+    # Lines of JSON may lack the keys; only the last of them would be left.
+    nulls = [rows[key].is_null() for key in keys]
+    if (pc.sum(functools.reduce(pc.and_, nulls)).as_py() or 0) > 1:
+        raise InvalidArgument(
+            f"the files of {asset} have several rows in which {' and '.join(keys)} are null, so "
+            "that nothing tells them apart: correct the files, or the keys"
+        )
     position = "_position"
     while position in rows.column_names:
         position += "_"

@@ -31,6 +31,8 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     "ndjson": "json",
 }
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
+# Several spellings of one location.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 # Types of columns are taken from the first block, and a line must fit into one.
 _BLOCK_BYTES = 8 << 20
 
@@ -50,6 +52,8 @@ class LandingZone:
     """Of CSV files, which begin with the names of the columns."""
     minimum_age_seconds: float = 0
     """Younger files may still be written, and are left for the next run."""
+    keys: Sequence[str] = ()
+    """Columns that every file has."""
 
     def files(self) -> LandingFiles:
         """The matching files, the oldest first. Names that begin with `_` or `.` do not match.
@@ -67,12 +71,9 @@ class LandingZone:
             return single
         store = self._open(parts[:first])
         _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
-        newest_ms = clock.now_ms() - self.minimum_age_seconds * 1000
-        found = [
-            file
-            for file in store.list_recursive()
-            if file.size_bytes and matches(file.path) and file.modified_ms <= newest_ms
-        ]
+        listed = list(store.list_recursive())
+        found = [file for file in listed if matches(file.path) and self._is_complete(file)]
+        _check_no_table(listed, found, self.source)
         return LandingFiles(
             self, store, tuple(sorted(found, key=lambda file: (file.modified_ms, file.path)))
         )
@@ -85,7 +86,11 @@ class LandingZone:
         file = store.head(parts[-1])
         if file is None:
             return None
-        return LandingFiles(self, store, (file,) if file.size_bytes else ())
+        return LandingFiles(self, store, (file,) if self._is_complete(file) else ())
+
+    def _is_complete(self, file: ObjectMeta) -> bool:
+        newest_ms = clock.now_ms() - self.minimum_age_seconds * 1000
+        return file.size_bytes > 0 and file.modified_ms <= newest_ms
 
     def _open(self, parts: Sequence[str]) -> ObjectStore:
         root = "/".join(parts) or ("/" if parts else ".")
@@ -102,7 +107,8 @@ class LandingFiles:
 
     def uri(self, file: ObjectMeta) -> str:
         """Location of a file, by which a table remembers that it was loaded."""
-        return self.store.resolve_uri(file.path)
+        scheme, separator, rest = self.store.resolve_uri(file.path).partition("://")
+        return f"{_SCHEMES.get(scheme, scheme)}{separator}{rest}"
 
     def to_reader(self, known: pa.Schema) -> pa.RecordBatchReader:
         """The rows of all files, in the order of the files; a column that a file lacks is null.
@@ -175,6 +181,7 @@ class LandingFiles:
         with self.store.open_input(file.path) as raw:
             schema, rows = self._read(_decompressed(raw, file.path), kind, types)
             _check_distinct(schema.names)
+            self._check_columns(schema.names)
             spellings = {name.lower(): name for name in types.names}
             names = [spellings.get(name.lower(), name) for name in schema.names]
             if names == schema.names:
@@ -192,6 +199,17 @@ class LandingFiles:
                     ),
                     (batch.rename_columns(names) for batch in rows),
                 )
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        """Refuse a file without what is to be loaded: its rows would be nulls."""
+        there = {name.lower() for name in names}
+        wanted = [] if self.zone.columns is None else self.zone.columns.names
+        lacking = [key for key in self.zone.keys if key.lower() not in there]
+        if lacking or (wanted and there.isdisjoint(name.lower() for name in wanted)):
+            raise InvalidArgument(
+                f"it has the columns {', '.join(names)[:200]}, and not {(lacking or wanted)[0]}: "
+                "is there a header line, and is the delimiter the right one?"
+            )
 
     def _format(self, file: ObjectMeta) -> FileFormat:
         suffixes = file.path.lower().rsplit("/", 1)[-1].split(".")[1:]
@@ -246,6 +264,21 @@ def _check_directory(store: ObjectStore, *, is_file: bool) -> None:
         raise InvalidArgument(
             f"there is no directory {directory}: correct the source, or create it"
         )
+
+
+def _check_no_table(listed: Sequence[ObjectMeta], found: Sequence[ObjectMeta], source: str) -> None:
+    """Refuse data files of a Delta table, of which a file alone does not say which rows live."""
+    roots = {file.path.partition("_delta_log/")[0] for file in listed if _is_log(file.path)}
+    for file in found:
+        if any(file.path.startswith(root) for root in roots):
+            raise InvalidArgument(
+                f"the source {source} matches {file.path}, a file of a Delta table: read the table "
+                "as an asset, or name a directory without tables"
+            )
+
+
+def _is_log(path: str) -> bool:
+    return path.startswith("_delta_log/") or "/_delta_log/" in path
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:

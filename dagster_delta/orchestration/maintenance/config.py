@@ -26,6 +26,7 @@ __all__ = [
     "TableConfig",
     "TableOptimizeConfig",
     "TableRestoreConfig",
+    "TableStepConfig",
     "TableVacuumConfig",
     "VacuumConfig",
 ]
@@ -276,15 +277,21 @@ class TableConfig(KnownFieldsOnly, Config):
     )
 
 
-class TableOptimizeConfig(TableConfig, OptimizeConfig):
+class TableStepConfig(TableConfig):
+    """The table of an op that is a step of maintenance jobs too."""
+
+    enabled: bool = Field(default=True, description="Whether the op does anything.")
+
+
+class TableOptimizeConfig(TableStepConfig, OptimizeConfig):
     """A table, and how its small files are compacted."""
 
 
-class TableVacuumConfig(TableConfig, VacuumConfig):
+class TableVacuumConfig(TableStepConfig, VacuumConfig):
     """A table, and how its unreferenced files are deleted."""
 
 
-class TableCleanLogConfig(TableConfig, CleanLogConfig):
+class TableCleanLogConfig(TableStepConfig, CleanLogConfig):
     """A table, and how its log is cleaned up."""
 
 

@@ -68,14 +68,22 @@ def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> 
     _on(
         context,
         config,
-        lambda table, info: [optimize_step(table, config, context.log, info)],
+        lambda table, info: (
+            [optimize_step(table, config, context.log, info)] if config.enabled else []
+        ),
     )
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
     """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
-    _on(context, config, lambda table, info: [vacuum_step(table, config, context.log, info)])
+    _on(
+        context,
+        config,
+        lambda table, info: (
+            [vacuum_step(table, config, context.log, info)] if config.enabled else []
+        ),
+    )
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
@@ -91,7 +99,11 @@ def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) -> None:
     """Find the log files of a table's expired versions and, unless it is a dry run, delete them."""
-    _on(context, config, lambda table, _: [clean_log_step(table, config, context.log)])
+    _on(
+        context,
+        config,
+        lambda table, _: [clean_log_step(table, config, context.log)] if config.enabled else [],
+    )
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster import MetadataValue
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
-from dagster_delta.orchestration.maintenance.config import FsckConfig, ReorgConfig, TableConfig
+from dagster_delta.orchestration.maintenance.config import FsckConfig, ReorgConfig, TableStepConfig
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain, open_table
 from dagster_delta.orchestration.maintenance.steps import Log, StepReport, spell_bytes
 from dagster_delta.orchestration.spark.progress import watch_spark
@@ -35,11 +35,11 @@ _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
 
-class TableFsckConfig(TableConfig, FsckConfig):
+class TableFsckConfig(TableStepConfig, FsckConfig):
     """A table whose missing files are found, and removed from its log."""
 
 
-class TableReorgConfig(TableConfig, ReorgConfig):
+class TableReorgConfig(TableStepConfig, ReorgConfig):
     """A table, and what is purged from its files."""
 
 
@@ -52,7 +52,7 @@ def fsck_op(context: dg.OpExecutionContext, config: TableFsckConfig) -> None:
         context,
         open_table(config),
         config.uri,
-        lambda table, info: [fsck_step(table, config, context.log, info)],
+        lambda table, info: [fsck_step(table, config, context.log, info)] if config.enabled else [],
     )
 
 
@@ -63,7 +63,9 @@ def reorg_op(context: dg.OpExecutionContext, config: TableReorgConfig) -> None:
         context,
         open_table(config),
         config.uri,
-        lambda table, info: [reorg_step(table, config, context.log, info)],
+        lambda table, info: (
+            [reorg_step(table, config, context.log, info)] if config.enabled else []
+        ),
     )
 
 
