@@ -14,13 +14,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_properties import parse_column_paths
 
 __all__ = [
@@ -28,12 +22,14 @@ __all__ = [
     "Place",
     "change_field",
     "change_struct",
+    "change_type_at",
     "dotted",
     "find_place",
     "is_reached_through_structs",
     "not_null_sql",
     "quote_path",
     "to_path",
+    "with_nullability",
 ]
 
 ColumnPath: TypeAlias = tuple[str, ...]
@@ -196,37 +192,58 @@ def change_struct(
     Raises:
         SchemaMismatch: no struct is at the path.
     """
-    return cast("StructType", _changed(schema, path, change, path))
 
-
-def _changed(
-    node: DataType,
-    rest: ColumnPath,
-    change: Callable[[StructType], StructType],
-    path: ColumnPath,
-) -> DataType:
-    if not rest:
+    def change_one(node: DataType) -> DataType:
         if isinstance(node, StructType):
             return change(node)
         raise SchemaMismatch(
             f"{dotted(path)} is of type {node}, and only a struct has fields", column=dotted(path)
         )
-    step, below = rest[0], rest[1:]
+
+    return cast("StructType", change_type_at(schema, path, change_one))
+
+
+def change_type_at(
+    node: DataType, path: ColumnPath, change: Callable[[DataType], DataType]
+) -> DataType:
+    """The type with `change` applied to the type at a path below it, which has to exist."""
+    if not path:
+        return change(node)
+    step, below = path[0], path[1:]
     match node:
         case StructType(fields):
             return StructType(
                 tuple(
-                    replace(each, data_type=_changed(each.data_type, below, change, path))
+                    replace(each, data_type=change_type_at(each.data_type, below, change))
                     if each.name == step
                     else each
                     for each in fields
                 )
             )
         case ArrayType(element_type):
-            return replace(node, element_type=_changed(element_type, below, change, path))
-        case MapType(key_type, value_type):
-            if step == "key":
-                return replace(node, key_type=_changed(key_type, below, change, path))
-            return replace(node, value_type=_changed(value_type, below, change, path))
+            return replace(node, element_type=change_type_at(element_type, below, change))
+        case MapType(key_type, _) if step == "key":
+            return replace(node, key_type=change_type_at(key_type, below, change))
+        case MapType(_, value_type):
+            return replace(node, value_type=change_type_at(value_type, below, change))
         case _:
-            raise SchemaMismatch(f"{dotted(path)} passes through {node}", column=dotted(path))
+            raise SchemaMismatch(f"there is no {step} in {node}", column=dotted(path))
+
+
+def with_nullability(schema: StructType, path: ColumnPath, nullable: bool) -> StructType:
+    """The schema in which a field, array element or map value may be null, or not."""
+
+    def change(parent: DataType) -> DataType:
+        match parent:
+            case StructType():
+                return change_field(
+                    parent, path[-1:], lambda each: replace(each, nullable=nullable)
+                )
+            case ArrayType():
+                return replace(parent, contains_null=nullable)
+            case MapType():
+                return replace(parent, value_contains_null=nullable)
+            case _:
+                return parent
+
+    return cast("StructType", change_type_at(schema, path[:-1], change))

@@ -6,7 +6,7 @@ Spec: Column Mapping; Schema Serialization Format.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import (
@@ -28,10 +28,12 @@ __all__ = [
     "check_file_columns",
     "check_nesting",
     "resolve_partition_columns",
+    "types_outside_structs",
 ]
 
 # Files of unmapped tables use the logical names, and Spark's Parquet readers refuse other
 # characters.
+_VOID = PrimitiveType("void")
 _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 
 
@@ -53,7 +55,7 @@ def check_column_types(schema: StructType, known: StructType | None = None) -> N
     check_fields_of_structs(schema)
     old = {} if known is None else {path: field.data_type for path, field in walk_fields(known)}
     for path, field in walk_fields(schema):
-        if _holds_void(field.data_type) and old.get(path) != field.data_type:
+        if _VOID in types_outside_structs(field.data_type) and old.get(path) != field.data_type:
             column = ".".join(path)
             raise InvalidArgument(
                 f"column {column} is new, contains only nulls and has no type; give it a type: "
@@ -73,7 +75,7 @@ def check_file_columns(schema: StructType, partition_columns: Collection[str]) -
         InvalidArgument: all columns of the files have type void, which is never written.
     """
     written = [field for field in schema if field.name not in partition_columns]
-    if written and all(field.data_type == PrimitiveType("void") for field in written):
+    if written and all(field.data_type == _VOID for field in written):
         column = written[0].name
         raise InvalidArgument(
             f"column {column} is of type void, like every column that is no partition column, so "
@@ -90,7 +92,7 @@ def check_fields_of_structs(schema: StructType) -> None:
         InvalidArgument: the message names the column.
     """
     for path, field in walk_fields(schema):
-        if _is_without_fields(field.data_type):
+        if StructType(()) in types_outside_structs(field.data_type):
             column = ".".join(path)
             raise InvalidArgument(
                 f"column {column} is a struct without fields, which data files cannot hold; give "
@@ -122,26 +124,15 @@ def check_nesting(schema: StructType, *, known: StructType | None = None) -> Non
             )
 
 
-def _is_without_fields(data_type: DataType) -> bool:
-    match data_type:
-        case StructType(fields):
-            return not fields
-        case ArrayType(element_type):
-            return _is_without_fields(element_type)
-        case MapType(key_type, value_type):
-            return _is_without_fields(key_type) or _is_without_fields(value_type)
-        case _:
-            return False
-
-
-def _holds_void(data_type: DataType) -> bool:
+def types_outside_structs(data_type: DataType) -> Iterator[DataType]:
+    """The type itself, and the types of elements, keys and values in it; not of struct fields."""
+    yield data_type
     match data_type:
         case ArrayType(element_type):
-            return _holds_void(element_type)
+            yield from types_outside_structs(element_type)
         case MapType(key_type, value_type):
-            return _holds_void(key_type) or _holds_void(value_type)
-        case _:
-            return data_type == PrimitiveType("void")
+            yield from types_outside_structs(key_type)
+            yield from types_outside_structs(value_type)
 
 
 def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
     nullable_field,
+    walk_fields,
 )
 
 __all__ = ["check_strict", "merge_schemas", "widenable_columns"]
@@ -62,33 +63,15 @@ def check_strict(
 def _check_required(
     table: StructType, missing: tuple[ColumnDifference, ...], filled: Collection[str]
 ) -> None:
+    fields = dict(walk_fields(table)) if missing else {}
     required = [
-        each
-        for each in missing
-        if not _field_at(table, each.path).nullable and each.path[0] not in filled
+        each for each in missing if not fields[each.path].nullable and each.path[0] not in filled
     ]
     if required:
         raise SchemaMismatch(
             f"the data lacks NOT NULL columns ({_names(required)}); add them",
             column=required[0].column,
         )
-
-
-def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField:
-    node: DataType = schema
-    found: StructField | None = None
-    for step in path:
-        match node:
-            case StructType():
-                found = node.field(step)
-                node = found.data_type
-            case ArrayType(element_type):
-                node = element_type
-            case MapType(key_type, value_type):
-                node = key_type if step == "key" else value_type
-    if found is None:
-        raise SchemaMismatch("the path is empty")
-    return found
 
 
 def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -> str:

@@ -27,7 +27,7 @@ from dagster_delta.evolution.properties.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.features.column_mapping import assign_column_mapping
+from dagster_delta.protocol.features.column_mapping import assign_column_mapping, map_fields
 from dagster_delta.protocol.features.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.iceberg_compat import (
@@ -46,13 +46,7 @@ from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
 
 __all__ = ["TableDefinition", "define_table", "with_schema"]
@@ -268,31 +262,12 @@ def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str,
 
 def _clean(schema: StructType) -> StructType:
     """The schema without metadata of its source table: ids, type history."""
-    cleaned = _clean_type(schema)
-    return cleaned if isinstance(cleaned, StructType) else schema
 
+    def clean(field: StructField) -> StructField:
+        kept = {k: v for k, v in field.metadata.items() if not k.startswith(_TABLE_LOCAL_METADATA)}
+        return replace(field, metadata=kept)
 
-def _clean_type(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(_clean_field(each) for each in fields))
-        case ArrayType(element_type):
-            return replace(data_type, element_type=_clean_type(element_type))
-        case MapType(key_type, value_type):
-            return replace(
-                data_type, key_type=_clean_type(key_type), value_type=_clean_type(value_type)
-            )
-        case _:
-            return data_type
-
-
-def _clean_field(field: StructField) -> StructField:
-    metadata = {
-        key: value
-        for key, value in field.metadata.items()
-        if not key.startswith(_TABLE_LOCAL_METADATA)
-    }
-    return replace(field, data_type=_clean_type(field.data_type), metadata=metadata)
+    return map_fields(schema, clean)
 
 
 def _protocol(
@@ -302,33 +277,12 @@ def _protocol(
     if replaces is not None:
         upgraded = upgrade_protocol(replaces.protocol, features)
         return with_asked_versions(upgraded, properties)
-    least = minimal_protocol(features)
-    reader, writer = (
-        _asked_version(properties, f"delta.min{kind}Version") for kind in ("Reader", "Writer")
-    )
-    if reader <= least.min_reader_version and writer <= least.min_writer_version:
-        return least
-    reader, writer = max(reader, least.min_reader_version), max(writer, least.min_writer_version)
-    if (reader, writer) not in ((1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7)):
-        raise InvalidArgument(
-            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
-            "protocol; use 1 with 2, 3, 4 or 7, 2 with 5 or 6, or 3 with 7"
-        )
-    if writer < 7:
-        return Protocol(min_reader_version=reader, min_writer_version=writer)
-    listed = upgrade_protocol(
-        Protocol(min_reader_version=1, min_writer_version=7, writer_features=()), features
-    )
-    if reader == 3 and listed.min_reader_version < 3:
-        return msgspec.structs.replace(listed, min_reader_version=3, reader_features=())
-    return listed
-
-
-def _asked_version(properties: Mapping[str, str], key: str) -> int:
-    text = properties.get(key, "1")
-    if not text.isdecimal():
-        raise InvalidArgument(f"the table property {key} is a whole number, not {text!r}")
-    return int(text)
+    protocol = minimal_protocol(features)
+    if properties.get("delta.minWriterVersion") == "7":
+        # It lists what the table uses, and nothing that older protocols imply.
+        bare = Protocol(min_reader_version=1, min_writer_version=7, writer_features=())
+        protocol = upgrade_protocol(bare, features)
+    return with_asked_versions(protocol, properties)
 
 
 def _max_column_id(configuration: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from dagster_delta.errors import SchemaChangeRefused
-from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
+from dagster_delta.evolution.column_paths import ColumnPath, Place, change_type_at, dotted
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import (
     TypeChange,
@@ -18,13 +18,7 @@ from dagster_delta.protocol.features.type_widening import (
     is_widening,
     record_type_changes,
 )
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.sql.types import is_primitive
 
 __all__ = ["Promotion", "records_versions"]
@@ -54,41 +48,13 @@ class Promotion(msgspec.Struct, frozen=True):
             SchemaChangeRefused: a type does not widen to the new one; the message lists the types
                 it widens to.
         """
-        return self._promote_field(place.field, place.field_path, place.steps, new_type)
-
-    def _promote_field(
-        self, field: StructField, path: ColumnPath, steps: ColumnPath, new_type: DataType
-    ) -> StructField:
         changes: list[TypeChange] = []
-        promoted = self._promote_below(field.data_type, steps, new_type, path, (), changes)
-        return record_type_changes(field, promoted, changes)
-
-    def _promote_below(
-        self,
-        old: DataType,
-        steps: ColumnPath,
-        new: DataType,
-        path: ColumnPath,
-        done: ColumnPath,
-        changes: list[TypeChange],
-    ) -> DataType:
-        """The type, promoted at the end of the steps."""
-        if not steps:
-            return self._promote_type(old, new, path, done, changes)
-        step = steps[0]
-        here = (*done, step)
-        match old:
-            case ArrayType(element_type):
-                element = self._promote_below(element_type, steps[1:], new, path, here, changes)
-                return replace(old, element_type=element)
-            case MapType(key_type, _) if step == "key":
-                key = self._promote_below(key_type, steps[1:], new, path, here, changes)
-                return replace(old, key_type=key)
-            case MapType(_, value_type):
-                value = self._promote_below(value_type, steps[1:], new, path, here, changes)
-                return replace(old, value_type=value)
-            case _:
-                raise self._refusal(old, new, path, done)
+        promoted = change_type_at(
+            place.field.data_type,
+            place.steps,
+            lambda old: self._promote_type(old, new_type, place.field_path, place.steps, changes),
+        )
+        return record_type_changes(place.field, promoted, changes)
 
     def _promote_type(
         self,
@@ -128,12 +94,15 @@ class Promotion(msgspec.Struct, frozen=True):
             )
         return StructType(
             tuple(
-                self._promote_field(
-                    each, (*path, each.name), (), theirs[each.name.casefold()].data_type
-                )
+                self._promote_field(each, theirs[each.name.casefold()], (*path, each.name))
                 for each in old
             )
         )
+
+    def _promote_field(self, old: StructField, new: StructField, path: ColumnPath) -> StructField:
+        changes: list[TypeChange] = []
+        promoted = self._promote_type(old.data_type, new.data_type, path, (), changes)
+        return record_type_changes(old, promoted, changes)
 
     def _refusal(
         self, old: DataType, new: DataType, path: ColumnPath, done: ColumnPath

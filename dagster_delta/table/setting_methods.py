@@ -218,16 +218,15 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        from dagster_delta.evolution.properties.changes import upgrade_versions
+        from dagster_delta.evolution.properties.changes import set_properties
         from dagster_delta.table.write.planning import new_column_name
 
+        versions = {
+            "delta.minReaderVersion": min_reader_version,
+            "delta.minWriterVersion": min_writer_version,
+        }
         return self._change(
-            lambda now: upgrade_versions(
-                now,
-                reader=min_reader_version,
-                writer=min_writer_version,
-                new_name=new_column_name,
-            ),
+            lambda now: set_properties(now, versions, new_name=new_column_name),
             "UPGRADE PROTOCOL",
             {
                 "newProtocol": {

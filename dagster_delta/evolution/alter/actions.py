@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+
+import msgspec
 
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.schema import DataType
@@ -40,8 +41,11 @@ class Position:
     """Name of the previous field; None puts it first."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddColumn:
+class SchemaAction(msgspec.Struct, frozen=True):
+    """One change of a schema."""
+
+
+class AddColumn(SchemaAction, frozen=True):
     """Add a column, or a field of a struct."""
 
     path: ColumnPath
@@ -56,24 +60,21 @@ class AddColumn:
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropColumn:
+class DropColumn(SchemaAction, frozen=True):
     """Drop a column or field. Data files keep it, and readers ignore it."""
 
     path: ColumnPath
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
+class RenameColumn(SchemaAction, frozen=True):
     """Rename a column or field, in the same position."""
 
     path: ColumnPath
     new_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeType:
+class ChangeType(SchemaAction, frozen=True):
     """Change the type of a column, field, array element, map key or map value."""
 
     path: ColumnPath
@@ -82,22 +83,19 @@ class ChangeType:
     """Spark SQL over the row for the new value; None: CAST of the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetNotNull:
+class SetNotNull(SchemaAction, frozen=True):
     """Make a column NOT NULL; existing rows are checked."""
 
     path: ColumnPath
 
 
-@dataclass(frozen=True, slots=True)
-class DropNotNull:
+class DropNotNull(SchemaAction, frozen=True):
     """Make a column, array element or map value nullable."""
 
     path: ColumnPath
 
 
-@dataclass(frozen=True, slots=True)
-class SetDefault:
+class SetDefault(SchemaAction, frozen=True):
     """Set the default for rows written from now on."""
 
     path: ColumnPath
@@ -105,31 +103,27 @@ class SetDefault:
     """Spark SQL."""
 
 
-@dataclass(frozen=True, slots=True)
-class DropDefault:
+class DropDefault(SchemaAction, frozen=True):
     """Drop the default for rows written from now on."""
 
     path: ColumnPath
 
 
-@dataclass(frozen=True, slots=True)
-class SetComment:
+class SetComment(SchemaAction, frozen=True):
     """Set the comment of a column; None removes it."""
 
     path: ColumnPath
     comment: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MoveColumn:
+class MoveColumn(SchemaAction, frozen=True):
     """Move a field within its struct."""
 
     path: ColumnPath
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class AddConstraint:
+class AddConstraint(SchemaAction, frozen=True):
     """Add a named CHECK constraint; existing rows are checked."""
 
     name: str
@@ -137,73 +131,44 @@ class AddConstraint:
     """Spark SQL that must be true for every row."""
 
 
-@dataclass(frozen=True, slots=True)
-class DropConstraint:
+class DropConstraint(SchemaAction, frozen=True):
     """Drop a CHECK constraint."""
 
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetProperties:
+class SetProperties(SchemaAction, frozen=True):
     """Set table properties."""
 
-    properties: Mapping[str, object] = field(default_factory=dict)
+    properties: Mapping[str, object] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class UnsetProperties:
+class UnsetProperties(SchemaAction, frozen=True):
     """Unset table properties."""
 
     keys: tuple[str, ...]
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetTableComment:
+class SetTableComment(SchemaAction, frozen=True):
     """Set the description of the table; None removes it."""
 
     comment: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterBy:
+class ClusterBy(SchemaAction, frozen=True):
     """Set the clustering columns; an empty list turns clustering off."""
 
     columns: tuple[ColumnPath, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DropFeature:
+class DropFeature(SchemaAction, frozen=True):
     """Drop a table feature; the only action of its statement."""
 
     name: str
     truncate_history: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MaterializeDefaults:
+class MaterializeDefaults(SchemaAction, frozen=True):
     """Write the columns into every file whose rows get their default when they are read."""
-
-
-SchemaAction: TypeAlias = (
-    AddColumn
-    | DropColumn
-    | RenameColumn
-    | ChangeType
-    | SetNotNull
-    | DropNotNull
-    | SetDefault
-    | DropDefault
-    | SetComment
-    | MoveColumn
-    | AddConstraint
-    | DropConstraint
-    | SetProperties
-    | UnsetProperties
-    | SetTableComment
-    | ClusterBy
-    | DropFeature
-    | MaterializeDefaults
-)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import msgspec
 
@@ -23,13 +24,14 @@ from dagster_delta.evolution.column_change.states import (
 from dagster_delta.evolution.column_paths import (
     ColumnPath,
     Place,
-    change_field,
+    change_type_at,
     dotted,
     find_place,
     is_reached_through_structs,
     not_null_sql,
     quote_path,
     to_path,
+    with_nullability,
 )
 from dagster_delta.evolution.dependants import (
     expression_dependants,
@@ -51,6 +53,7 @@ from dagster_delta.protocol.features.column_mapping import (
     NESTED_IDS_KEY,
     assign_column_mapping,
     field_id,
+    map_fields,
 )
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -347,53 +350,17 @@ def _shadow(
             "twice; drop icebergCompat first",
             column=path[0],
         )
-    retyped = _retyped(StructType((source,)), path, target, nullable)
-    assert isinstance(retyped, StructType)  # noqa: S101  a struct stays one
+    retyped = cast("StructType", change_type_at(StructType((source,)), path, lambda _: target))
+    if nullable is not None:
+        retyped = with_nullability(retyped, path, nullable)
     highest = configuration.properties.column_mapping_max_column_id
     mapped, highest = assign_column_mapping(
-        _stripped(retyped),
+        map_fields(retyped, _strip),
         configuration.column_mapping_mode,
         max_column_id=highest,
         new_name=new_name,
     )
     return mapped.fields[0], highest
-
-
-def _retyped(node: DataType, path: ColumnPath, target: DataType, nullable: bool | None) -> DataType:
-    """The type with the type at a path replaced."""
-    if not path:
-        return target
-    step, rest = path[0], path[1:]
-    is_last = nullable is not None and not rest
-    match node:
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(
-                        each,
-                        data_type=_retyped(each.data_type, rest, target, nullable),
-                        nullable=bool(nullable) if is_last else each.nullable,
-                    )
-                    if each.name == step
-                    else each
-                    for each in fields
-                )
-            )
-        case ArrayType(element_type, contains_null):
-            element = _retyped(element_type, rest, target, nullable)
-            return ArrayType(element, bool(nullable) if is_last else contains_null)
-        case MapType(key_type, value_type, contains_null):
-            value = _retyped(value_type, rest, target, nullable)
-            return MapType(key_type, value, bool(nullable) if is_last else contains_null)
-        case _:
-            raise KeyError(step)
-
-
-def _stripped(schema: StructType) -> StructType:
-    stripped = schema
-    for path, _ in list(walk_fields(schema)):
-        stripped = change_field(stripped, path, _strip)
-    return stripped
 
 
 def _strip(field: StructField) -> StructField:

@@ -45,7 +45,6 @@ __all__ = [
     "is_protocol_property",
     "set_properties",
     "unset_properties",
-    "upgrade_versions",
     "with_asked_versions",
 ]
 
@@ -160,24 +159,6 @@ def enable_feature(
     return set_properties(
         configuration, {f"{FEATURE_PREFIX}{name}": "supported"}, new_name=new_name
     )
-
-
-def upgrade_versions(
-    configuration: TableConfiguration, *, reader: int, writer: int, new_name: Callable[[], str]
-) -> TableConfiguration:
-    """The configuration under at least these protocol versions.
-
-    Args:
-        configuration: protocol and metadata in force.
-        reader: least minReaderVersion.
-        writer: least minWriterVersion; 7 lists the features that the old version implied.
-        new_name: makes physical column names that were never used before.
-
-    Raises:
-        InvalidArgument: the pair of versions is invalid.
-    """
-    versions = dict(zip(_VERSION_KEYS, (reader, writer), strict=True))
-    return set_properties(configuration, versions, new_name=new_name)
 
 
 def _finish(

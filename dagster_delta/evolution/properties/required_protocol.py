@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.column_rules import types_outside_structs
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
@@ -22,14 +23,7 @@ from dagster_delta.protocol.features.registry import (
     find_feature,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructType,
-    walk_fields,
-)
+from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 __all__ = [
@@ -82,9 +76,9 @@ def _by_schema(schema: StructType) -> Iterable[str]:
         # that has it without the feature.
         yield "invariants"
     for _, field in walk_fields(schema):
-        for name in _primitive_names(field.data_type):
-            if name in _BY_TYPE:
-                yield _BY_TYPE[name]
+        for each in types_outside_structs(field.data_type):
+            if isinstance(each, PrimitiveType) and each.name in _BY_TYPE:
+                yield _BY_TYPE[each.name]
         for prefix, feature in _BY_FIELD_METADATA.items():
             if any(key.startswith(prefix) for key in field.metadata):
                 yield feature
@@ -97,19 +91,6 @@ def _has_required_field(schema: StructType) -> bool:
         or (isinstance(each.data_type, StructType) and _has_required_field(each.data_type))
         for each in schema
     )
-
-
-def _primitive_names(data_type: DataType) -> Iterable[str]:
-    match data_type:
-        case PrimitiveType(name):
-            yield name
-        case ArrayType(element_type):
-            yield from _primitive_names(element_type)
-        case MapType(key_type, value_type):
-            yield from _primitive_names(key_type)
-            yield from _primitive_names(value_type)
-        case _:
-            return
 
 
 def _by_properties(configuration: Mapping[str, str]) -> Iterable[str]:

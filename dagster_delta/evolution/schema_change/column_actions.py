@@ -29,6 +29,7 @@ from dagster_delta.evolution.column_paths import (
     dotted,
     find_place,
     is_reached_through_structs,
+    with_nullability,
 )
 from dagster_delta.evolution.dependants import (
     expression_dependants,
@@ -41,14 +42,7 @@ from dagster_delta.evolution.statistics_columns import follow_column
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 
 __all__ = [
     "add_column",
@@ -295,9 +289,7 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
             f"column {dotted(place.path)} lies in an array or a map and cannot be made NOT NULL",
             column=dotted(place.path),
         )
-    draft.set_schema(
-        change_field(draft.schema, place.path, lambda each: replace(each, nullable=False))
-    )
+    draft.set_schema(with_nullability(draft.schema, place.path, nullable=False))
     draft.required.append(place.path)
     draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
 
@@ -315,35 +307,13 @@ def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
             f"{dotted(place.path)} is a map key, and keys are never null", column=dotted(place.path)
         )
 
-    def loosened(field: StructField) -> StructField:
-        if not place.steps:
-            return replace(field, nullable=True)
-        return replace(field, data_type=_with_nulls(field.data_type, place.steps))
-
-    schema = change_field(draft.schema, place.field_path, loosened)
+    schema = with_nullability(draft.schema, place.path, nullable=True)
     if schema == draft.schema:
         draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
         return
     draft.set_schema(schema)
     draft.required = [each for each in draft.required if each != place.path]
     draft.note(f"drop NOT NULL from column {dotted(place.path)}")
-
-
-def _with_nulls(data_type: DataType, steps: ColumnPath) -> DataType:
-    below = steps[1:]
-    match data_type:
-        case ArrayType(element_type):
-            if not below:
-                return replace(data_type, contains_null=True)
-            return replace(data_type, element_type=_with_nulls(element_type, below))
-        case MapType(key_type, value_type):
-            if not below:
-                return replace(data_type, value_contains_null=True)
-            if steps[0] == "key":
-                return replace(data_type, key_type=_with_nulls(key_type, below))
-            return replace(data_type, value_type=_with_nulls(value_type, below))
-        case _:
-            return data_type
 
 
 def set_default(draft: SchemaDraft, action: SetDefault) -> None:
@@ -367,12 +337,18 @@ def set_default(draft: SchemaDraft, action: SetDefault) -> None:
             f"column {column} cannot have a default: its values are computed by the writers",
             column=column,
         )
-    metadata = {**place.field.metadata, DEFAULT_KEY: action.expression}
+    _set_metadata(draft, place, DEFAULT_KEY, action.expression)
+    draft.defaults.append(place.path[0])
+    draft.note(f"set the default of column {column} to {action.expression}, for future rows")
+
+
+def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None) -> None:
+    metadata = {k: v for k, v in place.field.metadata.items() if k != key}
+    if value is not None:
+        metadata[key] = value
     draft.set_schema(
         change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
     )
-    draft.defaults.append(place.path[0])
-    draft.note(f"set the default of column {column} to {action.expression}, for future rows")
 
 
 def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
@@ -387,10 +363,7 @@ def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
         draft.note(f"column {column} has no default", "nothing")
         return
     draft.defaults = [each for each in draft.defaults if each != place.path[0]]
-    metadata = {k: v for k, v in place.field.metadata.items() if k != DEFAULT_KEY}
-    draft.set_schema(
-        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
-    )
+    _set_metadata(draft, place, DEFAULT_KEY, None)
     draft.note(f"drop the default of column {column}")
 
 
@@ -401,12 +374,7 @@ def set_comment(draft: SchemaDraft, action: SetComment) -> None:
         SchemaMismatch: the column does not exist.
     """
     place = draft.column(action.path, "commented on")
-    metadata = {k: v for k, v in place.field.metadata.items() if k != "comment"}
-    if action.comment:
-        metadata["comment"] = action.comment
-    draft.set_schema(
-        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
-    )
+    _set_metadata(draft, place, "comment", action.comment or None)
     verb = "set the comment on" if action.comment else "drop the comment of"
     draft.note(f"{verb} column {dotted(place.path)}")
 
