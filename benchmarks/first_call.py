@@ -119,13 +119,16 @@ def _measure(directory: Path, script: str) -> dict[str, float]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory / "table", copy)
     setup = f"table = {str(copy)!r}\nsource = {str(directory / 'source.arrow')!r}\n"
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+    # Installed packages have their bytecode; a shell that forbids it would measure the compiler.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.time()
     done = subprocess.run(
         [sys.executable, "-c", setup + script + _MEASURE],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPYCACHEPREFIX": str(directory / "bytecode")},
+        env=environment,
     )
     if done.returncode:
         raise SystemExit(f"failed:\n{script}\n{done.stderr[-3000:]}")
