@@ -69,12 +69,13 @@ if TYPE_CHECKING:
         checkpoint_op,
         clean_log_op,
         clone_op,
+        fsck_op,
         history_op,
         optimize_op,
+        reorg_op,
         restore_op,
         vacuum_op,
     )
-    from dagster_delta.orchestration.maintenance.repair_ops import fsck_op, reorg_op
     from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
     from dagster_delta.orchestration.schema_changes.config import (
@@ -272,7 +273,7 @@ _HOMES = {
     "delta_sql_asset": "orchestration.io.sql_assets",
     "delta_table_pool": "orchestration.maintenance.maintained_tables",
     "delta_table_sensor": "orchestration.sensors.sensors",
-    "fsck_op": "orchestration.maintenance.repair_ops",
+    "fsck_op": "orchestration.maintenance.ops",
     "history_op": "orchestration.maintenance.ops",
     "observable_delta_asset": "orchestration.sensors.observations",
     "openlineage_dataset": "orchestration.io.openlineage",
@@ -280,7 +281,7 @@ _HOMES = {
     "register_delta_log": "streaming.registration",
     "report_delta_commit": "orchestration.pipes",
     "ship_package": "engines.spark.session.shipping",
-    "reorg_op": "orchestration.maintenance.repair_ops",
+    "reorg_op": "orchestration.maintenance.ops",
     "restore_op": "orchestration.maintenance.ops",
     "sql_column_lineage": "orchestration.io.column_lineage",
     "vacuum_op": "orchestration.maintenance.ops",

@@ -295,6 +295,14 @@ class TableCleanLogConfig(TableStepConfig, CleanLogConfig):
     """A table, and how its log is cleaned up."""
 
 
+class TableFsckConfig(TableStepConfig, FsckConfig):
+    """A table whose missing files are found, and removed from its log."""
+
+
+class TableReorgConfig(TableStepConfig, ReorgConfig):
+    """A table, and what is purged from its files."""
+
+
 class TableCloneConfig(TableConfig, CloneConfig):
     """A table, and the target of its clone."""
 

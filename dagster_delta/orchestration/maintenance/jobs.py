@@ -29,16 +29,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     plain_config,
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
-from dagster_delta.orchestration.maintenance.repair_ops import fsck_step, reorg_step
-from dagster_delta.orchestration.maintenance.steps import (
-    StepReport,
-    checkpoint_step,
-    clean_log_step,
-    clone_step,
-    optimize_step,
-    restore_step,
-    vacuum_step,
-)
+from dagster_delta.orchestration.maintenance.steps import STEPS, clone_step, restore_step
 from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
 from dagster_delta.orchestration.storage_options import StorageOptions
@@ -53,11 +44,12 @@ __all__ = [
     "delta_maintenance_job",
     "delta_maintenance_schedule",
     "delta_restore_job",
+    "job_on_one_table",
 ]
 
 _SELECT = "select_tables"
 
-_TableConfig = TypeVar("_TableConfig", DeltaRestoreConfig, DeltaCloneConfig)
+_TableConfig = TypeVar("_TableConfig", bound=dg.Config)
 
 
 class MaintenanceJobOptions(TypedDict, total=False):
@@ -189,17 +181,13 @@ def delta_restore_job(
         config: DeltaRestoreConfig,
     ) -> None:
         before = table.version()
-        metadata = maintain(
-            context,
-            table,
-            maintained.name,
-            lambda opened, info: [restore_step(opened, config, context.log, info)],
-        )
+        metadata = maintain(context, table, maintained.name, [(restore_step, config)])
         if maintained.asset_key is not None and table.version() > before:
             context.log_event(_materialised(context, maintained, table, metadata))
 
     what = "Makes a table what it was at an older version"
-    return _job_on_one_table(name, "restore", DeltaRestoreConfig, restore, options, what)
+    tables = _tables(options)
+    return job_on_one_table(name, "restore", DeltaRestoreConfig, restore, tables, options, what)
 
 
 def delta_clone_job(
@@ -227,43 +215,56 @@ def delta_clone_job(
         table: "DeltaTable",
         config: DeltaCloneConfig,
     ) -> None:
-        maintain(
-            context,
-            table,
-            maintained.name,
-            lambda opened, info: [clone_step(opened, config, context.log, info)],
-        )
+        maintain(context, table, maintained.name, [(clone_step, config)])
 
     what = "Makes another location a clone of a table"
-    return _job_on_one_table(name, "clone", DeltaCloneConfig, clone, options, what)
+    return job_on_one_table(name, "clone", DeltaCloneConfig, clone, _tables(options), options, what)
 
 
-def _job_on_one_table(
+def job_on_one_table(
     name: str,
     step: str,
     asked: type[_TableConfig],
     work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
+    tables: Sequence[MaintainedTable],
     options: MaintenanceJobOptions,
     what: str,
+    *,
+    pool: str = MAINTENANCE_POOL,
+    resources: Iterable[str] = (),
 ) -> dg.JobDefinition:
-    """A job of one step, whose config names the table that it works on."""
-    known = _tables(options)
-    tables = {each.name: each for each in known}
-    only = known[0] if len(known) == 1 else None
+    """A job of one step, whose config names the table that it works on.
+
+    Args:
+        name: of the job.
+        step: name of the step.
+        asked: config of the job, whose field `table` names the table.
+        work: what the step does with the table.
+        tables: of the job.
+        options: settings of the job.
+        what: the job does, for its description.
+        pool: of the step, if the job has several tables.
+        resources: that the step needs, besides IO managers.
+    """
+    by_name = {each.name: each for each in tables}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
-        chosen = tables[config.table]
+        if not config.table:
+            raise InvalidArgument(f"the config names no table; the job has {named_tables(tables)}")
+        chosen = by_name[config.table]
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
         work(context, chosen, table, config)
 
     do.__annotations__["config"] = asked
+    managers = {each.io_manager_key for each in tables if each.io_manager_key}
     op = dg.op(
+        # Op names are unique in a code location.
         name=f"{name}__{step}",
         out=dg.Out(dg.Nothing),
-        required_resource_keys={each.io_manager_key for each in known if each.io_manager_key},
-        pool=MAINTENANCE_POOL if only is None else _pool(only),
+        required_resource_keys={*managers, *resources},
+        pool=_pool(tables[0]) if len(tables) == 1 else pool,
     )(do)
 
     @dg.graph(name=f"{name}_graph")
@@ -273,8 +274,8 @@ def _job_on_one_table(
     def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
         return dg.RunConfig(ops={step: {"config": plain_config(val)}})
 
-    mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
-    described = f"{what}: one of {named_tables(known)}."
+    mapping.__annotations__["val"] = config_naming_tables(asked, "table", tables)
+    described = f"{what}: one of {named_tables(tables)}."
     return _job(doing, name, dg.config_mapping(mapping), options, described)
 
 
@@ -377,38 +378,13 @@ def _maintenance_op(
             return
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
-        metadata = maintain(
-            context,
-            table,
-            maintained.name,
-            lambda opened, info: _run_steps(opened, config, context.log, info),
-        )
+        configs = ((step, getattr(config, field)) for field, step in STEPS.items())
+        enabled = [(step, each) for step, each in configs if each.enabled]
+        metadata = maintain(context, table, maintained.name, enabled)
         if maintained.asset_key is not None:
             context.log_event(dg.AssetObservation(maintained.asset_key, metadata=metadata))
 
     return maintain_table
-
-
-def _run_steps(
-    table: "DeltaTable",
-    config: DeltaMaintenanceConfig,
-    log: dg.DagsterLogManager,
-    info: Mapping[str, object],
-) -> list[StepReport]:
-    reports = []
-    if config.fsck.enabled:
-        reports.append(fsck_step(table, config.fsck, log, info))
-    if config.reorg.enabled:
-        reports.append(reorg_step(table, config.reorg, log, info))
-    if config.optimize.enabled:
-        reports.append(optimize_step(table, config.optimize, log, info))
-    if config.vacuum.enabled:
-        reports.append(vacuum_step(table, config.vacuum, log, info))
-    if config.checkpoint.enabled:
-        reports.append(checkpoint_step(table, config.checkpoint, log))
-    if config.clean_log.enabled:
-        reports.append(clean_log_step(table, config.clean_log, log))
-    return reports
 
 
 def _materialised(

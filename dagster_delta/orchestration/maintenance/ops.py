@@ -5,8 +5,8 @@ They store no output; their results are in the run's log and metadata.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -17,17 +17,22 @@ from dagster_delta.orchestration.maintenance.config import (
     TableCleanLogConfig,
     TableCloneConfig,
     TableConfig,
+    TableFsckConfig,
     TableOptimizeConfig,
+    TableReorgConfig,
     TableRestoreConfig,
+    TableStepConfig,
     TableVacuumConfig,
 )
 from dagster_delta.orchestration.maintenance.report import maintenance_metadata
 from dagster_delta.orchestration.maintenance.steps import (
-    StepReport,
+    Step,
     checkpoint_step,
     clean_log_step,
     clone_step,
+    fsck_step,
     optimize_step,
+    reorg_step,
     restore_step,
     vacuum_step,
     warn_of_damage,
@@ -44,10 +49,13 @@ __all__ = [
     "checkpoint_op",
     "clean_log_op",
     "clone_op",
+    "commit_info_of_op",
+    "fsck_op",
     "history_op",
     "maintain",
     "open_table",
     "optimize_op",
+    "reorg_op",
     "restore_op",
     "vacuum_op",
 ]
@@ -65,61 +73,52 @@ _NOTHING = dg.Out(dg.Nothing)
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> None:
     """Compact the small files of a table, or Z-order its rows."""
-    _on(
-        context,
-        config,
-        lambda table, info: (
-            [optimize_step(table, config, context.log, info)] if config.enabled else []
-        ),
-    )
+    _on(context, config, optimize_step)
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
     """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
-    _on(
-        context,
-        config,
-        lambda table, info: (
-            [vacuum_step(table, config, context.log, info)] if config.enabled else []
-        ),
-    )
+    _on(context, config, vacuum_step)
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Write a checkpoint of a table's latest version."""
-    _on(
-        context,
-        config,
-        lambda table, _: [checkpoint_step(table, CheckpointConfig(enabled=True), context.log)],
-    )
+    steps = [(checkpoint_step, CheckpointConfig(enabled=True))]
+    maintain(context, open_table(config), config.uri, steps)
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) -> None:
     """Find the log files of a table's expired versions and, unless it is a dry run, delete them."""
-    _on(
-        context,
-        config,
-        lambda table, _: [clean_log_step(table, config, context.log)] if config.enabled else [],
-    )
+    _on(context, config, clean_log_step)
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def fsck_op(context: dg.OpExecutionContext, config: TableFsckConfig) -> None:
+    """Find the files of a table that storage no longer has and, unless it is a dry run, remove them
+    from its log.
+    """
+    _on(context, config, fsck_step)
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def reorg_op(context: dg.OpExecutionContext, config: TableReorgConfig) -> None:
+    """Purge deleted rows, dropped columns and old types from the files of a table."""
+    _on(context, config, reorg_step)
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clone_op(context: dg.OpExecutionContext, config: TableCloneConfig) -> None:
     """Clone a table to another location, or report what it would copy."""
-    _on(context, config, lambda table, info: [clone_step(table, config, context.log, info)])
+    _on(context, config, clone_step)
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> None:
     """Restore a table to an older version, or report what that would change."""
-    _on(
-        context,
-        config,
-        lambda table, info: [restore_step(table, config, context.log, info)],
-    )
+    _on(context, config, restore_step)
 
 
 @dg.op(ins=_START, out=_NOTHING)
@@ -133,19 +132,19 @@ def maintain(
     context: dg.OpExecutionContext,
     table: "DeltaTable",
     name: str,
-    work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
+    steps: Iterable[tuple[Step, Any]],
 ) -> RawMetadata:
-    """Do some work on a table. Returns its metadata, which is also added to the step.
+    """Run steps on a table. Returns its metadata, which is also added to the run.
 
     Args:
-        context: of the step.
+        context: of the op.
         table: the table, opened.
-        name: name of the work in the commits.
-        work: receives the table and the commitInfo about the run.
+        name: name of the table in the commits.
+        steps: each with its config.
     """
-    facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
+    info = commit_info_of_op(context, name)
     before = table.health()
-    reports = work(table, commit_info(facts, {}))
+    reports = [step(table, config, context.log, info) for step, config in steps]
     table.refresh()
     after = _health_anew(table)
     warn_of_damage(after, context.log)
@@ -165,12 +164,15 @@ def _health_anew(table: "DeltaTable") -> "TableHealth":
     return table_health(Snapshot.load(table.snapshot().store))
 
 
-def _on(
-    context: dg.OpExecutionContext,
-    config: TableConfig,
-    work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
-) -> None:
-    maintain(context, open_table(config), config.uri, work)
+def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str, object]:
+    """What commits record about the run of an op, and the name of its table."""
+    facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
+    return commit_info(facts, {})
+
+
+def _on(context: dg.OpExecutionContext, config: TableConfig, step: Step) -> None:
+    is_off = isinstance(config, TableStepConfig) and not config.enabled
+    maintain(context, open_table(config), config.uri, [] if is_off else [(step, config)])
 
 
 def open_table(config: TableConfig) -> "DeltaTable":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import MetadataValue
 
@@ -14,7 +14,9 @@ from dagster_delta.orchestration.maintenance.config import (
     CheckpointConfig,
     CleanLogConfig,
     CloneConfig,
+    FsckConfig,
     OptimizeConfig,
+    ReorgConfig,
     RestoreConfig,
     VacuumConfig,
 )
@@ -26,15 +28,20 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.maintenance.health import TableHealth
     from dagster_delta.table.maintenance.optimize import OptimizeProgress
+    from dagster_delta.table.schema.outdated_files import Purge
 
 __all__ = [
+    "STEPS",
     "Log",
+    "Step",
     "StepReport",
     "checkpoint_step",
     "clean_log_step",
     "clone_step",
+    "fsck_step",
     "health_metadata",
     "optimize_step",
+    "reorg_step",
     "restore_step",
     "spell_bytes",
     "vacuum_step",
@@ -96,10 +103,7 @@ def optimize_step(
             on_progress=log_progress,
         )
     metrics = result.metrics
-    summary = (
-        f"{metrics['numRemovedFiles']} files ({spell_bytes(metrics['numRemovedBytes'])}) became "
-        f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
-    )
+    summary = _rewritten(metrics)
     if result.skipped:
         summary = "nothing to compact"
     if result.num_left_files:
@@ -154,7 +158,9 @@ def vacuum_step(
     )
 
 
-def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> StepReport:
+def checkpoint_step(
+    table: DeltaTable, config: CheckpointConfig, log: Log, _commit_info: Mapping[str, object]
+) -> StepReport:
     """Write a checkpoint if there are enough commits since the last one, or if it is damaged."""
     table.refresh()
     health = table.health()
@@ -177,7 +183,9 @@ def warn_of_damage(health: TableHealth, log: Log) -> None:
         )
 
 
-def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepReport:
+def clean_log_step(
+    table: DeltaTable, config: CleanLogConfig, log: Log, _commit_info: Mapping[str, object]
+) -> StepReport:
     """Find or delete the log of expired versions. Raises as `DeltaTable.clean_log` does."""
     result = table.clean_log(
         config.retention_hours,
@@ -277,6 +285,81 @@ def restore_step(
         "delta/removed_files": result.metrics["numRemovedFiles"],
     }
     return StepReport("RESTORE", summary, {**facts, **numbers})
+
+
+def fsck_step(
+    table: DeltaTable, config: FsckConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Find or remove files that storage no longer has. Raises as `DeltaTable.fsck` does."""
+    result = table.fsck(dry_run=config.dry_run, commit_info=commit_info)
+    named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
+    summary = f"{result.files.num_rows} files are missing, {result.num_removed} were removed"
+    for file in named:
+        log.warning(f"fsck: the {file['missing']} of {file['path']} is missing")
+    return StepReport(
+        "FSCK (dry run)" if result.dry_run else "FSCK",
+        summary,
+        {
+            "delta/fsck_missing_files": result.files.num_rows,
+            "delta/fsck_removed_files": result.num_removed,
+            "delta/fsck_first_files": MetadataValue.json(named),
+        },
+    )
+
+
+def reorg_step(
+    table: DeltaTable, config: ReorgConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Purge the files of the table. Raises as `DeltaTable.reorg` does."""
+    session = active_spark_session() if config.engine == "spark" else None
+    with watch_spark(session, log) as spark_work:
+        result = table.reorg(
+            config.where,
+            purge=_purge(config),
+            target_file_size=config.target_file_size,
+            engine=config.engine,
+            commit_info=commit_info,
+        )
+    metrics = result.metrics
+    summary = _rewritten(metrics)
+    return StepReport(
+        "REORG",
+        "nothing to purge" if result.skipped else summary,
+        {
+            "delta/reorg_files_removed": metrics["numRemovedFiles"],
+            "delta/reorg_files_added": metrics["numAddedFiles"],
+            **spark_work.metadata,
+        },
+    )
+
+
+def _rewritten(metrics: Mapping[str, int]) -> str:
+    return (
+        f"{metrics['numRemovedFiles']} files ({spell_bytes(metrics['numRemovedBytes'])}) became "
+        f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
+    )
+
+
+def _purge(config: ReorgConfig) -> list[Purge]:
+    wanted: dict[Purge, bool] = {
+        "deletion_vectors": config.deletion_vectors,
+        "dropped_columns": config.dropped_columns,
+        "widened_types": config.widened_types,
+    }
+    return [purge for purge, is_wanted in wanted.items() if is_wanted]
+
+
+Step = Callable[["DeltaTable", Any, Log, Mapping[str, object]], StepReport]
+
+STEPS: Mapping[str, Step] = {
+    "fsck": fsck_step,
+    "reorg": reorg_step,
+    "optimize": optimize_step,
+    "vacuum": vacuum_step,
+    "checkpoint": checkpoint_step,
+    "clean_log": clean_log_step,
+}
+"""The steps of a maintenance job in their order, by their field of `DeltaMaintenanceConfig`."""
 
 
 def health_metadata(health: TableHealth, prefix: str = "delta/") -> RawMetadata:

@@ -15,21 +15,14 @@ from typing import TYPE_CHECKING, Unpack
 
 import dagster as dg
 
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info
-from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions
+from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions, job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     MaintainedTable,
-    config_naming_tables,
-    delta_table_pool,
     maintained_tables,
-    named_tables,
-    plain_config,
 )
+from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
 from dagster_delta.orchestration.metadata_values import RawMetadata
-from dagster_delta.orchestration.schema_changes.config import (
-    DeltaSchemaChangeConfig,
-)
+from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
 from dagster_delta.orchestration.schema_changes.downstream_readers import (
     assets_of_code_location,
     downstream_readers,
@@ -86,45 +79,27 @@ def delta_schema_change_job(
     allowed = options.get("enable_column_change", False)
     tables = tuple(replace(each, allow_column_changes=allowed) for each in tables)
     spark = options.get("spark")
-    resources = {each.io_manager_key for each in tables if each.io_manager_key}
-    resources |= {spark} if spark is not None else set()
-    only = tables[0] if len(tables) == 1 else None
-    by_name = {each.name: each for each in tables}
 
-    @dg.op(
-        # Op names are unique in a code location.
-        name=f"{name}__change_schema",
-        out=dg.Out(dg.Nothing),
-        required_resource_keys=resources,
-        pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
-    )
-    def change_schema(context: dg.OpExecutionContext, config: DeltaSchemaChangeConfig) -> None:
-        if not config.table:
-            raise InvalidArgument(f"the config names no table; the job has {named_tables(tables)}")
-        chosen = by_name[config.table]
-        table = chosen.open(context.resources)
-        if table is None:
-            raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
+    def change_schema(
+        context: dg.OpExecutionContext,
+        chosen: MaintainedTable,
+        table: "DeltaTable",
+        config: DeltaSchemaChangeConfig,
+    ) -> None:
         if config.engine == "spark":
             chosen.start_spark(context.resources, spark)
         _change(context, config, chosen, table, assets)
 
-    @dg.graph(name=f"{name}_graph")
-    def changing() -> None:
-        change_schema.alias("change_schema")()
-
-    def mapping(val: DeltaSchemaChangeConfig) -> dg.RunConfig:
-        return dg.RunConfig(ops={"change_schema": {"config": plain_config(val)}})
-
-    mapping.__annotations__["val"] = config_naming_tables(DeltaSchemaChangeConfig, "table", tables)
-    return changing.to_job(
-        name=name,
-        config=dg.config_mapping(mapping),
-        description=options.get(
-            "description", f"Plans and makes changes of the schema: of {named_tables(tables)}."
-        ),
-        tags=dict(options.get("tags", {})),
-        executor_def=options.get("executor_def"),
+    return job_on_one_table(
+        name,
+        "change_schema",
+        DeltaSchemaChangeConfig,
+        change_schema,
+        tables,
+        options,
+        "Plans and makes changes of the schema",
+        pool=SCHEMA_CHANGE_POOL,
+        resources=() if spark is None else (spark,),
     )
 
 
@@ -135,10 +110,8 @@ def _change(
     table: "DeltaTable",
     assets: tuple[object, ...],
 ) -> None:
-    facts = RunFacts(
-        chosen.name, (), context.run_id, context.run_id, context.job_name, context.op.name
-    )
-    report = change_schema_step(table, config, context.log, commit_info(facts, {}))
+    info = commit_info_of_op(context, chosen.name)
+    report = change_schema_step(table, config, context.log, info)
     readers: Mapping[str, tuple[str, ...]] = {}
     if chosen.asset_key is not None and report.columns:
         known = (*assets, *assets_of_code_location(context))
