@@ -30,9 +30,6 @@ __all__ = ["check_default_values", "compute_default"]
 def check_default_values(fields: Iterable[StructField]) -> None:
     """Refuse defaults that no row could use.
 
-    Args:
-        fields: top-level columns with a default.
-
     Raises:
         InvalidArgument: a default does not fit the type of its column. A default that only Spark
             can compute is accepted, unless its type cannot be stored in the column: a write that

@@ -79,12 +79,7 @@ def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -
 
 
 def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDifference, ...]:
-    """The columns that a write may give the wider type of the data, if the table lets it.
-
-    Args:
-        table: schema of the table.
-        data: schema of the data to write.
-    """
+    """The columns that a write may give the wider type of the data, if the table lets it."""
     widening = _Widening(enabled=True, to_timestamp_ntz=True)
     return tuple(
         each

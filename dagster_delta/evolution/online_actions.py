@@ -53,9 +53,6 @@ def online_request(actions: Sequence[SchemaAction]) -> tuple[ColumnChangeRequest
 
     Following actions on the same column (NOT NULL, default, comment, position and name) are part of
     the change, and take effect in the same commit.
-
-    Args:
-        actions: the first is a `ChangeType`.
     """
     change = actions[0]
     assert isinstance(change, ChangeType)  # noqa: S101  the caller has checked is_online

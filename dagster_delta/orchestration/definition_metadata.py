@@ -32,11 +32,6 @@ def with_tables(
     """The definitions, in which assets have the location of their table and the Delta kind.
 
     What an asset declares itself is kept.
-
-    Args:
-        definitions: with the assets and their IO managers.
-        keys: of the assets that a DeltaIOManager stores.
-        columns: whether to read the columns of existing tables from their logs.
     """
     by_manager: dict[str, list[dg.AssetSpec]] = {}
     for key in keys:

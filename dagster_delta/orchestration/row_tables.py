@@ -54,9 +54,6 @@ def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
 def hidden_examples(masked: Collection[str]) -> Iterator[None]:
     """Raises errors without their examples of rows if columns are masked: they are text, in which
     single columns cannot be masked. Errors of other libraries behind ours are left out too.
-
-    Args:
-        masked: masked columns; if there are none, errors are not changed.
     """
     try:
         yield

@@ -42,10 +42,6 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
 
     It reads one file per commit. The times are those that the writers recorded.
 
-    Args:
-        snapshot: the latest version to show.
-        commits: how many at most.
-
     Raises:
         CorruptLog: a commit is damaged.
         StorageFailure: of the log.

@@ -66,11 +66,6 @@ def columns_from_log(
 ) -> TableSchemaMetadataValue | None:
     """The columns of a table, read while definitions are loaded; None if there is no table, or if
     it cannot be opened, which is logged.
-
-    Args:
-        uri: location of the table.
-        storage_options: how to reach it.
-        key: of the asset.
     """
     from dagster_delta.table.delta_table import DeltaTable
 

@@ -15,9 +15,6 @@ __all__ = ["scratch_directory"]
 def scratch_directory(prefix: str) -> Iterator[str]:
     """The path of a new directory, which is removed with everything in it at the end.
 
-    Args:
-        prefix: begins the name of the directory.
-
     Raises:
         StorageFailure: the disk is full or failed, here or inside the block.
     """

@@ -24,9 +24,6 @@ class CreatedFiles:
 
     A context manager: on an error, it deletes as many of them as the store allows and raises the
     original error. Without an error, it keeps them. Several threads may add files at once.
-
-    Args:
-        store: store of the table.
     """
 
     def __init__(self, store: ObjectStore) -> None:

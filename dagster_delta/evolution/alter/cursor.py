@@ -17,10 +17,6 @@ _MAX_SHOWN = 100
 class StatementCursor:
     """Reads the lexemes of one text in order.
 
-    Args:
-        sql: the text.
-        what: what the text should be, for errors: `an ALTER TABLE statement`.
-
     Raises:
         InvalidArgument: a character does not start a lexeme.
     """

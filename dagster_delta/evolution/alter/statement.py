@@ -71,10 +71,7 @@ _ELSEWHERE = {
 
 
 def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
-    """The actions of a statement, in their order.
-
-    Args:
-        sql: the statement; `ALTER TABLE name` may be omitted, and the name is ignored.
+    """The actions of a statement, in order. `ALTER TABLE name` may be omitted; the name is ignored.
 
     Raises:
         InvalidArgument: the text is not such a statement; the message marks the position.

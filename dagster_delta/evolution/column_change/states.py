@@ -150,10 +150,6 @@ def refuse_altering_changing_column(
 ) -> None:
     """Make sure that a schema change does not touch a column in an online change.
 
-    Args:
-        current: protocol and metadata in force.
-        planned: protocol and metadata after the schema change.
-
     Raises:
         SchemaChangeRefused: it touches the column.
     """

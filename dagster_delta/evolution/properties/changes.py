@@ -95,11 +95,6 @@ def unset_properties(
 ) -> TableConfiguration:
     """The configuration without these properties; the protocol does not change.
 
-    Args:
-        configuration: protocol and metadata in force.
-        names: of the properties.
-        if_exists: whether a property that the table does not have is ignored.
-
     Raises:
         InvalidArgument: a property does not exist or is not for users, or the table requires it.
     """

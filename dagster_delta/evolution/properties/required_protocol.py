@@ -173,10 +173,6 @@ def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
 
     A legacy version if it implies exactly the remaining features, since the oldest clients support
     it; else feature lists.
-
-    Args:
-        protocol: in force.
-        feature: name of the feature's row.
     """
     kept = effective_features(protocol) - {feature}
     for reader, writer in _LEGACY_VERSIONS:

@@ -83,10 +83,6 @@ class FeatureDrop:
 def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
     """The plan to drop a feature from a table.
 
-    Args:
-        configuration: protocol and metadata in force.
-        name: of the feature, or one of its other names.
-
     Raises:
         InvalidArgument: the table does not have the feature, another feature depends on it, or
             something in the table must be removed first; the message says what.

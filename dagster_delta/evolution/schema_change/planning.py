@@ -128,10 +128,6 @@ def plan_dropped_feature(
 ) -> SchemaChangePlan:
     """The plan to drop a feature, in one or more commits.
 
-    Args:
-        configuration: protocol and metadata in force.
-        action: the requested drop.
-
     Raises:
         InvalidArgument: the table does not have the feature, or something else needs it.
     """

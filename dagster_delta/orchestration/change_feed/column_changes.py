@@ -81,10 +81,6 @@ def column_changes(
 def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:
     """The columns whose type is narrower than in the rows to write, and which a write does not
     widen automatically.
-
-    Args:
-        rows: schema of the rows.
-        target: of the table that they are written to.
     """
     grown = set()
     if target.type_widening_enabled:

@@ -113,11 +113,6 @@ class Consumption:
 def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
     """What a run reads, up to the opened version of the upstream table.
 
-    Args:
-        upstream: the upstream table, its columns, and its partitions if its asset has any.
-        target: the table of the asset; None if it does not exist yet.
-        consumer: the reader.
-
     Raises:
         ChangeDataNotRecorded: rows were changed while the change data feed was off, and it still
             is.

@@ -243,11 +243,6 @@ def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
     """Whether rows have changed recently. Maintenance does not make a table fresh.
 
-    Args:
-        snapshot: the version to check.
-        oldest: maximum age of the last change of rows.
-        now: the time, with a zone.
-
     Raises:
         InvalidTable, StorageFailure: of the log.
     """
@@ -265,13 +260,7 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
 
 
 def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) -> Finding:
-    """Whether the table has the columns that were declared, with their types.
-
-    Args:
-        snapshot: the version to check.
-        declared: the columns.
-        allow_more: whether the table may have more columns.
-    """
+    """Whether the table has the columns that were declared, with their types."""
     diff = diff_schemas(declared, snapshot.schema)
     lines = [f"- {each.column}: declared as {each.table_type}" for each in diff.missing]
     lines += [
@@ -291,10 +280,6 @@ def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) 
 
 def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
     """Whether the shape of the table is within bounds.
-
-    Args:
-        snapshot: the version to check.
-        most: the largest allowed value by one of `HEALTH_MEASURES`.
 
     Raises:
         InvalidTable, StorageFailure: of the log.

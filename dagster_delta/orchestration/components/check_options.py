@@ -79,12 +79,6 @@ def build_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """The checks of one table.
 
-    Args:
-        options: the checks.
-        key: of the asset.
-        uri: location of its table.
-        storage_options: how to reach it.
-
     Raises:
         InvalidArgument: the options check nothing, or are inconsistent.
     """

@@ -49,11 +49,7 @@ class ComputedAssetComponent(AssetDeltaComponent):
     ] = False
 
     def asset_options(self, *kinds: str) -> dict[str, Any]:
-        """Arguments of `dg.asset`.
-
-        Args:
-            kinds: of the asset, besides its own.
-        """
+        """Arguments of `dg.asset`."""
         spec = self.get_asset_spec(self.asset)
         given = {
             "key_prefix": list(spec.key.path[:-1]),

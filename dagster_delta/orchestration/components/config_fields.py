@@ -52,13 +52,7 @@ def documented_texts(
     *,
     examples: list[Any] | None = None,
 ) -> dg.Resolver:
-    """As `documented`, for an attribute of strings: number-like values are strings too.
-
-    Args:
-        description: of the attribute.
-        model_field_type: its type in YAML.
-        examples: values as in YAML.
-    """
+    """As `documented`, for an attribute of strings: number-like values are strings too."""
     return dg.Resolver(
         lambda context, value: _only_texts(_texts(context, value)),
         model_field_type=model_field_type,

@@ -94,10 +94,6 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
 def build_maintenance(options: MaintenanceOptions, **job_options: Any) -> dg.Definitions:
     """The job, or the schedule with its job.
 
-    Args:
-        options: the maintenance, and its schedule.
-        job_options: the tables, see `MaintenanceJobOptions`.
-
     Raises:
         InvalidArgument: there are no tables, or two have the same name.
     """

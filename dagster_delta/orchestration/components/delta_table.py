@@ -167,15 +167,6 @@ def table_asset(
 ) -> dg.AssetsDefinition | dg.AssetSpec:
     """The asset of a table.
 
-    Args:
-        options: of the asset.
-        translate: changes the spec before the asset is defined.
-        key: of the asset.
-        uri: location of the table.
-        storage_options: how to reach it.
-        description: shown in the UI.
-        metadata: further metadata of the asset.
-
     Raises:
         InvalidArgument: there is an automation condition, but the asset is not observable, or a
             freshness policy, but the asset is observed.

@@ -48,11 +48,6 @@ def build_health(
 ) -> dg.Definitions:
     """The asset with its check.
 
-    Args:
-        options: of the asset.
-        assets: the assets of the tables.
-        storage_options: how to reach them.
-
     Raises:
         InvalidArgument: there are no tables, or a threshold has an unknown name.
     """

@@ -105,12 +105,6 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor.
 
-    Args:
-        options: its commits and its target.
-        tables: locations of the tables; empty if `further` names a root.
-        storage_options: how to reach them.
-        further: options of `delta_table_sensor` that a declaration cannot have.
-
     Raises:
         InvalidArgument: the options are inconsistent.
     """

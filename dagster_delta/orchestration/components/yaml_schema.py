@@ -21,11 +21,7 @@ Schema = dict[str, Any]
 
 @cache
 def model_with_precise_errors(model: type[BaseModel]) -> type[BaseModel]:
-    """The model, with a JSON schema that finds the innermost key of a mistake.
-
-    Args:
-        model: of the attributes of a component.
-    """
+    """The model, with a JSON schema that finds the innermost key of a mistake."""
 
     class Precise(model):  # type: ignore[valid-type,misc]
         @classmethod

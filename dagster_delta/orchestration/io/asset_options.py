@@ -289,11 +289,6 @@ def read_input_options(
 ) -> InputOptions:
     """The options of one input.
 
-    Args:
-        metadata: definition metadata of the input.
-        defaults: options that the metadata does not set.
-        asset: name of the upstream asset, for error messages.
-
     Raises:
         InvalidArgument: as `read_asset_options` does.
     """

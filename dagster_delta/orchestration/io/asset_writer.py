@@ -190,10 +190,6 @@ def _null_columns(write: AssetWrite, before: Snapshot, schema: StructType) -> tu
 def check_merge_options(options: AssetOptions, asset: str) -> None:
     """Refuse options that a merge cannot follow.
 
-    Args:
-        options: of the asset.
-        asset: its name, for messages.
-
     Raises:
         InvalidArgument: there is no predicate, or an option is for other modes.
     """

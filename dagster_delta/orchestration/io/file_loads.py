@@ -76,13 +76,6 @@ def plan_load(
 ) -> FileLoad:
     """Which of the files a run loads.
 
-    Args:
-        found: all matching files.
-        target: the table; None if it does not exist yet.
-        changed_files: what happens to files that were modified.
-        keys: see `FileLoad`.
-        asset: its name, for messages.
-
     Raises:
         InvalidArgument: the table forgets transactions, and would load files again.
     """

@@ -33,13 +33,7 @@ _MAX_WHERE_CHARACTERS = 1_000
 
 
 def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMetadata:
-    """Facts about an input, from data that is already read.
-
-    Args:
-        scan: of the input.
-        handler: that loaded the input.
-        value: that the asset or op receives.
-    """
+    """Facts about an input, from data that is already read."""
     snapshot = scan.snapshot
     facts: RawMetadata = {
         "table": snapshot.store.location.uri,
@@ -63,12 +57,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
 
 
 def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataValue]) -> None:
-    """Add the facts about an input to the metadata of the running step; outside a step, do nothing.
-
-    Args:
-        context: of the input.
-        facts: see `input_facts`.
-    """
+    """Add the facts about an input to the metadata of the running step, if there is one."""
     metadata: RawMetadata = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
     notes = step_notes()
     if notes is not None and isinstance(read := facts.get("bytes"), int):

@@ -195,11 +195,6 @@ def _parse(kind: type[T], value: object) -> T | None:
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
     """Refuse merge metadata on an asset with another mode: it would replace its table.
 
-    Args:
-        mode: how the asset is written.
-        keys: of the metadata of the asset and its output.
-        asset: its name, for messages.
-
     Raises:
         InvalidArgument: the mode is not `merge`, and there is such metadata.
     """

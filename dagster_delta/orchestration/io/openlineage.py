@@ -109,13 +109,7 @@ def check_client() -> None:
 def emit_write(
     context: OutputContext, snapshot: Snapshot, lineage: TableColumnLineage | None
 ) -> None:
-    """Send START and COMPLETE of the step that wrote a version; a failure is only a warning.
-
-    Args:
-        context: of the output.
-        snapshot: the version.
-        lineage: of its columns, if known.
-    """
+    """Send START and COMPLETE of the step that wrote a version; a failure is only a warning."""
     try:
         from openlineage.client import OpenLineageClient
 

@@ -55,13 +55,6 @@ def report_write(
 ) -> None:
     """Report a commit to Dagster, make its version the data version of the asset, and warn of what
     may surprise.
-
-    Args:
-        context: of the output.
-        write: the write.
-        written: its result.
-        table_name: `schema.table`.
-        further: more metadata of the write.
     """
     _warn(context, write, written)
     snapshot = written.snapshot

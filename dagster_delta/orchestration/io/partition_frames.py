@@ -45,9 +45,6 @@ class PartitionFrames:
     def check_keys(self, selection: PartitionSelection | None) -> None:
         """Make sure that there is a frame, or None, for each partition of the run.
 
-        Args:
-            selection: the partitions of the run; None if the asset has none.
-
         Raises:
             InvalidArgument: a key is missing, or is not one of the run.
         """

@@ -64,12 +64,7 @@ class RunFacts:
 
 
 def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts:
-    """The facts of the step that `context` belongs to.
-
-    Args:
-        context: of the output being handled.
-        partition_keys: keys of the asset being written; empty if it is not partitioned.
-    """
+    """The facts of the step that `context` belongs to."""
     if context.has_asset_key:
         output = context.asset_key.to_user_string()
     else:
@@ -144,12 +139,7 @@ def set_data_version(asset_key: AssetKey, version: int) -> None:
 def add_partition_metadata(
     asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, object]]
 ) -> None:
-    """Add metadata to the materialisation of single partitions of the asset.
-
-    Args:
-        asset_key: the asset being materialised.
-        metadata_by_key: partition key to metadata.
-    """
+    """Add metadata to the materialisation of single partitions of the asset."""
     execution = current_execution()
     if execution is not None:
         for key, metadata in metadata_by_key.items():

@@ -51,11 +51,6 @@ class TableClaim:
     ) -> None:
         """Make sure that the table belongs to the asset; a commit records a new owner.
 
-        Args:
-            table: the table to write.
-            snapshot: its latest version.
-            commit_info: recorded in the commitInfo of that commit.
-
         Raises:
             InvalidArgument: the table belongs to another asset.
             DeltaError: the log cannot be read, or the commit fails.

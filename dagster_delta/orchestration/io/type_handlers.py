@@ -186,12 +186,6 @@ def type_handler_of(
 ) -> TypeHandler[Any]:
     """The handler that loads an input.
 
-    Args:
-        annotation: type of the input; `Any` if it has none.
-        default: the `default_load_type` for inputs without annotation.
-        name: of the input, for error messages.
-        handlers: all handlers; the first that supports the annotation loads it.
-
     Raises:
         InvalidArgument: no handler supports the type, or there is neither annotation nor default.
     """
@@ -265,11 +259,7 @@ def annotation_of(handler: TypeHandler[Any]) -> str:
 
 
 def takes_none(annotation: object) -> bool:
-    """Whether an annotation is `T | None`: a missing table is loaded as None.
-
-    Args:
-        annotation: type of the input.
-    """
+    """Whether an annotation is `T | None`: a missing table is loaded as None."""
     if get_origin(annotation) not in {Union, types.UnionType}:
         return False
     return type(None) in get_args(annotation)

@@ -48,11 +48,7 @@ class TableState:
     """Why the table could not be read."""
 
     def beyond(self, thresholds: Mapping[str, float]) -> dict[str, float]:
-        """The measures beyond their thresholds.
-
-        Args:
-            thresholds: the largest allowed value by measure.
-        """
+        """The measures beyond their thresholds."""
         if self.health is None:
             return {}
         values = {name: health_measure(self.health, name) for name in thresholds}

@@ -108,9 +108,6 @@ class MaintainedTable:
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialised.
 
-        Args:
-            resources: of the step.
-
         Raises:
             InvalidArgument: the asset is not stored by a DeltaIOManager.
             DeltaError: the table cannot be opened.
@@ -128,9 +125,6 @@ class MaintainedTable:
 
     def table_name(self, resources: object) -> str | None:
         """`schema.table` in the layout of the IO manager; None if the table is given by location.
-
-        Args:
-            resources: of the step.
 
         Raises:
             InvalidArgument: the asset is not stored by a DeltaIOManager.
@@ -186,12 +180,6 @@ def maintained_tables(
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job.
 
-    Args:
-        assets: definitions of Delta assets.
-        selection: which of the assets; None for all.
-        tables: name to location of tables that are not assets.
-        storage_options: for these tables, and for assets with their own location.
-
     Raises:
         InvalidArgument: there are no tables, or two have the same name.
     """
@@ -217,11 +205,7 @@ def maintained_tables(
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
-    """The names of tables as text, the first `_MAX_NAMED` of them.
-
-    Args:
-        tables: of a job.
-    """
+    """The names of tables as text, the first `_MAX_NAMED` of them."""
     named = ", ".join(each.name for each in tables[:_MAX_NAMED])
     more = len(tables) - _MAX_NAMED
     return f"{named} and {more} more" if more > 0 else named
@@ -234,11 +218,6 @@ def config_naming_tables(
 
     A field for one name is the only table, if there is one. Otherwise it is required, or empty if
     the config allows that: the Launchpad fills in defaults only where nothing is required.
-
-    Args:
-        config: of the job.
-        field_name: its field for one name, or for a list of names.
-        tables: of the job.
 
     Raises:
         InvalidArgument: the Launchpad cannot offer the name of a table.
@@ -287,11 +266,7 @@ def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
 
 
 def plain_config(config: Config) -> dict[str, Any]:
-    """The config as in a run: choices as texts, without fields that are None.
-
-    Args:
-        config: with names of tables as choices, see `config_naming_tables`.
-    """
+    """The config as in a run: choices as texts, without fields that are None."""
     given = config.model_dump()
     return {name: _plain(value) for name, value in given.items() if value is not None}
 

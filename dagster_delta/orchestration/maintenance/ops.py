@@ -134,14 +134,7 @@ def maintain(
     name: str,
     steps: Iterable[tuple[Step, Any]],
 ) -> RawMetadata:
-    """Run steps on a table. Returns its metadata, which is also added to the run.
-
-    Args:
-        context: of the op.
-        table: the table, opened.
-        name: name of the table in the commits.
-        steps: each with its config.
-    """
+    """Run steps on a table. Returns its metadata, which is also added to the run."""
     info = commit_info_of_op(context, name)
     before = table.health()
     reports = [step(table, config, context.log, info) for step, config in steps]

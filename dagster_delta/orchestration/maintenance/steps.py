@@ -363,12 +363,7 @@ STEPS: Mapping[str, Step] = {
 
 
 def health_metadata(health: TableHealth, prefix: str = "delta/") -> RawMetadata:
-    """The facts about a table's shape, as metadata.
-
-    Args:
-        health: the facts.
-        prefix: of every key.
-    """
+    """The facts about a table's shape, as metadata."""
     facts: RawMetadata = {
         "version": health.version,
         "live_files": health.num_files,

@@ -34,13 +34,7 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], spell: Callable[[float], str]) -> str:
-    """A horizontal bar chart.
-
-    Args:
-        title: above the bars.
-        bars: from top to bottom; values are not negative.
-        spell: the text of a value.
-    """
+    """A horizontal bar chart."""
     largest = max((each.value for each in bars), default=0) or 1
     room = _WIDTH - _LABEL_WIDTH - _FIGURE_WIDTH
     parts = []

@@ -53,11 +53,6 @@ def partition_predicate(
 ) -> str:
     """The Spark SQL over `schema` that is true exactly for the rows of the selection.
 
-    Args:
-        selection: the partitions.
-        schema: of the table, or of the rows.
-        alias: alias of the table, to qualify columns.
-
     Raises:
         InvalidArgument: a key does not fit the type of its column, or the column cannot distinguish
             the selected windows from their neighbours.

@@ -24,9 +24,6 @@ _UNKNOWN = "(no column lineage)"
 def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefinition, ...]:
     """All assets of the code location in which a step runs; none outside a code location, as in a
     test that executes a job directly.
-
-    Args:
-        context: of the step.
     """
     try:
         return tuple(context.repository_def.assets_defs_by_key.values())

@@ -21,15 +21,7 @@ def skip_reason(
     reported: Collection[str],
     failures: Sequence[DeltaError],
 ) -> str:
-    """The reason by table, the tables with news first.
-
-    Args:
-        polls: of the tables that did not fail.
-        before: state of the sensor before the tick.
-        waiting: what each table with pending changes waits for, by location.
-        reported: locations of the tables whose commits were reported on assets.
-        failures: of other tables.
-    """
+    """The reason by table, the tables with news first."""
     groups: dict[str, list[str]] = {
         "Changes wait": [f"{uri}: {text}" for uri, text in waiting.items()],
         "Reported": [],

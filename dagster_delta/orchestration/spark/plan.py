@@ -27,9 +27,6 @@ _KEY = re.compile(r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]+\.[\w-]+\.[\w-]*)")
 def physical_plan(frame: DataFrame) -> str | None:
     """The plan as from `EXPLAIN FORMATTED`, without secrets and cut to `MAX_PLAN_CHARACTERS`; None
     if Spark does not return it. It runs no job.
-
-    Args:
-        frame: of a classic session or of Connect.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -59,12 +59,7 @@ class StageMetrics:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def of_stages(self, ids: frozenset[int], *, active: bool = False) -> list[StageBytes]:
-        """The bytes of every attempt of these stages; empty if the UI does not answer.
-
-        Args:
-            ids: numbers of the stages.
-            active: only query running stages.
-        """
+        """The bytes of every attempt of these stages; empty if the UI does not answer."""
         if self._url is None or not ids or _FAILURES[self._url] >= _MAX_FAILURES:
             return []
         try:

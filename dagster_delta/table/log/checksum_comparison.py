@@ -63,11 +63,6 @@ class ChecksumComparison:
     A contradiction is an error if this library wrote the checksum. Other writers have been seen to
     write wrong counts beside a valid log: for theirs it is a warning, and an error only if rows
     could be lost.
-
-    Args:
-        checksum: of the version.
-        version: of the table.
-        table: URI of the table, for the warning.
     """
 
     def __init__(self, checksum: VersionChecksum, version: int, *, table: str) -> None:
@@ -100,10 +95,6 @@ class ChecksumComparison:
         self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
     ) -> Iterator[FileBatch]:
         """Batches of all live files, compared with the checksum after the last one.
-
-        Args:
-            batches: with some columns of LIVE_FILE_SCHEMA.
-            actions: gives the other actions of the version.
 
         Raises:
             CorruptLog: as `compare` does.

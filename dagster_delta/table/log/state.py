@@ -151,13 +151,7 @@ class LogState:
         return cls(_Source(partial(read_segment, store, segment)), LogFallback(store, segment))
 
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
-        """The state after more commits; what is already known is carried over.
-
-        Args:
-            tail: the commits.
-            segment: of the version after them.
-            is_own: whether this process has just written the last of them.
-        """
+        """The state after more commits; what is already known is carried over."""
         with self._lock:
             fallback = self._fallback.after(segment)
             if self._files is None:
@@ -173,9 +167,6 @@ class LogState:
 
         A version checksum has all that a write needs, so the commit that it describes, and the
         checkpoint before it, may not have been read yet.
-
-        Args:
-            may_have_sidecars: whether to check the sidecars of the checkpoint as well.
 
         Raises:
             CorruptLog: the commit is empty, truncated or changed, or holds a value of a wrong type,

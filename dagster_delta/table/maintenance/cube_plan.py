@@ -75,12 +75,7 @@ def plan_cubes(
 
 
 def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterator[AddFile]:
-    """The files, tagged as those of a new cube.
-
-    Args:
-        files: files whose rows are sorted along one curve.
-        columns: the clustering columns.
-    """
+    """The files, tagged as those of a new cube."""
     tags = {
         _CUBE_ID: str(uuid.uuid4()),
         _CUBE_COLUMNS: _column_names(columns),

@@ -71,11 +71,6 @@ class RestorePlan:
 def plan_restore(store: ObjectStore, current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing.
 
-    Args:
-        store: store of the table.
-        current: the latest version.
-        target: the version to restore.
-
     Raises:
         DataFileMissing: a file of the version is missing.
     """
@@ -144,10 +139,6 @@ def restored_configuration(
     Files and log entries of later features stay in the log, so readers must still support these
     features. Counters that must never decrease, and the in-commit timestamps of a log that has
     them, keep their present values.
-
-    Args:
-        current: of the latest version.
-        target: of the version to restore.
     """
     now = current.metadata.configuration
     properties = {

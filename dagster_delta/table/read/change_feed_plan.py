@@ -66,10 +66,6 @@ class ChangedFiles:
     def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
         """Without the files in which no row satisfies a filter.
 
-        Args:
-            where: the filter, over the columns of the feed.
-            predicate: what it requires of the bounds of columns.
-
         Raises:
             InvalidTable: a partition value is not a value of its column's type.
         """

@@ -58,13 +58,7 @@ class CandidateFiles(msgspec.Struct, frozen=True):
     def of(
         cls, files: pa.Table, skipped: Sequence[SkippedFiles], statistics: LoadStatistics
     ) -> CandidateFiles:
-        """The candidates among some files.
-
-        Args:
-            files: all files.
-            skipped: the result of each predicate on all files.
-            statistics: gives the statistics of all files.
-        """
+        """The candidates among some files."""
         if not skipped:
             return cls(files, (), statistics, is_decided=True)
         kept, is_decided = skipped[0].may_match, skipped[0].is_decided
@@ -182,9 +176,6 @@ class FilePlanner:
     def found_in_log(self, *predicates: Predicate) -> CandidateFiles | LoggedFiles | None:
         """The candidates as the log planner finds them, with all columns.
 
-        Args:
-            predicates: as for `candidates`.
-
         Returns:
             The log itself if there are too many files to keep in memory; None if the log planner
             is not used: there is none, the table is small, or its files are already known.
@@ -259,9 +250,6 @@ class FilePlanner:
     def may_hold(self, *predicates: Predicate) -> Callable[[AddFile], bool]:
         """Whether a file that another commit adds may hold a row that satisfies one of the
         predicates, for a `ReadScope`.
-
-        Args:
-            predicates: as for `candidates`.
         """
         configuration = self.snapshot.configuration
 

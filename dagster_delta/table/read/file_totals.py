@@ -56,10 +56,6 @@ def add_up_files(snapshot: Snapshot) -> FileTotals:
 def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
     """Rows of a version from the log alone; None if partition values and statistics are not enough.
 
-    Args:
-        planner: planner of the version.
-        predicates: which rows to count, from `FilePlanner.predicates_of`.
-
     Raises:
         InvalidTable, StorageFailure: for the log.
     """

@@ -96,11 +96,6 @@ class HistoryEntry:
 def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     """The commits up to a snapshot that the log still holds, newest first.
 
-    Args:
-        store: rooted at the table.
-        snapshot: the newest version of the history.
-        limit: maximum number of commits; all by default.
-
     Raises:
         CorruptLog: a commit is damaged.
         InvalidArgument: the limit is negative.
@@ -135,10 +130,6 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
 def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
     """The latest commits up to a snapshot, newest first, by one read each: the log is not listed,
     so that `timestamp_ms` is the time that the writer recorded.
-
-    Args:
-        snapshot: the newest version to return.
-        limit: maximum number of commits.
 
     Raises:
         CorruptLog: a commit is damaged.

@@ -208,10 +208,6 @@ def read_new_commits(
 def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | None:
     """The newest commit up to the cursor that changed rows; None if the log has none.
 
-    Args:
-        store: rooted at the table.
-        cursor: where the backward search starts.
-
     Raises:
         CorruptLog: a commit is damaged.
         StorageFailure.

@@ -204,9 +204,6 @@ class ColumnChangeJob:
     def run(self, snapshot: Snapshot) -> CommitResult:
         """Rewrite every file that is not converted yet, and make the change public.
 
-        Args:
-            snapshot: a version at which the change is in progress.
-
         Returns:
             Result of the last commit, with the metrics of this run: `BackfillTotals.metrics`.
 

@@ -66,10 +66,6 @@ def stage_configuration_change(transaction: Transaction, configuration: TableCon
 
     Files get row ids if row tracking begins with it. The transaction then depends on every file.
 
-    Args:
-        transaction: a transaction on the snapshot that the configuration was planned on.
-        configuration: protocol and metadata after the commit.
-
     Raises:
         InvalidArgument: files of the table do not satisfy the configuration.
         UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.

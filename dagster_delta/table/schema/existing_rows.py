@@ -43,11 +43,7 @@ _MAX_EXAMPLE_LENGTH = 300
 
 @dataclass(slots=True)
 class RowValidation:
-    """Checks for existing rows that a change would not allow; caches its results.
-
-    Args:
-        engine: evaluates the constraints.
-    """
+    """Checks for existing rows that a change would not allow; caches its results."""
 
     engine: Engine
     _seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -126,10 +122,6 @@ class ExistingFiles:
     The next attempt, and other runs of the same change, reuse the files of an attempt: files that
     no concurrent commit has changed are not rewritten twice. As those runs may commit them at any
     time, no file is deleted here (see `RewriteJournal`).
-
-    Args:
-        engine: reads and writes rows.
-        on_progress: called with the number of files rewritten so far, and of all to rewrite.
     """
 
     engine: Engine

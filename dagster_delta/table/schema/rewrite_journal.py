@@ -52,13 +52,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RewriteJournal:
-    """The entries of one change.
-
-    Args:
-        store: store of the table.
-        change: text that identifies this change among all changes of the table.
-        new_id: makes the names of entries.
-    """
+    """The entries of one change."""
 
     store: ObjectStore
     change: str

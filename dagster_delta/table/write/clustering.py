@@ -68,10 +68,6 @@ def keep_clustering(
     """The configuration of a table that keeps the names of its clustering columns, and the new
     domain if these columns have other names in the files.
 
-    Args:
-        snapshot: the table before its schema is replaced.
-        configuration: the configuration with the new schema.
-
     Raises:
         SchemaChangeRefused: the new schema lacks one of them, or a table cannot be clustered by its
             new type.

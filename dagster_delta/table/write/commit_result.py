@@ -53,11 +53,6 @@ class AppTransaction(msgspec.Struct, frozen=True):
     def check(self, found: int | None, *, table: str, version: int | None) -> None:
         """Check that the work has not been done by another run.
 
-        Args:
-            found: the version that the table records for the application.
-            table: URI of the table, for the message.
-            version: of the table.
-
         Raises:
             ConcurrentTransaction: it is another one than `after`.
         """

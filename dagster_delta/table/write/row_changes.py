@@ -129,13 +129,7 @@ def change_rows(
 
 
 def selection(transaction: Transaction, engine: Engine, where: SqlExpression) -> SelectsRows:
-    """Whether files that others added hold a row for which a condition is true.
-
-    Args:
-        transaction: on the snapshot that the condition was parsed for.
-        engine: reads the files.
-        where: the condition.
-    """
+    """Whether files that others added hold a row for which a condition is true."""
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  its files were selected
 

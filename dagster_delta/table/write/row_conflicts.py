@@ -114,11 +114,6 @@ def concurrent_row_changes(
 ) -> list[CommitActions] | None:
     """The concurrent commits, oldest first; None if the change conflicts with them beyond rows.
 
-    Args:
-        conflict: the one that was found.
-        commits: all of them: version and contents of the commit file.
-        facts: of the change.
-
     Raises:
         CorruptLog: a commit is damaged.
     """

@@ -207,12 +207,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
 
 
 def row_change_metrics(counts: RowChangeCounts, rows: str) -> dict[str, int | str]:
-    """The counts by the names of commitInfo.
-
-    Args:
-        counts: what a change did.
-        rows: name of the number of changed rows; it is left out where that is not known.
-    """
+    """The counts by the names of commitInfo."""
     metrics: dict[str, int | str] = {
         "numRemovedFiles": counts.num_removed_files,
         "numRemovedBytes": counts.num_removed_bytes,

@@ -77,9 +77,5 @@ class MergeScope(msgspec.Struct, frozen=True):
         return cls(found.files, may_match, may_lack_source, file_planner.may_hold(*predicates))
 
     def reads(self, paths: Iterable[str]) -> ReadScope:
-        """What a concurrent commit must not have changed.
-
-        Args:
-            paths: paths of the files whose rows decided the result of the MERGE.
-        """
+        """What a concurrent commit must not have changed."""
         return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
