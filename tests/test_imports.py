@@ -155,7 +155,8 @@ def test_a_first_operation_loads_no_more_than_it_needs(
     )
     loaded = _loaded_modules(setup + statement)
     packages = {name.partition(".")[0] for name in loaded}
-    # A merge joins by DuckDB.
-    assert packages.isdisjoint(set(HEAVY) - {"duckdb"})
+    # DuckDB computes the values of an update.
+    computing = {"duckdb"} if statement.startswith("table.update") else set()
+    assert packages.isdisjoint(set(HEAVY) - computing)
     ours = [name for name in loaded if name.partition(".")[0] == "dagster_delta"]
     assert len(ours) <= budget, f"{len(ours)} modules: {' '.join(ours)}"

@@ -452,6 +452,12 @@ def test_large_files_are_merged_by_row_group(tmp_path: Path) -> None:
     assert table.snapshot().num_records == 2 * count
 
 
+# Two keys are joined by the SQL engine, one is looked up by Arrow.
+CONDITIONS = [
+    "t.id = s.id",
+    "CAST(t.id AS STRING) = CAST(s.id AS STRING)",
+    "t.id = s.id AND t.id + 1 = s.id + 1",
+]
 keys = st.one_of(st.none(), st.integers(0, 6))
 texts = st.sampled_from(["a", "b", "c", None])
 table_rows = st.lists(st.tuples(st.integers(0, 6), texts, st.integers(0, 1)), max_size=8)
@@ -465,6 +471,7 @@ source_rows = st.lists(
     first=table_rows,
     second=table_rows,
     source=source_rows,
+    on=st.sampled_from(CONDITIONS),
     shape=st.sampled_from(sorted(SHAPES)),
     feed=st.booleans(),
     threshold=st.integers(0, 6),
@@ -473,13 +480,14 @@ def test_a_merge_does_what_a_loop_over_all_rows_would(
     first: list[Row],
     second: list[Row],
     source: list[Row],
+    on: str,
     shape: str,
     feed: bool,
     threshold: int,
 ) -> None:
     table = make(shape, data(*first), data(*second), properties=FEED if feed else {})
     (
-        table.merge(data(*source), "t.id = s.id")
+        table.merge(data(*source), on)
         .when_matched_delete("t.v = s.v")
         .when_matched_update({"v": "s.v", "p": "t.p + s.p"}, f"s.id > {threshold}")
         .when_not_matched_insert_all("s.v <> 'c'")

@@ -2,7 +2,8 @@
 
 Only the columns of the conditions are read. The keys of the source are in an embedded SQL engine
 without file or network access, which spills its hash table to disk if memory is short; the rows of
-the target are streamed through it. It keeps 24 bytes per row that changes.
+the target are streamed through it. It keeps 24 bytes per row that changes. A few unequal keys of
+one column are looked up by Arrow: to load and start the SQL engine takes longer.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ __all__ = [
 ]
 
 _BATCH_ROWS = 131_072
+
+# Arrow hashes them again for each batch of the target.
+_FEW_KEYS = 10_000
+_FEW_KEY_BYTES = 1 << 20
+_HASHED_BY_ARROW = frozenset(
+    {pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.string()}
+)
 
 
 def source_columns(
@@ -254,6 +262,42 @@ class MergeJoin:
             InvalidArgument: the condition fails on a value.
             What the batches raise.
         """
+        keys = self._few_keys()
+        joined = self._joined(batches) if keys is None else self._looked_up(batches, keys)
+        for batch in joined:
+            yield from self._matching(batch)
+
+    def _few_keys(self) -> pa.Array | None:
+        """The keys as a `pyarrow.Array`, if they are few, and Arrow can look each of them up."""
+        if len(self._keys) != 1 or self._nulls_match[0] or self.num_candidates > _FEW_KEYS:
+            return None
+        (keys,) = self._source_keys.values
+        if keys.type not in _HASHED_BY_ARROW or keys.nbytes > _FEW_KEY_BYTES:
+            return None
+        # A lookup finds one place of a key, and a pair with each is wanted.
+        if pc.count_distinct(keys).as_py() < len(keys) - keys.null_count:
+            return None
+        return keys.combine_chunks()
+
+    def _looked_up(
+        self, batches: Iterable[pa.RecordBatch], keys: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
+        numbers = index_of(np.concatenate(self._source_keys.rows))
+        for rows, columns in self._target_rows(batches):
+            values = self._keys[0].values(columns, rows.num_rows)
+            places = pc.index_in(values.cast(keys.type), value_set=keys, skip_nulls=True)
+            taken = pc.indices_nonzero(places.is_valid())
+            arrays = {
+                "f": rows.column(FILE_ORDINAL).take(taken),
+                "r": rows.column(ROW_INDEX).take(taken),
+                "s": numbers.take(places.take(taken)),
+            }
+            for index, path in enumerate(self._carried):
+                arrays[f"c{index}"] = columns[path].take(taken)
+            if len(taken):
+                yield pa.RecordBatch.from_pydict(arrays)
+
+    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import duckdb
 
         failures: list[BaseException] = []
@@ -262,9 +306,7 @@ class MergeJoin:
         connection = self._open()
         connection.register("target", inputs)
         try:
-            joined = connection.sql(self._sql()).to_arrow_reader(_BATCH_ROWS)
-            for batch in joined:
-                yield from self._matching(batch)
+            yield from connection.sql(self._sql()).to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError):
             # The SQL engine reports errors of its input as its own.
             if failures:
@@ -342,12 +384,7 @@ class MergeJoin:
     ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema(list(self._target_fields()))
         try:
-            for batch in batches:
-                rows = batch
-                for each in self._target_only:
-                    columns = target_columns(rows, each.columns)
-                    rows = rows.filter(each.is_true(columns, rows.num_rows))
-                columns = target_columns(rows, self.target_paths)
+            for rows, columns in self._target_rows(batches):
                 arrays = [rows.column(FILE_ORDINAL), rows.column(ROW_INDEX)]
                 for key, data_type in zip(self._keys, self._types, strict=True):
                     arrays.append(_join_input(key.values(columns, rows.num_rows), data_type))
@@ -357,6 +394,17 @@ class MergeJoin:
         except BaseException as error:
             failures.append(error)
             raise
+
+    def _target_rows(
+        self, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[pa.RecordBatch, dict[tuple[str, ...], pa.Array]]]:
+        """The rows of the target that can match, with their columns."""
+        for batch in batches:
+            rows = batch
+            for each in self._target_only:
+                columns = target_columns(rows, each.columns)
+                rows = rows.filter(each.is_true(columns, rows.num_rows))
+            yield rows, target_columns(rows, self.target_paths)
 
     def _matching(self, batch: pa.RecordBatch) -> Iterator[Pairs]:
         source_rows = _numpy(batch.column("s"))
