@@ -12,6 +12,9 @@ ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m
 SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
+# Without bytecode each of the many processes that tests start would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test test-ci test-all soak test-spark test-connect test-sail lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
 
 help:
