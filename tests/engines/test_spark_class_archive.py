@@ -105,6 +105,24 @@ def test_another_java_has_another_archive(java: Path) -> None:
     assert find_class_archive({}) is None
 
 
+def test_the_archive_of_an_image_fits_the_files_of_its_layers(java: Path) -> None:
+    base = java / "lib" / "server" / "classes.jsa"
+    os.utime(base, ns=(1_700_000_000_987_654_321, 1_700_000_000_987_654_321))
+    before = archive_for()
+    os.utime(base, ns=(1_700_000_000_000_000_000, 1_700_000_000_000_000_000))
+    assert archive_for().key == before.key
+
+
+@pytest.mark.usefixtures("java")
+def test_a_read_only_cache_is_used_if_it_has_the_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = archive_for()
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)  # root writes all
+    assert find_class_archive({}) is None
+    (archive.directory / f"{archive.key}-4.jsa").write_bytes(WHOLE)
+    with archive_for().in_use():
+        assert f"-XX:SharedArchiveFile={archive.file}" in options()
+
+
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize(
     ("conf", "environment"),

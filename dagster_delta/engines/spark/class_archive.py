@@ -187,7 +187,7 @@ def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
 
     That is: not on Windows, not for a Java without class archives, not beside options that concern
     them, not where directories are on the class path, and not without a cache directory that only
-    this user may write to.
+    this user may write to. It may be read-only if it has the archive.
 
     Args:
         conf: settings of the session that will be started.
@@ -199,14 +199,16 @@ def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
         if base is None or not jars:
             return None
         directory = _cache_directory()
+        # Whole seconds, like the JVM: layers of container images keep no more.
         facts = [
-            (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in (base, *jars)
+            (str(path), path.stat().st_size, int(path.stat().st_mtime)) for path in (base, *jars)
         ]
     except (OSError, RuntimeError):
         return None
     if directory is None:
         return None
-    return ClassArchive(directory, hashlib.sha256(repr(facts).encode()).hexdigest()[:20])
+    archive = ClassArchive(directory, hashlib.sha256(repr(facts).encode()).hexdigest()[:20])
+    return archive if os.access(directory, os.W_OK) or archive.file else None
 
 
 def _is_set_otherwise(conf: Mapping[str, str]) -> bool:
@@ -241,7 +243,7 @@ def _jars() -> list[Path]:
 
 
 def _cache_directory() -> Path | None:
-    """A directory that only this user can write to, since the JVM runs its content."""
+    """A directory that no other user can write to, since the JVM runs its content."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     directory = root / "dagster-delta" / "spark-classes"
@@ -249,7 +251,7 @@ def _cache_directory() -> Path | None:
     found = directory.stat()
     is_private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
     is_plain = not re.search(r'["\\\n]', str(directory))
-    return directory if is_private and is_plain and os.access(directory, os.W_OK) else None
+    return directory if is_private and is_plain else None
 
 
 if __name__ == "__main__":
