@@ -62,6 +62,9 @@ MAX_NESTING = 98
 _MAX_READ_NESTING = 200
 """How deep the types of a table may be nested. More levels would exhaust the stack."""
 
+# Real tables have `geometry(OGC:CRS84)`, `geography(OGC:CRS84, SPHERICAL)` and `geometry(SRID:0)`.
+_GEOSPATIAL = re.compile(r"(geometry|geography)\(([^(),]+)(,[^(),]+)?\)")
+
 # Longer numbers overflow a C integer, and Python refuses to parse very long ones.
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 
@@ -70,9 +73,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveType:
-    """A type without parameters, `variant` and `void` included."""
+    """A type without parts: `variant` and `void` included, and geospatial types with their
+    parameters.
+    """
 
     name: str
+
+    @property
+    def coordinates(self) -> str | None:
+        """Coordinate reference system of a geospatial type, None for any other type."""
+        match = _GEOSPATIAL.fullmatch(self.name)
+        return match and match[2].strip()
 
     def __str__(self) -> str:
         return self.name
@@ -299,7 +310,7 @@ def _member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
 
 
 def _parse_primitive(name: str) -> DataType:
-    if name in PRIMITIVE_NAMES:
+    if name in PRIMITIVE_NAMES or _GEOSPATIAL.fullmatch(name):
         return PrimitiveType(name)
     if name == "decimal":
         return DecimalType(10, 0)

@@ -69,7 +69,7 @@ def is_numeric(data_type: DataType) -> bool:
 def is_primitive(data_type: DataType) -> bool:
     """Whether expressions can compute with values of the type. Raises nothing."""
     if isinstance(data_type, PrimitiveType):
-        return data_type != VARIANT
+        return data_type != VARIANT and data_type.coordinates is None
     return isinstance(data_type, DecimalType)
 
 

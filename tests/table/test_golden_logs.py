@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from dagster_delta.errors import (
 from dagster_delta.storage import open_store
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.conftest import GOLDEN_TABLES
+from tests.golden.answers import NAMES, answer
 
 ERRORS: dict[str, type[DeltaError]] = {
     "no_metadata": MissingMetadata,
@@ -32,7 +31,6 @@ ERRORS: dict[str, type[DeltaError]] = {
     "catalog_required": CatalogRequired,
 }
 
-NAMES = sorted(path.parent.name for path in GOLDEN_TABLES.glob("*/expected.json"))
 if not NAMES:
     pytest.skip(
         f"no golden tables at {GOLDEN_TABLES}: set GOLDEN_TABLES to their directory",
@@ -40,16 +38,11 @@ if not NAMES:
     )
 
 
-def _answer(name: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((GOLDEN_TABLES / name / "expected.json").read_text())
-    return answer
-
-
 def _open(name: str, version: int | None = None) -> Snapshot:
     return Snapshot.load(open_store(str(GOLDEN_TABLES / name / "table")), version=version)
 
 
-ANSWERS = {name: _answer(name) for name in NAMES}
+ANSWERS = {name: answer(name) for name in NAMES}
 REFUSED = [name for name in NAMES if ANSWERS[name]["expected_error"]]
 READABLE = [name for name in NAMES if not ANSWERS[name]["expected_error"]]
 TRAVELS = [

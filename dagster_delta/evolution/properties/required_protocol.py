@@ -39,7 +39,12 @@ __all__ = [
 FEATURE_PREFIX = "delta.feature."
 """`delta.feature.<name> = supported` lists a feature explicitly."""
 
-_BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+_BY_TYPE = {
+    "timestamp_ntz": "timestampNtz",
+    "variant": "variantType",
+    "geometry": "geospatial",
+    "geography": "geospatial",
+}
 
 _BY_FIELD_METADATA = {
     "delta.invariants": "invariants",
@@ -77,8 +82,10 @@ def _by_schema(schema: StructType) -> Iterable[str]:
         yield "invariants"
     for _, field in walk_fields(schema):
         for each in types_outside_structs(field.data_type):
-            if isinstance(each, PrimitiveType) and each.name in _BY_TYPE:
-                yield _BY_TYPE[each.name]
+            if isinstance(each, PrimitiveType):
+                feature = _BY_TYPE.get(each.name.partition("(")[0])
+                if feature is not None:
+                    yield feature
         for prefix, feature in _BY_FIELD_METADATA.items():
             if any(key.startswith(prefix) for key in field.metadata):
                 yield feature

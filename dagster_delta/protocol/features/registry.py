@@ -215,10 +215,9 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="geospatial",
-        description="columns hold geometries",
+        description="columns hold geometries or geographies",
         aliases=("geospatial-preview", "geospatial-dev"),
         is_reader_feature=True,
-        can_read=False,
         can_write=False,
     ),
     TableFeature(

@@ -275,6 +275,15 @@ class TableConfiguration:
         """
         self.check_readable(table=table, version=version)
         table_features.check_writable(self.protocol, table=table, version=version)
+        for name in ("geometry", "geography"):
+            # Also without the feature: files need the types of Parquet that pyarrow does not write.
+            if f'"{name}(' in self.metadata.schema_string:
+                raise UnsupportedFeature(
+                    f"the table has columns of type {name}, which dagster_delta does not write; "
+                    "write them with Spark",
+                    table=table,
+                    version=version,
+                )
 
 
 def _check_unique_names(data_type: DataType) -> None:

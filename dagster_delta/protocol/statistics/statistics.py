@@ -60,7 +60,8 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
             return False
         match self.data_type:
             case PrimitiveType(name):
-                return name not in _WITHOUT_BOUNDS
+                # Those of geospatial columns are corners of a bounding box.
+                return name not in _WITHOUT_BOUNDS and self.data_type.coordinates is None
             case DecimalType():
                 return True
             case ArrayType() | MapType() | StructType():

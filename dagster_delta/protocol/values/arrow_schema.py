@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import SchemaMismatch
@@ -74,7 +75,8 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
     """The pyarrow.DataType that holds values of a Delta type."""
     match data_type:
         case PrimitiveType(name):
-            return _ARROW_TYPES[name]
+            # Spec: Primitive Types. Geospatial values are WKB.
+            return _ARROW_TYPES.get(name, pa.binary())
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayType(element_type, contains_null):
@@ -90,11 +92,21 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
 
 
 def to_arrow_field(field: StructField) -> pa.Field:
-    """The pyarrow.Field of a Delta field, under its logical name and with its comment."""
-    metadata = None if field.comment is None else {COMMENT_KEY: field.comment.encode()}
+    """The pyarrow.Field of a Delta field, under its logical name and with its comment.
+
+    Geospatial fields have their type as `delta.type`. Geometries are also marked as GeoArrow's WKB,
+    so that DuckDB and polars know them; DuckDB refuses GeoArrow's mark of a geography.
+    """
+    metadata = {} if field.comment is None else {COMMENT_KEY: field.comment.encode()}
+    if isinstance(field.data_type, PrimitiveType) and field.data_type.coordinates is not None:
+        metadata[b"delta.type"] = field.data_type.name.encode()
+        if field.data_type.name.startswith("geometry"):
+            crs = {"crs": field.data_type.coordinates}
+            metadata[b"ARROW:extension:name"] = b"geoarrow.wkb"
+            metadata[b"ARROW:extension:metadata"] = msgspec.json.encode(crs)
     # In Arrow, a column of type null must be nullable.
     nullable = field.nullable or field.data_type == PrimitiveType("void")
-    return pa.field(field.name, to_arrow_type(field.data_type), nullable, metadata)
+    return pa.field(field.name, to_arrow_type(field.data_type), nullable, metadata or None)
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:

@@ -130,10 +130,10 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
         column: its logical name, for the message of the error.
 
     Raises:
-        InvalidTable: the type is nested, a variant or void.
+        InvalidTable: the type is nested, a variant, geospatial or void.
     """
     match data_type:
-        case PrimitiveType(name) if name not in _UNPARTITIONABLE:
+        case PrimitiveType(name) if name not in _UNPARTITIONABLE and not data_type.coordinates:
             return
         case DecimalType():
             return

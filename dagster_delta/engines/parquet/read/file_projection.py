@@ -432,7 +432,7 @@ def _one_after_another(*steps: _Convert | None) -> _Convert | None:
 def _plan_cast(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> _Convert | None:
     if source == to_arrow_type(target):
         return None
-    if target == PrimitiveType("binary") and _is_bytes(source):
+    if to_arrow_type(target) == pa.binary() and _is_bytes(source):
         return lambda array: array.cast(pa.binary())
     if not _may_hold(source, target):
         raise _unreadable(source, target, path)

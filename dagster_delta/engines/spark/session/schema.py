@@ -70,7 +70,8 @@ def to_spark_type(data_type: DataType) -> spark_types.DataType:
                 [types.StructField(each.name, to_spark_type(each.data_type)) for each in fields]
             )
         case PrimitiveType(name):
-            made: spark_types.DataType = getattr(types, _SPARK_NAMES[name])()
+            # Not every version of Spark has geospatial types: their values are WKB.
+            made: spark_types.DataType = getattr(types, _SPARK_NAMES.get(name, "BinaryType"))()
             return made
 
 
