@@ -58,7 +58,7 @@ def report_delta_commit(
 def _metadata(
     uri: str, snapshot: Snapshot
 ) -> Mapping[str, PipesMetadataRawValue | PipesMetadataValue]:
-    (commit,) = history(snapshot.store, snapshot, 1)
+    (commit,) = history(snapshot, 1)
     metadata: dict[str, PipesMetadataRawValue | PipesMetadataValue] = {
         "dagster/uri": {"raw_value": uri, "type": "url" if "://" in uri else "path"},
         "dagster/storage_kind": "deltalake",

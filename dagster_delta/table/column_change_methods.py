@@ -43,16 +43,8 @@ class ColumnChangeMethods(TableHandle):
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import plan_for
 
-        request = ColumnChangeRequest(
-            column,
-            new_type,
-            cast,
-            on_error,
-            nullable,
-            position,
-            enable_features,
-            self._allow_column_changes,
-        )
+        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
+        request = ColumnChangeRequest(*asked, self._allow_column_changes)
         return plan_for(self._existing(), request, batch_bytes=batch_bytes, dry_run=True)
 
     def change_column(
@@ -117,20 +109,12 @@ class ColumnChangeMethods(TableHandle):
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import begin_column_change
 
-        request = ColumnChangeRequest(
-            column,
-            new_type,
-            cast,
-            on_error,
-            nullable,
-            position,
-            enable_features,
-            self._allow_column_changes,
-        )
+        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
+        request = ColumnChangeRequest(*asked, self._allow_column_changes)
         # This comes first, so that invalid arguments are refused before anything is committed.
         job = self._job(engine, batch_bytes, None, commit_info, on_progress)
         begun = begin_column_change(
-            self._store, self._existing(), request, clock=now_ms, commit_info=commit_info
+            self._existing(), request, clock=now_ms, commit_info=commit_info
         )
         return self._adopt(job.run(self._adopt(begun).snapshot))
 

@@ -116,7 +116,7 @@ class MaintenanceMethods(TableHandle):
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        result = optimize_table(self._store, self._existing(), options, clock=now_ms)
+        result = optimize_table(self._existing(), options, clock=now_ms)
         self._snapshot = result.snapshot
         return result
 
@@ -162,7 +162,7 @@ class MaintenanceMethods(TableHandle):
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        result = optimize_table(self._store, self._existing(), options, clock=now_ms)
+        result = optimize_table(self._existing(), options, clock=now_ms)
         self._snapshot = result.snapshot
         return result
 
@@ -376,7 +376,6 @@ class MaintenanceMethods(TableHandle):
 
         return self._adopt(
             restore_table(
-                self._store,
                 self.plan_restore(version, timestamp),
                 by_timestamp=None if timestamp is None else str(timestamp),
                 clock=now_ms,
@@ -405,7 +404,7 @@ class MaintenanceMethods(TableHandle):
             raise InvalidArgument("say what to restore by a version or by a timestamp")
         current = self._existing()
         target = Snapshot.load(self._store, version=version, timestamp=timestamp)
-        return plan_restore(self._store, current, target)
+        return plan_restore(current, target)
 
     def clone(
         self,

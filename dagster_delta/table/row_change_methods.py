@@ -91,7 +91,6 @@ class RowChangeMethods(TableHandle):
         from dagster_delta.table.write.row_operations import delete_rows
 
         deleted = delete_rows(
-            self._store,
             self._existing(),
             where,
             change_engine(engine),
@@ -141,7 +140,6 @@ class RowChangeMethods(TableHandle):
         from dagster_delta.table.write.row_operations import update_rows
 
         updated = update_rows(
-            self._store,
             self._existing(),
             set,
             where,
@@ -225,7 +223,7 @@ class RowChangeMethods(TableHandle):
                 retries,
                 memory_limit,
             )
-            merged = merge_rows(self._store, self._existing(), statement, clock=now_ms)
+            merged = merge_rows(self._existing(), statement, clock=now_ms)
             return self._settle(merged, engine, source)
 
         return MergeBuilder(execute)

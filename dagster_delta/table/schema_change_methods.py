@@ -135,9 +135,7 @@ class SchemaChangeMethods(TableHandle):
             self._allow_column_changes,
             batch_bytes,
         )
-        result = alter_table(
-            self._store, self._existing(), parse_alter(statement), options, clock=now_ms
-        )
+        result = alter_table(self._existing(), parse_alter(statement), options, clock=now_ms)
         self._adopt(result)
         return result
 
@@ -441,7 +439,6 @@ class SchemaChangeMethods(TableHandle):
         )
 
         result = change_schema(
-            self._store,
             self._existing(),
             actions,
             SchemaChangeOptions(

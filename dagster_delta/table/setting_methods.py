@@ -190,7 +190,6 @@ class SettingMethods(TableHandle):
 
         return self._adopt(
             change_schema(
-                self._store,
                 self._existing(),
                 [DropFeature(name, truncate_history)],
                 SchemaChangeOptions(commit_info=commit_info),
@@ -249,7 +248,6 @@ class SettingMethods(TableHandle):
         snapshot = self._existing()
         return self._adopt(
             commit_configuration(
-                self._store,
                 snapshot,
                 plan(snapshot.configuration),
                 operation,

@@ -95,7 +95,7 @@ class TableHandle:
         """
         from dagster_delta.table.read.history import history
 
-        return history(self._store, self._known(), limit)
+        return history(self._known(), limit)
 
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None

@@ -238,7 +238,7 @@ def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
 ) -> None:
     def begin_only(self: ColumnChangeMethods, column: str, new_type: str, **_: Any) -> Any:
         request = ColumnChangeRequest(column, new_type, enable_features=True)
-        begin_column_change(self._store, self._existing(), request, clock=lambda: 1)
+        begin_column_change(self._existing(), request, clock=lambda: 1)
         raise RuntimeError("the run died")
 
     for ending, expected in (("CANCEL_COLUMN_CHANGE", "10"), ("RESUME_COLUMN_CHANGE", 10)):
@@ -295,7 +295,7 @@ def test_a_change_in_progress_ends_whatever_the_switch_says_by_then(filled: Lake
     for ending in ("CANCEL_COLUMN_CHANGE", "RESUME_COLUMN_CHANGE"):
         table = table_of(filled)
         request = ColumnChangeRequest("price", "INT", enable_features=True)
-        begin_column_change(table.store, table.snapshot(), request, clock=lambda: 1)
+        begin_column_change(table.snapshot(), request, clock=lambda: 1)
         run(filled, {"kind": ending, "dry_run": False}, switch=False)
         assert table_of(filled).column_change() is None
     assert str(table_of(filled).schema().field("price").data_type) == "integer"

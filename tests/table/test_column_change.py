@@ -325,9 +325,7 @@ def racing_append(store: MemoryStore, at: str, rows: pa.Table) -> DeltaTable:
             from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
             from dagster_delta.table.schema.column_change import begin_column_change
 
-            begin_column_change(
-                store, other.snapshot(), ColumnChangeRequest("v", "INT"), clock=lambda: 1
-            )
+            begin_column_change(other.snapshot(), ColumnChangeRequest("v", "INT"), clock=lambda: 1)
         elif at == "cancel":
             other.cancel_column_change()
         else:
@@ -595,7 +593,7 @@ def begun(store: MemoryStore, **request: Any) -> DeltaTable:
 
     table = make(store)
     wanted = ColumnChangeRequest("v", "INT", **request)
-    begin_column_change(store, table.snapshot(), wanted, clock=lambda: 1)
+    begin_column_change(table.snapshot(), wanted, clock=lambda: 1)
     return opened(store)
 
 

@@ -40,7 +40,7 @@ def _table() -> MemoryStore:
 
 
 def _history(store: MemoryStore, limit: int | None = None) -> list[HistoryEntry]:
-    return history(store, Snapshot.load(store), limit)
+    return history(Snapshot.load(store), limit)
 
 
 def test_commits_are_listed_newest_first() -> None:
@@ -51,7 +51,7 @@ def test_commits_are_listed_newest_first() -> None:
 
 def test_history_ends_at_the_version_of_the_snapshot() -> None:
     store = _table()
-    found = history(store, Snapshot.load(store, version=1))
+    found = history(Snapshot.load(store, version=1))
     assert [entry.version for entry in found] == [1, 0]
 
 
@@ -94,7 +94,7 @@ def test_the_table_is_at_a_version_as_of_its_time(has_own_times: bool) -> None:
         some = [entry.timestamp_ms for entry in _history(store, limit)]
         assert some == found[:limit]
     latest = Snapshot.load(store, version=2)
-    assert [each.timestamp_ms for each in history(store, latest, 1)] == found[1:2]
+    assert [each.timestamp_ms for each in history(latest, 1)] == found[1:2]
 
 
 def test_commits_beyond_a_gap_are_left_out() -> None:
@@ -109,7 +109,7 @@ def test_a_damaged_commit_is_refused_by_name() -> None:
     snapshot = Snapshot.load(store)
     store.put(commit_path(1), b"{")
     with pytest.raises(CorruptLog) as raised:
-        history(store, snapshot)
+        history(snapshot)
     assert (raised.value.file, raised.value.version) == (commit_path(1), 1)
 
 

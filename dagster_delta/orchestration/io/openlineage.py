@@ -70,7 +70,7 @@ def openlineage_dataset(
             for column, sources in column_sources.items()
         }
         dataset["facets"]["columnLineage"] = _facet("columnLineage", fields=fields)
-    (commit,) = history(snapshot.store, snapshot, 1)
+    (commit,) = history(snapshot, 1)
     metrics = commit.operation_metrics
     found = {
         field: int(next(metrics[name] for name in names if name in metrics))

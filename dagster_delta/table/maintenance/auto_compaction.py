@@ -63,7 +63,7 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
             engine=engine,
             is_automatic=True,
         )
-        return optimize_table(snapshot.store, snapshot, options, clock=clock)
+        return optimize_table(snapshot, options, clock=clock)
     except Exception as error:  # noqa: BLE001 - the write is committed already
         _LOG.warning(
             "version %d of %s is committed, but its small files were not compacted: %s",

@@ -30,7 +30,6 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import index_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.maintenance.compaction_plan import (
     FileGroup,
     group_by_partition,
@@ -133,13 +132,10 @@ class OptimizeResult:
         return not self.versions
 
 
-def optimize_table(
-    store: ObjectStore, snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
-) -> OptimizeResult:
+def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock) -> OptimizeResult:
     """Compact the small files of a table, or sort its rows.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         options: of the caller.
         clock: milliseconds since the epoch.
@@ -149,7 +145,8 @@ def optimize_table(
         CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: earlier commits
             of this OPTIMIZE remain.
     """
-    Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
+    # This refuses tables that the library cannot write.
+    Transaction(snapshot.store, snapshot, clock=clock)
     for option, names in (("zorder_by", options.zorder_by), ("sort_by", options.sort_by)):
         if isinstance(names, str):
             raise InvalidArgument(f"{option} is a list of columns; write [{names!r}]")
@@ -163,7 +160,7 @@ def optimize_table(
         )
     clustering = () if options.purge is not None else clustering
     columns = _sort_columns(snapshot, options) or clustering
-    options.engine.check_reachable(store)
+    options.engine.check_reachable(snapshot.store)
     everything = bool(clustering or columns or options.purge is not None)
     files = _candidates(snapshot, options, target, everything=everything)
     groups = _groups(snapshot, files, options, target, clustering)

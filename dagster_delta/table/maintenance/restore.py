@@ -24,7 +24,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -68,7 +67,7 @@ class RestorePlan:
         return "\n".join(_lines(self)) + "\n"
 
 
-def plan_restore(store: ObjectStore, current: Snapshot, target: Snapshot) -> RestorePlan:
+def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing.
 
     Raises:
@@ -79,7 +78,7 @@ def plan_restore(store: ObjectStore, current: Snapshot, target: Snapshot) -> Res
     then_keys = keys_of(then["path"], then["deletion_vector"])
     returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
     leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
-    _check_files(store, returning, target)
+    _check_files(returning, target)
     return RestorePlan(
         before=current,
         target=target,
@@ -91,7 +90,6 @@ def plan_restore(store: ObjectStore, current: Snapshot, target: Snapshot) -> Res
 
 
 def restore_table(
-    store: ObjectStore,
     plan: RestorePlan,
     *,
     by_timestamp: str | None,
@@ -101,7 +99,6 @@ def restore_table(
     """Commit an older state of the table as a new version; no commit if the table already has it.
 
     Args:
-        store: store of the table.
         plan: what to change.
         by_timestamp: the timestamp that selected the version, for the history.
         clock: milliseconds since the epoch.
@@ -111,7 +108,7 @@ def restore_table(
         UnsupportedFeature: the table is append-only, or cannot be written by this library.
         CommitConflict: a concurrent commit changed the table.
     """
-    transaction = Transaction(store, plan.before, clock=clock)
+    transaction = Transaction(plan.before.store, plan.before, clock=clock)
     if not plan.changes_anything:
         return CommitResult(plan.before.version, {}, plan.before, skipped=True)
     transaction.depend_on(ReadScope(whole_table=True))
@@ -174,19 +171,19 @@ def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMet
         yield msgspec.structs.replace(now, removed=True)
 
 
-def _check_files(store: ObjectStore, files: pa.Table, target: Snapshot) -> None:
+def _check_files(files: pa.Table, target: Snapshot) -> None:
     """Check that every file that the version needs exists, before anything is changed."""
     paths = [decode_path(each) for each in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
-        found = list(workers.map(store.head, paths))
+        found = list(workers.map(target.store.head, paths))
     missing = [path for path, meta in zip(paths, found, strict=True) if meta is None]
     if missing:
         raise DataFileMissing(
             f"{len(missing)} of the {len(paths)} files that version {target.version} needs beside "
             "today's are gone, probably vacuumed; restore a newer version, or copy them back from "
             "a backup. Nothing was changed",
-            table=store.location.uri,
+            table=target.store.location.uri,
             version=target.version,
             file=missing[0],
             examples=tuple(missing[:_MAX_EXAMPLES]),

@@ -93,7 +93,7 @@ class HistoryEntry:
         return value if isinstance(value, dict) else {}
 
 
-def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
+def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     """The commits up to a snapshot that the log still holds, newest first.
 
     Raises:
@@ -108,6 +108,7 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
     own_times_since = properties.in_commit_timestamp_enablement_version or 0
     # The file-based time of a commit depends on those of all commits before it.
     start = first if has_own_times and own_times_since <= first else 0
+    store = snapshot.store
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
     times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))

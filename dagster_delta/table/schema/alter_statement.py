@@ -24,7 +24,6 @@ from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.types import sql_type_name
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.schema.column_change import (
     BATCH_BYTES,
     ColumnChangeJob,
@@ -65,7 +64,6 @@ _Part = _Commit | _OnlineChange
 
 
 def alter_table(
-    store: ObjectStore,
     snapshot: Snapshot,
     actions: Sequence[SchemaAction],
     options: SchemaChangeOptions,
@@ -75,7 +73,6 @@ def alter_table(
     """Run a statement, or plan it.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         actions: actions of the statement, at least one.
         options: options of the caller.
@@ -92,21 +89,18 @@ def alter_table(
             message says which parts are committed.
     """
     if not any(isinstance(action, ChangeType) for action in actions):
-        return change_schema(store, snapshot, actions, options, clock=clock)
-    statement = _Statement(store, snapshot, options, clock)
+        return change_schema(snapshot, actions, options, clock=clock)
+    statement = _Statement(snapshot, options, clock)
     statement.plan(actions)
     if not any(isinstance(part, _OnlineChange) for part in statement.parts):
-        return change_schema(store, snapshot, actions, options, clock=clock)
+        return change_schema(snapshot, actions, options, clock=clock)
     return statement.run()
 
 
 class _Statement:
     """The parts of a statement with an online change, planned one after another."""
 
-    def __init__(
-        self, store: ObjectStore, snapshot: Snapshot, options: SchemaChangeOptions, clock: Clock
-    ) -> None:
-        self._store = store
+    def __init__(self, snapshot: Snapshot, options: SchemaChangeOptions, clock: Clock) -> None:
         self._snapshot = snapshot
         self._options = options
         self._clock = clock
@@ -140,7 +134,6 @@ class _Statement:
 
     def _commit(self, actions: Sequence[SchemaAction]) -> _Commit:
         plan = plan_schema_change(
-            self._store,
             self._snapshot,
             actions,
             self._options,
@@ -207,9 +200,9 @@ class _Statement:
     def _run(self, part: _Part, snapshot: Snapshot) -> CommitResult:
         options = self._options
         if isinstance(part, _Commit):
-            return change_schema(self._store, snapshot, part.actions, options, clock=self._clock)
+            return change_schema(snapshot, part.actions, options, clock=self._clock)
         job = ColumnChangeJob(
-            self._store,
+            snapshot.store,
             engine_for(None, options.engine),
             clock=self._clock,
             batch_bytes=BATCH_BYTES if options.batch_bytes is None else options.batch_bytes,
@@ -217,11 +210,7 @@ class _Statement:
             on_progress=_progress(options),
         )
         begun = begin_column_change(
-            self._store,
-            snapshot,
-            part.request,
-            clock=self._clock,
-            commit_info=options.commit_info,
+            snapshot, part.request, clock=self._clock, commit_info=options.commit_info
         )
         return job.run(begun.snapshot)
 

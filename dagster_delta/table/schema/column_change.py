@@ -142,7 +142,6 @@ def _cost(snapshot: Snapshot, batch_bytes: int) -> BackfillCost:
 
 
 def begin_column_change(
-    store: ObjectStore,
     snapshot: Snapshot,
     request: ColumnChangeRequest,
     *,
@@ -155,7 +154,7 @@ def begin_column_change(
         As `plan_column_change` does; CommitConflict: a concurrent commit changed the metadata.
     """
     plan = _plan(snapshot.configuration, request)
-    transaction = Transaction(store, snapshot, clock=clock)
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.stage_configuration(plan.prepared)
     _stage_state(transaction, plan.change, "prepared")
     return transaction.commit(

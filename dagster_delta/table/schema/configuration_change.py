@@ -29,7 +29,6 @@ __all__ = ["commit_configuration", "stage_configuration_change"]
 
 
 def commit_configuration(
-    store: ObjectStore,
     snapshot: Snapshot,
     configuration: TableConfiguration,
     operation: str,
@@ -41,7 +40,6 @@ def commit_configuration(
     """Commit a planned configuration; no commit if the table already has it.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         configuration: the configuration planned on it.
         operation: name of the operation in other engines.
@@ -54,7 +52,7 @@ def commit_configuration(
         UnsupportedFeature: the table would need a feature that this library does not write.
         CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
     """
-    transaction = Transaction(store, snapshot, clock=clock)
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
     if configuration == snapshot.configuration:
         return CommitResult(snapshot.version, {}, snapshot, skipped=True)
     stage_configuration_change(transaction, configuration)

@@ -19,7 +19,6 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.values.partition_values import encode_path
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.schema.file_columns import OlderFiles
@@ -36,7 +35,6 @@ does not know the feature finds one of them wherever it starts reading close to 
 
 
 def drop_feature(
-    store: ObjectStore,
     snapshot: Snapshot,
     name: str,
     *,
@@ -50,7 +48,6 @@ def drop_feature(
     longer uses it; the call can be repeated.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         name: name of the feature.
         truncate_history: see `SettingMethods.drop_feature`.
@@ -77,7 +74,7 @@ def drop_feature(
             snapshot = _put_barriers(snapshot, clock)
         # Others may have changed the table since: the feature of this version is dropped.
         drop = plan_feature_drop(snapshot.configuration, name)
-    transaction = Transaction(store, snapshot, clock=clock)
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     protects = drop.needs_protected_history and not truncate_history
     transaction.stage_configuration(drop.with_protected_checkpoints() if protects else drop.final)

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow.compute as pc
 
 from dagster_delta.engines import engine_for
-from dagster_delta.errors import (
-    CommitStateUnknown,
-    DeltaError,
-    InvalidArgument,
-    StorageFailure,
-)
+from dagster_delta.errors import CommitStateUnknown, DeltaError, InvalidArgument, StorageFailure
 from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
@@ -36,14 +31,10 @@ from dagster_delta.evolution.alter.actions import (
     UnsetProperties,
 )
 from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
-from dagster_delta.evolution.schema_change.planning import (
-    plan_dropped_feature,
-    plan_schema_changes,
-)
+from dagster_delta.evolution.schema_change.planning import plan_dropped_feature, plan_schema_changes
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.schema.configuration_change import stage_configuration_change
 from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.schema.feature_drop import drop_feature
@@ -114,7 +105,6 @@ class SchemaChangeResult(CommitResult, frozen=True, kw_only=True):
 
 
 def change_schema(
-    store: ObjectStore,
     snapshot: Snapshot,
     actions: Sequence[SchemaAction],
     options: SchemaChangeOptions,
@@ -124,7 +114,6 @@ def change_schema(
     """Change the schema as one commit, planned again after a conflict.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         actions: at least one.
         options: options of the caller.
@@ -140,8 +129,8 @@ def change_schema(
             call reuses the rewritten files.
     """
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
-        return _drop_feature(store, snapshot, actions[0], options, clock)
-    change = _schema_change(store, actions, options, clock)
+        return _drop_feature(snapshot, actions[0], options, clock)
+    change = _schema_change(actions, options, clock)
     try:
         return change.run(snapshot)
     except (StorageFailure, CommitStateUnknown):
@@ -153,7 +142,6 @@ def change_schema(
 
 
 def plan_schema_change(
-    store: ObjectStore,
     snapshot: Snapshot,
     actions: Sequence[SchemaAction],
     options: SchemaChangeOptions,
@@ -165,7 +153,6 @@ def plan_schema_change(
     """The plan of a change on a table that earlier parts of the same statement change first.
 
     Args:
-        store: store of the table.
         snapshot: the latest one, with the present files.
         actions: at least one.
         options: options of the caller.
@@ -176,23 +163,21 @@ def plan_schema_change(
     Raises:
         SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change is invalid for that table.
     """
-    change = _schema_change(store, actions, options, clock)
+    change = _schema_change(actions, options, clock)
     return change.plan(snapshot, configuration, domains)
 
 
 def _schema_change(
-    store: ObjectStore,
     actions: Sequence[SchemaAction],
     options: SchemaChangeOptions,
     clock: Clock,
 ) -> _SchemaChange:
     engine = engine_for(None, options.engine)
     files = ExistingFiles(engine, options.on_progress)
-    return _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
+    return _SchemaChange(actions, options, clock, RowValidation(engine), files)
 
 
 def _drop_feature(
-    store: ObjectStore,
     snapshot: Snapshot,
     action: DropFeature,
     options: SchemaChangeOptions,
@@ -201,13 +186,12 @@ def _drop_feature(
     plan = plan_dropped_feature(snapshot.configuration, action)
     if action.name == EXISTING_DEFAULTS_FEATURE:
         # The files come first, in a commit that can resume after a crash.
-        freed = change_schema(store, snapshot, [MaterializeDefaults()], options, clock=clock)
+        freed = change_schema(snapshot, [MaterializeDefaults()], options, clock=clock)
         snapshot = freed.snapshot
         plan = _with_cost_of(plan, freed.plan)
     if options.dry_run:
         return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
     done = drop_feature(
-        store,
         snapshot,
         action.name,
         truncate_history=action.truncate_history,
@@ -233,7 +217,6 @@ def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChan
 class _SchemaChange:
     """One schema change, from plan to commit."""
 
-    store: ObjectStore
     actions: Sequence[SchemaAction]
     options: SchemaChangeOptions
     clock: Clock
@@ -249,7 +232,7 @@ class _SchemaChange:
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until there is no conflict."""
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            transaction = Transaction(self.store, snapshot, clock=self.clock)
+            transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
             domains = snapshot.domain_metadata()
             plan = self.plan(
                 snapshot,
@@ -265,7 +248,7 @@ class _SchemaChange:
                     outcome.version, outcome.metrics, outcome.snapshot, plan=plan
                 )
             if attempt == _MAX_ATTEMPTS:
-                raise outcome.conflict.to_error(table=self.store.location.uri)
+                raise outcome.conflict.to_error(table=snapshot.store.location.uri)
             snapshot = snapshot.update()
         raise AssertionError("unreachable")
 
@@ -308,7 +291,7 @@ class _SchemaChange:
     def _try(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan
     ) -> CommitResult | Conflicted:
-        self._refuse_two_rewrites(plan)
+        _refuse_two_rewrites(plan, snapshot.store.location.uri)
         stage_configuration_change(transaction, plan.after)
         for name, text in plan.domains.items():
             transaction.stage_domain(DomainMetadata(domain=name, configuration=text, removed=False))
@@ -338,14 +321,15 @@ class _SchemaChange:
             user_info=self.options.commit_info,
         )
 
-    def _refuse_two_rewrites(self, plan: SchemaChangePlan) -> None:
-        tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
-        if plan.rewrites_data and tracks:
-            raise InvalidArgument(
-                "existing files cannot get row ids and the default of a new column in one commit; "
-                "set delta.enableRowTracking in a statement of its own",
-                table=self.store.location.uri,
-            )
+
+def _refuse_two_rewrites(plan: SchemaChangePlan, table: str) -> None:
+    tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
+    if plan.rewrites_data and tracks:
+        raise InvalidArgument(
+            "existing files cannot get row ids and the default of a new column in one commit; "
+            "set delta.enableRowTracking in a statement of its own",
+            table=table,
+        )
 
 
 def _names_version(plan: SchemaChangePlan) -> bool:

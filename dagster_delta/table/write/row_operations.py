@@ -15,7 +15,6 @@ import msgspec
 from dagster_delta.engines import engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.conflict_retries import ConflictRetries, run_with_retries
@@ -33,7 +32,6 @@ _NO_RECORD = ApplicationRecord()
 
 
 def delete_rows(
-    store: ObjectStore,
     snapshot: Snapshot,
     where: str | None,
     engine: Engine | None,
@@ -46,7 +44,6 @@ def delete_rows(
     """Remove the rows for which a predicate is true.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         where: Spark SQL; None for every row.
         engine: reads and writes rows; None for the one that the expressions ask for.
@@ -63,7 +60,7 @@ def delete_rows(
     parameters = {"predicate": ["true" if where is None else where]}
 
     def delete(snapshot: Snapshot) -> CommitResult:
-        operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
+        operation = _RowOperation.begin("DELETE", snapshot, where, clock)
         chosen = engine or operation.engine_of(())
         return operation.run((), chosen, parameters, commit_info, record)
 
@@ -71,7 +68,6 @@ def delete_rows(
 
 
 def update_rows(
-    store: ObjectStore,
     snapshot: Snapshot,
     values: Mapping[str, str],
     where: str | None,
@@ -85,7 +81,6 @@ def update_rows(
     """Give the rows for which a predicate is true new values.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         values: Spark SQL by column, over the row as it was.
         where: Spark SQL; None for every row.
@@ -103,7 +98,7 @@ def update_rows(
     parameters = {"predicate": [] if where is None else [where]}
 
     def update(snapshot: Snapshot) -> CommitResult:
-        operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
+        operation = _RowOperation.begin("UPDATE", snapshot, where, clock)
         assignments, chosen = operation.assign(values, engine)
         return operation.run(assignments, chosen, parameters, commit_info, record)
 
@@ -120,11 +115,10 @@ class _RowOperation(msgspec.Struct, frozen=True):
     started: float
 
     @classmethod
-    def begin(cls, name: str, transaction: Transaction, where: str | None) -> _RowOperation:
+    def begin(cls, name: str, snapshot: Snapshot, where: str | None, clock: Clock) -> _RowOperation:
         started = time.perf_counter()
+        transaction = Transaction(snapshot.store, snapshot, clock=clock)
         refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
-        snapshot = transaction.snapshot
-        assert snapshot is not None  # noqa: S101  the caller has one
         expression = None
         if where is not None:
             from dagster_delta.sql.filters import parse_filter

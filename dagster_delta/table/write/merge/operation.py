@@ -21,7 +21,6 @@ from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import refuse_quoted_columns
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.conflict_retries import run_with_retries
@@ -41,13 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["MergeStatement", "merge_rows"]
 
 
-def merge_rows(
-    store: ObjectStore, snapshot: Snapshot, statement: MergeStatement, *, clock: Clock
-) -> CommitResult:
+def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -> CommitResult:
     """Change, remove and add rows of a table according to a source.
 
     Args:
-        store: store of the table.
         snapshot: the latest one.
         statement: what to do.
         clock: milliseconds since the epoch.
@@ -61,7 +57,8 @@ def merge_rows(
         CommitStateUnknown: the store gave no answer.
     """
     started = time.perf_counter()
-    _begin(store, snapshot, statement, clock)
+    store = snapshot.store
+    _begin(snapshot, statement, clock)
     if (done := statement.record.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
@@ -72,7 +69,7 @@ def merge_rows(
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
             times = MergeTimes(started)
-            transaction = _begin(store, snapshot, statement, clock)
+            transaction = _begin(snapshot, statement, clock)
             if (done := statement.record.found_done(snapshot)) is not None:
                 return done
             statement.record.stage(transaction)
@@ -91,10 +88,8 @@ def merge_rows(
         return run_with_retries(merge, snapshot, statement.retries, statement.record)
 
 
-def _begin(
-    store: ObjectStore, snapshot: Snapshot, statement: MergeStatement, clock: Clock
-) -> Transaction:
-    transaction = Transaction(store, snapshot, clock=clock)
+def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
     return transaction
