@@ -21,6 +21,7 @@ __all__ = [
     "filtered",
     "in_known_order",
     "narrowed",
+    "total_bytes",
     "with_logical_keys",
     "with_merged_chunks",
 ]
@@ -30,6 +31,11 @@ _MAX_CHUNKS = 64
 _SMALL_CHUNK_ROWS = 4096
 # Beyond this number of chunks, dropping a row copies its chunk instead of splitting it.
 _MAX_CUT_CHUNKS = 1024
+
+
+def total_bytes(files: pa.Table) -> int:
+    """The sum of `size_bytes`."""
+    return pc.sum(files["size_bytes"], min_count=0).as_py() or 0
 
 
 def in_known_order(rows: pa.Table, paths: pa.Array, error: CorruptLog) -> pa.Table:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.log.cleanup import cut_version, expired_log_files, midnight_before
@@ -26,6 +25,7 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.listed_files import listed_files
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.read.time_travel import newest_version_until
@@ -70,7 +70,7 @@ class LogCleanupResult:
     @property
     def size_bytes(self) -> int:
         """Total size of the files."""
-        return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
+        return total_bytes(self.files)
 
 
 def clean_log(

@@ -15,12 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import (
-    DataFileMissing,
-    InvalidArgument,
-    TableAlreadyExists,
-    TableNotFound,
-)
+from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists, TableNotFound
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
@@ -44,6 +39,7 @@ from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import CopyingStore, ObjectStore
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.maintenance.clone_plan import (
     ClonedFiles,
     FileCopy,
@@ -54,6 +50,7 @@ from dagster_delta.table.maintenance.clone_plan import (
 from dagster_delta.table.maintenance.restore import restored_configuration
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -63,7 +60,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CloneOptions", "clone_table"]
 
-_CLUSTERING = "delta.clustering"
 # Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (
     CHECKPOINT_PROTECTION_KEY,
@@ -119,7 +115,7 @@ def clone_table(
     cloned = _name_files(files, source, existing, store, deep=options.deep, now_ms=clock())
     entering, leaving = _difference(cloned.files, existing)
     adds, row_ids = _with_row_ids(cloned.files.filter(entering), source, configuration, existing)
-    domains = [*_domains(source, existing), *row_ids]
+    domains = [*followed_clustering(existing, source), *row_ids]
     changes = adds or leaving.num_rows or domains
     if existing is not None and configuration == existing.configuration and not changes:
         return CommitResult(existing.version, {}, existing, skipped=True)
@@ -312,17 +308,6 @@ def _with_row_ids(
     return list(assigned), [high_water_mark_domain(highest)]
 
 
-def _domains(source: Snapshot, existing: Snapshot | None) -> list[DomainMetadata]:
-    """The clustering domain is copied; other domains belong to one table only."""
-    wanted = source.domain_metadata().get(_CLUSTERING)
-    now = None if existing is None else existing.domain_metadata().get(_CLUSTERING)
-    if wanted == now:
-        return []
-    if wanted is not None:
-        return [wanted]
-    return [] if now is None else [msgspec.structs.replace(now, removed=True)]
-
-
 def _copy_files(
     source: Snapshot,
     store: ObjectStore,
@@ -371,14 +356,10 @@ def _metrics(
     files: pa.Table, leaving: pa.Table, copies: Sequence[FileCopy]
 ) -> dict[str, int | str]:
     return {
-        "sourceTableSize": _bytes(files),
+        "sourceTableSize": total_bytes(files),
         "sourceNumOfFiles": files.num_rows,
         "numRemovedFiles": leaving.num_rows,
         "numCopiedFiles": len(copies),
-        "removedFilesSize": _bytes(leaving),
+        "removedFilesSize": total_bytes(leaving),
         "copiedFilesSize": sum(each.size_bytes for each in copies),
     }
-
-
-def _bytes(files: pa.Table) -> int:
-    return pc.sum(files["size_bytes"], min_count=0).as_py() or 0

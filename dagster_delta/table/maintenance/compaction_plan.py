@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
+from dagster_delta.table.write.file_actions import split_by_size
 
 __all__ = [
     "FileGroup",
@@ -110,16 +111,7 @@ def group_by_partition(files: pa.Table) -> list[FileGroup]:
 
 def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[FileGroup]]:
     """The groups in batches of at most `max_bytes`, or of one group."""
-    batch: list[FileGroup] = []
-    total = 0
-    for each in groups:
-        if batch and total + each.size_bytes > max_bytes:
-            yield batch
-            batch, total = [], 0
-        batch.append(each)
-        total += each.size_bytes
-    if batch:
-        yield batch
+    return split_by_size(groups, lambda group: group.size_bytes, max_bytes)
 
 
 def is_purged(
@@ -161,15 +153,8 @@ def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
 
 
 def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[FileGroup]:
-    together: list[_Candidate] = []
-    total = 0
-    for each in candidates:
-        if together and total + each.size_bytes > target_size_bytes:
-            yield from _worthwhile(together)
-            together, total = [], 0
-        together.append(each)
-        total += each.size_bytes
-    yield from _worthwhile(together)
+    for together in split_by_size(candidates, lambda each: each.size_bytes, target_size_bytes):
+        yield from _worthwhile(together)
 
 
 def _worthwhile(candidates: Sequence[_Candidate]) -> Iterator[FileGroup]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.table.maintenance.compaction_plan import FileGroup
+from dagster_delta.table.write.file_actions import split_by_size
 
 __all__ = ["clustered", "plan_cubes"]
 
@@ -71,7 +72,10 @@ def plan_cubes(
         # A single small cube cannot be improved.
         return []
     chosen.sort(key=lambda each: cubes[each] or "")
-    return list(_packed(chosen, sizes, max_bytes))
+    return [
+        FileGroup(tuple(batch), sum(sizes[each] for each in batch))
+        for batch in split_by_size(chosen, sizes.__getitem__, max_bytes)
+    ]
 
 
 def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterator[AddFile]:
@@ -94,16 +98,3 @@ def _column_names(columns: Sequence[ColumnPath]) -> str:
 def _cube_of(tags: pa.ChunkedArray, key: str) -> list[str | None]:
     found: list[str | None] = pc.map_lookup(tags, key, "first").to_pylist()
     return found
-
-
-def _packed(positions: Sequence[int], sizes: Sequence[int], max_bytes: int) -> Iterator[FileGroup]:
-    together: list[int] = []
-    total = 0
-    for each in positions:
-        if together and total + sizes[each] > max_bytes:
-            yield FileGroup(tuple(together), total)
-            together, total = [], 0
-        together.append(each)
-        total += sizes[each]
-    if together:
-        yield FileGroup(tuple(together), total)

@@ -24,6 +24,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     string_column,
 )
 from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import list_log, read_commits
 from dagster_delta.table.maintenance.file_listing import ListedFiles
 from dagster_delta.table.maintenance.vacuum_plan import ReferencedFiles, is_vacuumed
@@ -128,7 +129,7 @@ def _by_age(files: pa.Table, *, now_ms: int) -> pa.Table:
         )
         some = files.filter(is_in)
         counts.append(some.num_rows)
-        sizes.append(pc.sum(some["size_bytes"], min_count=0).as_py() or 0)
+        sizes.append(total_bytes(some))
         lower = upper
     columns = [string_column([name for name, _ in _AGES])]
     columns += [integer_column(counts), integer_column(sizes)]

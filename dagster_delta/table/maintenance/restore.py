@@ -24,7 +24,9 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
@@ -37,7 +39,6 @@ __all__ = ["RestorePlan", "plan_restore", "restore_table", "restored_configurati
 _CONCURRENT_LOOKUPS = 32
 _MAX_EXAMPLES = 5
 
-_CLUSTERING = "delta.clustering"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
 
@@ -85,7 +86,7 @@ def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
         returning=returning,
         leaving=leaving,
         configuration=restored_configuration(current.configuration, target.configuration),
-        domains=tuple(_restored_domains(current, target)),
+        domains=followed_clustering(current, target),
     )
 
 
@@ -161,16 +162,6 @@ def restored_configuration(
     return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
 
 
-def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMetadata]:
-    """The clustering domain follows the restored schema; all other domains are kept."""
-    now = current.domain_metadata().get(_CLUSTERING)
-    then = target.domain_metadata().get(_CLUSTERING)
-    if then is not None and then != now:
-        yield then
-    elif then is None and now is not None:
-        yield msgspec.structs.replace(now, removed=True)
-
-
 def _check_files(files: pa.Table, target: Snapshot) -> None:
     """Check that every file that the version needs exists, before anything is changed."""
     paths = [decode_path(each) for each in files["path"].to_pylist()]
@@ -196,8 +187,8 @@ def _metrics(plan: RestorePlan) -> dict[str, int | str]:
         "numOfFilesAfterRestore": plan.target.num_files,
         "numRemovedFiles": plan.leaving.num_rows,
         "numRestoredFiles": plan.returning.num_rows,
-        "removedFilesSize": _bytes(plan.leaving),
-        "restoredFilesSize": _bytes(plan.returning),
+        "removedFilesSize": total_bytes(plan.leaving),
+        "restoredFilesSize": total_bytes(plan.returning),
     }
 
 
@@ -219,8 +210,8 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
         else:
             yield f"| {name} | {now:,} | {then:,} | {then - now:+,} |"
     yield ""
-    yield f"- {plan.returning.num_rows:,} files ({_bytes(plan.returning):,} bytes) are added again"
-    yield f"- {plan.leaving.num_rows:,} files ({_bytes(plan.leaving):,} bytes) are removed"
+    for files, what in ((plan.returning, "added again"), (plan.leaving, "removed")):
+        yield f"- {files.num_rows:,} files ({total_bytes(files):,} bytes) are {what}"
     yield from configuration_lines(before.configuration, plan.configuration)
     if changes := compare_schemas(before.schema, plan.configuration.schema):
         yield from ("", "```diff", *changes.lines, "```")
@@ -228,7 +219,3 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
 
 def _number(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
-
-
-def _bytes(files: pa.Table) -> int:
-    return pc.sum(files["size_bytes"], min_count=0).as_py() or 0

@@ -20,6 +20,7 @@ from dagster_delta.protocol.features.column_change import (
 )
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.types import sql_type_name
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = [
@@ -116,7 +117,7 @@ class BackfillTotals:
         self.num_late_rows += done.num_rows if late else 0
         self.num_files += files.num_rows
         self.num_added_files += len(done.files)
-        self.bytes_read += pc.sum(files["size_bytes"]).as_py() or 0
+        self.bytes_read += total_bytes(files)
         self.bytes_written += sum(each.size_bytes for each in done.files)
 
     def note_retries(self, lost: int, milliseconds: int) -> None:
@@ -162,7 +163,7 @@ def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
         version=snapshot.version,
         num_files=files.num_rows,
         num_files_left=left.num_rows,
-        bytes_left=pc.sum(left["size_bytes"]).as_py() or 0,
+        bytes_left=total_bytes(left),
     )
 
 

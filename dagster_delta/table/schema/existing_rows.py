@@ -24,7 +24,7 @@ from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.moments import at_moment
 from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
-from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.file_actions import split_by_size, tombstones
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 
@@ -239,12 +239,6 @@ class ExistingFiles:
 
 def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     """The files in batches of up to `max_bytes`, or of one file."""
-    start, total = 0, 0
     sizes: Sequence[int] = files["size_bytes"].to_pylist()
-    for index, size in enumerate(sizes):
-        if index > start and total + size > max_bytes:
-            yield files.slice(start, index - start)
-            start, total = index, 0
-        total += size
-    if start < len(sizes):
-        yield files.slice(start)
+    for batch in split_by_size(range(len(sizes)), sizes.__getitem__, max_bytes):
+        yield files.slice(batch[0], len(batch))

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow.compute as pc
-
 from dagster_delta.engines import engine_for
 from dagster_delta.errors import CommitStateUnknown, DeltaError, InvalidArgument, StorageFailure
 from dagster_delta.evolution.alter.actions import (
@@ -35,6 +33,7 @@ from dagster_delta.evolution.schema_change.planning import plan_dropped_feature,
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.schema.configuration_change import stage_configuration_change
 from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.schema.feature_drop import drop_feature
@@ -285,8 +284,8 @@ class _SchemaChange:
         self.rewritten = (
             self.older_files.of(snapshot) if plan.materializes_defaults else snapshot.live_files()
         )
-        sizes = self.rewritten["size_bytes"]
-        return replace(plan, affected_files=len(sizes), affected_bytes=pc.sum(sizes).as_py() or 0)
+        size = total_bytes(self.rewritten)
+        return replace(plan, affected_files=self.rewritten.num_rows, affected_bytes=size)
 
     def _try(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan

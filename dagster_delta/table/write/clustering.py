@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dagster_delta.errors import (
-    InvalidArgument,
-    InvalidTable,
-    SchemaChangeRefused,
-    SchemaMismatch,
-)
+from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
 from dagster_delta.evolution.alter.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_clustered_by",
     "define_clustering",
+    "followed_clustering",
     "keep_clustering",
     "table_clustering",
 ]
@@ -109,6 +105,19 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     domains = snapshot.domain_metadata().items()
     texts = {name: each.configuration for name, each in domains}
     return clustering_columns(snapshot.configuration, texts)
+
+
+def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[DomainMetadata, ...]:
+    """The metadata domain by which a table gets the clustering of another version or table; none if
+    it has that. Other domains belong to one table only.
+    """
+    now = None if snapshot is None else snapshot.domain_metadata().get(CLUSTERING_DOMAIN)
+    wanted = other.domain_metadata().get(CLUSTERING_DOMAIN)
+    if wanted == now:
+        return ()
+    if wanted is not None:
+        return (wanted,)
+    return () if now is None else (msgspec.structs.replace(now, removed=True),)
 
 
 def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:

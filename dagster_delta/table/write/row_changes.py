@@ -28,7 +28,7 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
-from dagster_delta.table.write.file_actions import file_table
+from dagster_delta.table.write.file_actions import added_row, descriptor_of, file_table, tombstone
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 
@@ -170,38 +170,14 @@ class _TouchedFile(msgspec.Struct, frozen=True):
         return self.selected is None or len(self.selected) == self.num_live
 
     def to_remove(self, now_ms: int) -> RemoveFile:
-        tags = self.row["tags"]
-        return RemoveFile(
-            path=self.row["path"],
-            deletion_timestamp_ms=now_ms,
-            data_change=True,
-            extended_file_metadata=True,
-            partition_values=dict(self.row["partition_values"] or ()),
-            size_bytes=self.row["size_bytes"],
-            tags=None if tags is None else dict(tags),
-            deletion_vector=self.vector,
-            base_row_id=self.row["base_row_id"],
-            default_row_commit_version=self.row["default_row_commit_version"],
-        )
+        return tombstone(self.row, now_ms)
 
     def to_add(self, vector: DeletionVectorDescriptor) -> AddFile:
         """The file with another deletion vector."""
         assert self.num_records is not None  # noqa: S101  counted, as some of its rows stay
-        tags = self.row["tags"]
-        return AddFile(
-            path=self.row["path"],
-            partition_values=dict(self.row["partition_values"] or ()),
-            size_bytes=self.row["size_bytes"],
-            modification_time_ms=self.row["modification_time_ms"],
-            data_change=True,
-            # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
-            stats=with_record_count(self.row["stats"], self.num_records, tight_bounds=False),
-            tags=None if tags is None else dict(tags),
-            deletion_vector=vector,
-            base_row_id=self.row["base_row_id"],
-            default_row_commit_version=self.row["default_row_commit_version"],
-            clustering_provider=self.row["clustering_provider"],
-        )
+        # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
+        stats = with_record_count(self.row["stats"], self.num_records, tight_bounds=False)
+        return msgspec.structs.replace(added_row(self.row), deletion_vector=vector, stats=stats)
 
 
 def _touched_files(transaction: Transaction, selected: SelectedRows) -> Iterator[_TouchedFile]:
@@ -211,9 +187,7 @@ def _touched_files(transaction: Transaction, selected: SelectedRows) -> Iterator
         if counted is None and rows is not None:
             # Spec: a file with a deletion vector MUST say how many rows it has.
             counted = count_file_rows(transaction.store, decode_path(row["path"]))
-        vector = row["deletion_vector"]
-        descriptor = None if vector is None else DeletionVectorDescriptor(**vector)
-        yield _TouchedFile(row, descriptor, counted, rows)
+        yield _TouchedFile(row, descriptor_of(row), counted, rows)
 
 
 def _rewrite(
