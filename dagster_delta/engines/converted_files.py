@@ -5,11 +5,13 @@ Spec: Per-file Statistics; footers of data files are part of the Parquet format.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
@@ -25,8 +27,12 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+    from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter
+
 __all__ = ["ConvertedFile", "FooterReader"]
 
+_LAYOUTS = 8
+"""Different layouts of files that are remembered."""
 _INSTANT = pa.timestamp("us", "UTC")
 
 
@@ -38,6 +44,16 @@ class ConvertedFile:
     """Logical schema of the columns that the file has, all of them nullable."""
     stats: str
     """Statistics as JSON: number of rows, and bounds and null counts where the footer has them."""
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """What files with the same columns have in common."""
+
+    columns: pq.ParquetSchema
+    arrow_schema: pa.Schema
+    has_legacy_times: bool
+    schema: StructType
+    statistics: FileStatistics
 
 
 class FooterReader:
@@ -52,7 +68,7 @@ class FooterReader:
         self, store: ObjectStore, define: Callable[[StructType], TableConfiguration]
     ) -> None:
         self._store, self._define = store, define
-        self._format = lru_cache(maxsize=64)(self._format_of)
+        self._layouts: deque[_Layout] = deque(maxlen=_LAYOUTS)
 
     def read(self, path: str) -> ConvertedFile:
         """The columns and statistics of a file.
@@ -65,45 +81,54 @@ class FooterReader:
             InvalidArgument, UnsupportedFeature: the name or type of a column is invalid in a table.
             DataFileMissing, InvalidTable, StorageFailure: of the file.
         """
-        with naming_data_file(self._store, path), self._store.open_input(path) as source:
-            footer = read_data_footer(source)
-        metadata, found = footer.metadata, footer.schema_arrow
-        physical = iter(
-            [metadata.schema.column(i).physical_type for i in range(metadata.num_columns)]
-        )
+        with naming_data_file(self._store, path):
+            with self._store.open_input(path) as source:
+                footer = read_data_footer(source)
+            layout = self._layout(footer)
+            stats = layout.statistics.to_json(footer.metadata, footer.statistics)
+        return ConvertedFile(layout.schema, stats)
+
+    def _layout(self, footer: ParquetFooter) -> _Layout:
+        columns, found = footer.metadata.schema, footer.schema_arrow
+        # Readers convert the days and times of such a file, and its bounds are not converted.
+        has_legacy_times = LegacyCalendar.of(found.metadata) is not None
+        for known in tuple(self._layouts):
+            if (
+                known.has_legacy_times == has_legacy_times
+                and known.columns.equals(columns)
+                and known.arrow_schema.equals(found)
+            ):
+                return known
+        physical = iter([columns.column(i).physical_type for i in range(len(columns))])
         schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
-        format_, model = self._format(schema)
-        usable = _usable(metadata, model)
-        if LegacyCalendar.of(found.metadata) is not None:
-            # Readers convert the days and times of such a file, and its bounds are not converted.
-            usable -= frozenset(filter(partial(_is_moment, metadata), usable))
-        statistics = FileStatistics.of_foreign(format_.statistics, usable)
-        return ConvertedFile(schema, statistics.to_json(metadata))
-
-    def _format_of(self, schema: StructType) -> tuple[FileFormat, pq.FileMetaData]:
-        configuration = self._define(schema)
         # Every column is in the file, whether or not the table keeps it there.
-        format_ = FileFormat.of(WriteSpec(self._store.location, configuration))
-        return format_, encode_rows(format_.arrow_schema.empty_table(), format_).metadata
+        format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
+        model = encode_rows(format_.arrow_schema.empty_table(), format_).metadata.schema
+        usable = _usable(columns, model)
+        if has_legacy_times:
+            usable -= frozenset(filter(partial(_is_moment, columns), usable))
+        statistics = FileStatistics.of_foreign(format_.statistics, usable)
+        layout = _Layout(columns, found, has_legacy_times, schema, statistics)
+        self._layouts.appendleft(layout)
+        return layout
 
 
-def _usable(found: pq.FileMetaData, model: pq.FileMetaData) -> frozenset[int]:
+def _usable(found: pq.ParquetSchema, model: pq.ParquetSchema) -> frozenset[int]:
     """The Parquet columns whose bounds are stored as the table's writer stores them."""
-    if found.num_columns != model.num_columns:
+    if len(found) != len(model):
         return frozenset()
     return frozenset(
         index
-        for index in range(found.num_columns)
-        if _storage(found, index) == _storage(model, index)
+        for index in range(len(found))
+        if _storage(found.column(index)) == _storage(model.column(index))
     )
 
 
-def _is_moment(metadata: pq.FileMetaData, index: int) -> bool:
-    return metadata.schema.column(index).logical_type.type in ("DATE", "TIMESTAMP")
+def _is_moment(columns: pq.ParquetSchema, index: int) -> bool:
+    return columns.column(index).logical_type.type in ("DATE", "TIMESTAMP")
 
 
-def _storage(metadata: pq.FileMetaData, index: int) -> tuple[object, ...]:
-    column = metadata.schema.column(index)
+def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:
     if column.logical_type.type == "DECIMAL":
         # Each of its physical types is compared as the number that it is.
         return (str(column.logical_type),)

@@ -15,6 +15,7 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, TableAlreadyExists
 from dagster_delta.table.delta_table import DeltaTable
+from tests.protocol.test_chunk_metadata import ROWS, parquet_file, with_short_bound
 from tests.table_rows import stored_rows
 
 
@@ -77,6 +78,16 @@ def test_statistics_come_from_footers_and_only_what_they_prove(tmp_path: Path) -
     assert found["maxValues"]["price"] == 2.25
     assert found["nullCount"]["text"] == 0
     assert "list" not in found["nullCount"]
+
+
+def test_statistics_that_contradict_the_columns_are_left_out(tmp_path: Path) -> None:
+    """Arrow's Python classes end the process over them."""
+    sound = parquet_file(pa.table({"id": pa.array([1, 2], pa.int32())}))
+    (tmp_path / "a.parquet").write_bytes(with_short_bound(parquet_file(ROWS, row_group_size=2)))
+    (tmp_path / "b.parquet").write_bytes(sound)
+    first, second = stats(DeltaTable.convert(tmp_path))
+    assert first == {"numRecords": 4, "minValues": {}, "maxValues": {}, "nullCount": {"id": 1}}
+    assert (second["minValues"], second["maxValues"]) == ({"id": 1}, {"id": 2})
 
 
 def test_bounds_in_another_unit_are_left_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
+from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
@@ -37,6 +38,8 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+    from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 
 __all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
 
@@ -211,21 +214,28 @@ class FileStatistics:
         statistics._nan_columns.update(each.positions for each in bounded if each.is_float)
         return statistics
 
-    def to_json(self, footer: pq.FileMetaData) -> str:
+    def to_json(self, footer: pq.FileMetaData, known: ChunkStatistics | None = None) -> str:
         """The `stats` of the finished file.
 
         Args:
             footer: its `pyarrow.parquet.FileMetaData`.
+            known: the statistics of the footer, if another writer wrote it.
         """
         minimums: dict[str, object] = {}
         maximums: dict[str, object] = {}
         null_counts: dict[str, object] = {}
         groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
         for leaf in self._layout.leaves:
-            found = [each.column(leaf.parquet_index).statistics for each in groups]
+            chunks = [each.column(leaf.parquet_index) for each in groups]
+            found = _own_bounds(chunks) if known is None else known.of(leaf.parquet_index)
             _put(null_counts, leaf.physical_path, self._null_count(leaf, found))
             if not leaf.is_nested:
-                lowest, highest = self._bounds(leaf, found)
+                valued = [
+                    bounds
+                    for bounds, chunk in zip(found, chunks, strict=True)
+                    if chunk.num_values != bounds.null_count
+                ]
+                lowest, highest = self._bounds(leaf, valued)
                 _put(minimums, leaf.physical_path, lowest)
                 _put(maximums, leaf.physical_path, highest)
         stats: dict[str, object] = {
@@ -238,26 +248,38 @@ class FileStatistics:
             stats["tightBounds"] = True
         return _ENCODER.encode(stats).decode()
 
-    def _null_count(self, leaf: _Leaf, found: list[pq.Statistics]) -> int | None:
+    def _null_count(self, leaf: _Leaf, found: list[ChunkBounds]) -> int | None:
         if leaf.is_nested:
             return self._null_counts[leaf.positions]
-        if any(each is None or not each.has_null_count for each in found):
-            return None
-        return sum(int(each.null_count) for each in found)
+        counts = [each.null_count for each in found]
+        return None if None in counts else sum(cast("list[int]", counts))
 
-    def _bounds(self, leaf: _Leaf, found: list[pq.Statistics]) -> tuple[object, object]:
+    def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
+        """Minimum and maximum over the row groups that have values."""
         render = _renderer(leaf.data_type, self._layout.string_prefix_length)
-        if render is None or any(each is None for each in found):
-            return None, None
-        valued = [each for each in found if each.num_values]
         # A row group with values but no bounds: the values are too long for a footer, or all NaN.
-        if not valued or any(not each.has_min_max for each in valued):
+        if render is None or not valued or any(each.minimum is None for each in valued):
             return None, None
         render_min, render_max = render
-        lowest = render_min(min(_comparable(leaf, each.min_raw) for each in valued))
+        lowest = render_min(min(_comparable(leaf, each.minimum) for each in valued))
         if leaf.positions in self._nan_columns:
             return lowest, None
-        return lowest, render_max(max(_comparable(leaf, each.max_raw) for each in valued))
+        return lowest, render_max(max(_comparable(leaf, each.maximum) for each in valued))
+
+
+def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
+    """The statistics of column chunks that were written here."""
+    found = [each.statistics for each in chunks]
+    return [
+        ChunkBounds()
+        if each is None
+        else ChunkBounds(
+            each.min_raw if each.has_min_max else None,
+            each.max_raw if each.has_min_max else None,
+            each.null_count if each.has_null_count else None,
+        )
+        for each in found
+    ]
 
 
 def _walk_leaves(
