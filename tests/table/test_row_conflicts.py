@@ -18,6 +18,7 @@ from dagster_delta.errors import (
     ConcurrentDeleteRead,
     ConcurrentTransaction,
     InvalidArgument,
+    SchemaMismatch,
     StorageFailure,
 )
 from dagster_delta.protocol.actions import AddFile, RemoveFile
@@ -310,6 +311,38 @@ def test_an_overwrite_that_conflicts_beside_a_new_column_keeps_its_files() -> No
     assert (result.attempts, result.snapshot.schema.names) == (2, ("id", "v", "n"))
     assert (values(store)[5], values(store)[6]) == ("new", "v6+")
     assert data_files(store) == referenced(store)
+
+
+@pytest.mark.parametrize("column", ["n INT", "n INT DEFAULT 7"])
+def test_a_merge_of_all_columns_that_conflicts_beside_a_new_column_keeps_its_columns(
+    column: str,
+) -> None:
+    store = make({"delta.columnMapping.mode": "name"})
+
+    def act(other: DeltaTable) -> None:
+        other.alter(f"ADD COLUMN {column}")
+        other.update({"v": "'theirs'", "n": "5"}, "id = 4")
+
+    source = pa.concat_tables([rows(4, value="m"), rows(60, value="m")])
+    merged = interrupted(store, act).merge(source, "t.id = s.id").when_matched_update_all()
+    assert merged.when_not_matched_insert_all().execute().attempts == 2
+    found = DeltaTable("", store=store).snapshot().scan(where="id IN (4, 60)").to_arrow()
+    assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [
+        (4, "m", 5),
+        (60, "m", 7 if "DEFAULT" in column else None),
+    ]
+
+
+def test_a_merge_of_all_columns_does_not_pass_over_a_renamed_column() -> None:
+    store = make({"delta.columnMapping.mode": "name"})
+
+    def act(other: DeltaTable) -> None:
+        other.alter("RENAME COLUMN v TO w")
+        other.update({"w": "'theirs'"}, "id = 4")
+
+    merged = interrupted(store, act).merge(rows(4, value="m"), "t.id = s.id")
+    with pytest.raises(SchemaMismatch, match="no column w"):
+        merged.when_matched_update_all().execute()
 
 
 def test_files_of_an_overwrite_do_not_fit_another_schema() -> None:

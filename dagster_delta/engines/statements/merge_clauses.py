@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
+_Filled = Collection[str] | None
 
 TARGET, SOURCE = "target", "source"
 """The first parts of every path in the typed trees of a MERGE."""
@@ -342,6 +343,7 @@ def parse_clauses(
     configuration: TableConfiguration,
     *,
     evolves: bool = False,
+    new_columns: Collection[str] = (),
 ) -> tuple[MergeClause, ...]:
     """The clauses of a MERGE, in order.
 
@@ -350,12 +352,12 @@ def parse_clauses(
         names: the columns of both sides.
         configuration: of the table, as rows are written.
         evolves: whether the source may have only some of the table's columns.
+        new_columns: columns added since the statement began, which the source may lack.
 
     Raises:
         InvalidArgument: there are none, an unconditional one precedes others of its kind, or an
             expression is invalid.
-        SchemaMismatch: a name is not a column; a clause for all columns has columns that one side
-            lacks; a value lacks a field of its column.
+        SchemaMismatch: a name is not a column; the source or a value lacks one of its fields.
         UnsupportedExpression: the embedded engine cannot compute an expression exactly.
     """
     if not texts:
@@ -367,19 +369,21 @@ def parse_clauses(
                 f"a 'when {kind}' clause without a condition precedes another one, which would "
                 "never be reached: give it a condition, or move it to the end"
             )
-    return tuple(_parse_clause(text, names, configuration, evolves) for text in texts)
+    filled = None if evolves else filled_columns(configuration).union(new_columns)
+    return tuple(_parse_clause(text, names, configuration, filled) for text in texts)
 
 
 def _parse_clause(
-    text: ClauseText, names: MergeNames, configuration: TableConfiguration, evolves: bool
+    text: ClauseText, names: MergeNames, configuration: TableConfiguration, filled: _Filled
 ) -> MergeClause:
+    evolves = filled is None
     condition = None
     if text.condition is not None:
         condition = names.condition(text.condition, text.kind)
     if text.action == "delete":
         return MergeClause(text, condition, ())
     if text.values is None:
-        values = _every_column(names, None if evolves else filled_columns(configuration))
+        values = _every_column(names, filled)
         if evolves and text.action == "update":
             values = _every_field(names)
     else:
@@ -426,7 +430,7 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
     return values
 
 
-def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str, str]:
+def _every_column(names: MergeNames, filled: _Filled) -> dict[str, str]:
     """All columns of the table from those of the source; others of the source are ignored.
 
     Args:

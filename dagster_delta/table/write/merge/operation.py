@@ -19,6 +19,7 @@ from dagster_delta.engines.statements.merge_condition import MergeCondition, spl
 from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource, SourceSummary
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import refuse_quoted_columns
 from dagster_delta.storage.scratch_directory import scratch_directory
@@ -65,6 +66,7 @@ def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
         source = engine.merge_source(statement.source, directory, store=store)
+        began = snapshot.configuration
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
@@ -74,14 +76,14 @@ def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -
                 return done
             statement.record.stage(transaction)
             try:
-                merge = _Merge.parse(engine, snapshot, statement, source)
+                merge = _Merge.parse(engine, snapshot, statement, source, began)
             except UnsupportedExpression:
                 chosen = statement.engine is not None or engine.casts_values
                 able = None if chosen else universal_engine(store)
                 if able is None:
                     raise
                 engine, source = able, able.merge_source(source, directory, store=store)
-                merge = _Merge.parse(engine, snapshot, statement, source)
+                merge = _Merge.parse(engine, snapshot, statement, source, began)
             outcome = merge.run(transaction, times)
             return commit_merge(transaction, snapshot, statement, outcome, engine, times)
 
@@ -111,9 +113,22 @@ class _Merge(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(
-        cls, engine: Engine, snapshot: Snapshot, statement: MergeStatement, source: MergeSource
+        cls,
+        engine: Engine,
+        snapshot: Snapshot,
+        statement: MergeStatement,
+        source: MergeSource,
+        began: TableConfiguration,
     ) -> _Merge:
         """Resolve the names, and plan the new schema of the table.
+
+        Args:
+            engine: that runs it.
+            snapshot: the version of this attempt.
+            statement: what to do.
+            source: its rows.
+            began: configuration of the table at the first attempt. A column that others have added
+                since then is none of those that `UPDATE SET *` and `INSERT *` mean.
 
         Raises:
             UnsupportedExpression: the engine cannot compute an expression exactly.
@@ -128,7 +143,15 @@ class _Merge(msgspec.Struct, frozen=True):
             embedded=not engine.casts_values,
         )
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
-        clauses = parse_clauses(statement.clauses, names, configuration, evolves=statement.evolves)
+        added = set(configuration.schema.names).difference(began.schema.names)
+        is_extended = added and find_incompatibility(began, configuration) is None
+        clauses = parse_clauses(
+            statement.clauses,
+            names,
+            configuration,
+            evolves=statement.evolves,
+            new_columns=added if is_extended else (),
+        )
         on = names.condition(statement.on, "matched")
         conditions = (clause.condition for clause in clauses if clause.condition is not None)
         for each in (on, *conditions):
