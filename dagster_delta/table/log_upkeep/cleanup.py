@@ -118,7 +118,22 @@ def clean_log(
         return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
     if not dry_run:
         snapshot.check_newest_commit()
-        _make_readable(store, cut, listing, now_ms)
+        try:
+            _make_readable(store, cut, listing, now_ms)
+        except InvalidTable:
+            if {each.path for each in files}.issubset(each.path for each in _log_files(store)):
+                raise
+            # Another clean-up deletes the files that the cut would be made readable from.
+            return clean_log(
+                store,
+                snapshot,
+                clock=clock,
+                retention_hours=retention_hours,
+                enforce_retention=enforce_retention,
+                dry_run=False,
+                may_write_checkpoint=may_write_checkpoint,
+                files_per_delete=files_per_delete,
+            )
     expired = expired_log_files(files, cut)
     if configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
