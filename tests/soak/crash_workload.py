@@ -31,8 +31,10 @@ __all__ = ["play_crash_round"]
 WRITERS = 3
 ROUND_S = 25.0
 CROWD = 8
-CROWD_S = 90.0
-"""Every third long round has a crowd of writers, that make some hundred steps each."""
+CROWD_STEPS = CROWD * 300
+"""Every third long round has a crowd of writers, and ends after that many steps."""
+CROWD_S = 1800.0
+"""Limit of such a round on a slow machine."""
 SHORT_ROUND_S = 9.0
 KEPT_YOUNG = 20
 """How many of the latest commits keep their modification time."""
@@ -182,7 +184,8 @@ def play_crash_round(round_: Round) -> None:
     lasting = SHORT_ROUND_S if round_.short else CROWD_S if is_crowded else ROUND_S
     next_kill = 10
     try:
-        while time.monotonic() - began < lasting:
+        finished = 0
+        while time.monotonic() - began < lasting and not (is_crowded and finished >= CROWD_STEPS):
             writers.keep_running()
             archive.collect()
             archive.age_old_commits()
