@@ -105,8 +105,7 @@ def _checkpoint(table: DeltaTable) -> object:
 def _stream(table: DeltaTable) -> object:
     """The first batch of a stream: a thousand files, oldest first."""
     from dagster_delta.streaming.log_stream import LogStream
-    from dagster_delta.streaming.offset import Admission
-    from dagster_delta.streaming.options import parse_source_options
+    from dagster_delta.streaming.options import Admission, parse_source_options
 
     stream = LogStream(table.store, parse_source_options({"path": table.uri}), table.snapshot())
     start = stream.initial_offset()

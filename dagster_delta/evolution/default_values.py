@@ -22,7 +22,7 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY, ColumnExp
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.filters import at_moment
 
 __all__ = ["check_default_values", "compute_default"]
 

@@ -11,8 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.sql.intervals import INTERVAL_UNITS, interval_of
-from dagster_delta.sql.literals import number_literal, type_from_words, typed_literal
+from dagster_delta.sql.literals import (
+    INTERVAL_UNITS,
+    interval_of,
+    number_literal,
+    type_from_words,
+    typed_literal,
+)
 from dagster_delta.sql.syntax import (
     CastSyntax,
     Function,

@@ -27,10 +27,11 @@ from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.storage import open_store
 from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot
-from dagster_delta.streaming.offset import Admission, StreamOffset
 from dagster_delta.streaming.options import (
     DEFAULT_MAX_FILES,
+    Admission,
     SourceOptions,
+    StreamOffset,
     parse_source_options,
 )
 from dagster_delta.streaming.read_tasks import ReadFiles, split_into_tasks

@@ -22,8 +22,7 @@ from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.commit_rules import CommitRules
-from dagster_delta.streaming.offset import Admission, StreamOffset
-from dagster_delta.streaming.options import SourceOptions
+from dagster_delta.streaming.options import Admission, SourceOptions, StreamOffset
 from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint

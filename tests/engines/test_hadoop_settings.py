@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dagster_delta.engines.spark.read.hadoop_settings import hadoop_settings
+from dagster_delta.engines.spark.read.sources import hadoop_settings
 from dagster_delta.storage.object_store import StoreLocation
 
 LAKE = "abfss://box@lake.dfs.core.windows.net/t"

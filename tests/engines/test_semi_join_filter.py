@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.arrow.semi_join_filter import SemiJoinFilter
+from dagster_delta.engines.arrow.merge_join import SemiJoinFilter
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

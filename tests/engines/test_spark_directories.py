@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark.read.directories import are_in_directories
+from dagster_delta.engines.spark.read.partition_values import are_in_directories
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
 from tests.engines.data_tables import configuration

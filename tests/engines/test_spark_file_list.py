@@ -13,7 +13,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.spark.read import sources
-from dagster_delta.engines.spark.read.file_list import list_directory
+from dagster_delta.engines.spark.read.sources import list_directory
 from dagster_delta.errors import DataFileMissing
 from tests.golden.answers import rows_of
 

@@ -19,7 +19,6 @@ from pyroaring import BitMap64
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.plans import LoggedFiles
-from dagster_delta.engines.spark.log import files as log_files
 from dagster_delta.engines.spark.log import planner as log_planner
 from dagster_delta.engines.spark.log.planner import (
     MAX_COLLECTED_FILES,
@@ -383,8 +382,8 @@ def test_no_file_that_may_match_is_dropped(
         parse_expression(where, snapshot.schema).to_predicate(session_is_utc=False)
         for where in wheres
     ]
-    (kind,) = log_files._kinds(logged.parts)
-    reader = log_files._CheckpointReader(planned, logged, kind)
+    (kind,) = log_planner._kinds(logged.parts)
+    reader = log_planner._CheckpointReader(planned, logged, kind)
     functions = reader._functions
 
     def condition(predicate: Any) -> Any:

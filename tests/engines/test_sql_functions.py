@@ -12,7 +12,7 @@ from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.predicates import Comparison
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.moments import at_statement
+from dagster_delta.sql.filters import at_statement
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.arrow.sorted_rewrite import sorted_along
+from dagster_delta.engines.arrow.compaction import sorted_along
 from dagster_delta.engines.rows.zorder import ZOrderCurve
 
 

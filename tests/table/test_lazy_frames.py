@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.polars.predicates import to_condition
+from dagster_delta.engines.polars.lazy_rows import to_condition
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.values import lazy_input
+from dagster_delta.engines.values.data_input import collected_rows
 from dagster_delta.errors import ConstraintViolation, SchemaMismatch
 
 COUNT = 500_000
@@ -122,7 +122,7 @@ def test_batches_wait_for_the_writer() -> None:
         return frame
 
     frames = [pl.LazyFrame({"id": range(1000)}).map_batches(count) for _ in range(500)]
-    readers = lazy_input.collected_rows(pl.concat(frames), 1000)
+    readers = collected_rows(pl.concat(frames), 1000)
     next(readers)
     before = len(made)
     del readers

@@ -110,7 +110,7 @@ def test_rows_that_are_read_out_of_order_are_never_written(monkeypatch: pytest.M
         for batch in read_ahead(*arguments):
             yield batch.take(pa.array(range(batch.num_rows))[::-1])
 
-    where = "dagster_delta.engines.arrow.merge_writing.read_ahead"
+    where = "dagster_delta.engines.arrow.merge.read_ahead"
     monkeypatch.setattr(where, reversed_rows)
     table = make("rewrite", numbered(*range(8)))
     before, files = stored_tuples(table, "id", "v", "p"), data_files(table)

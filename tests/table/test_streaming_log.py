@@ -23,8 +23,12 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.streaming.log_stream import LogStream
-from dagster_delta.streaming.offset import Admission, StreamOffset
-from dagster_delta.streaming.options import SourceOptions, parse_source_options
+from dagster_delta.streaming.options import (
+    Admission,
+    SourceOptions,
+    StreamOffset,
+    parse_source_options,
+)
 from dagster_delta.streaming.read_tasks import split_into_tasks
 from dagster_delta.table.delta_table import DeltaTable
 

@@ -77,7 +77,7 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.engines.expressions.example_rows import python_rows
+        from dagster_delta.engines.expressions.constraint_check import python_rows
 
         for batch in self.read(plan):
             if batch.num_rows:
@@ -155,7 +155,7 @@ class ArrowEngine:
         is_hilbert: bool = False,
     ) -> WriteResult:
         """New files with the rows of each group sorted. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.sorted_rewrite import sort_files
+        from dagster_delta.engines.arrow.compaction import sort_files
 
         sort_bytes = self._memory.sort_bytes
         return sort_files(self, groups, spec, columns, sort_bytes=sort_bytes, is_hilbert=is_hilbert)
@@ -168,7 +168,7 @@ class ArrowEngine:
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.row_matching import find_matches
+        from dagster_delta.engines.arrow.row_rewriting import find_matches
 
         if plan.where is not None:
             plan.where.check_filter()

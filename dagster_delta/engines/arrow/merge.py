@@ -7,20 +7,54 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import closing
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin, SourceKeys
-from dagster_delta.engines.arrow.merge_matching import find_row_actions
-from dagster_delta.engines.arrow.merge_writing import write_merged
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
+from dagster_delta.engines.arrow.merge_join import (
+    ClauseChoice,
+    MergeJoin,
+    SourceKeys,
+    source_columns,
+)
+from dagster_delta.engines.arrow.merge_matching import RowActions, find_row_actions
+from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.memory_budget import MemoryBudget
+from dagster_delta.engines.parquet.read.data_file import data_files
+from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.rows.assigned_values import compute_assigned
+from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
+from dagster_delta.engines.rows.remaining_rows import remaining_rows
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.engines.rows.source_rows import SourceRows
+from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, SourceSummary
-from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.engines.values.nested_arrays import index_of
+from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.change_data import RowChangeType
+from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.statistics.predicates import Constant
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["ArrowMergeSource", "merge_rows"]
 
@@ -78,7 +112,7 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
     paths = plan.target.files["path"]
     rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
-    written = write_merged(plan, source, actions, rows, change_data)
+    written = _write_merged(plan, source, actions, rows, change_data)
     return MergedRows(
         files=written.files,
         change_files=written.change_files,
@@ -90,3 +124,263 @@ def merge_rows(plan: MergePlan) -> MergedRows:
         scanned=scanned,
         high_water_marks=written.high_water_marks,
     )
+
+
+class _MergedFiles(msgspec.Struct, frozen=True):
+    """The files that were written, none of them referenced yet."""
+
+    files: tuple[AddFile, ...]
+    change_files: tuple[AddCDCFile, ...]
+    num_inserted_rows: int
+    num_copied_rows: int
+    high_water_marks: Mapping[str, int]
+    """The last value assigned, by logical name of each identity column that was numbered."""
+
+
+class _Writing(msgspec.Struct, frozen=True):
+    """The inputs of the rows of one MERGE."""
+
+    plan: MergePlan
+    source: SourceRows
+    actions: RowActions
+    data: DataFileWriter
+    changes: ChangeDataWriter | None
+    """None if changes are not recorded."""
+
+
+def _write_merged(
+    plan: MergePlan,
+    source: SourceRows,
+    actions: RowActions,
+    rows: Mapping[str, BitMap64],
+    change_data: WriteSpec | None,
+) -> _MergedFiles:
+    """Write the updated rows, the new rows and, without deletion vectors, the unchanged rows of the
+    changed files.
+
+    Args:
+        plan: of the merge.
+        source: all rows of the source.
+        actions: which rows change, and how.
+        rows: indexes of the rows that change, by path of the file as in the log.
+        change_data: how changes are recorded for the change data feed; None if they are not.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+            column.
+        UnsupportedExpression, InvalidArgument: of an expression.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
+            is raised, files already written are deleted if the store allows it.
+    """
+    store = plan.target.store
+    tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
+    schema = to_arrow_schema(tracked.configuration.schema)
+    with ExitStack() as writers:
+        data = writers.enter_context(DataFileWriter(schema, tracked, store))
+        changes = None
+        if change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(change_data, store))
+        writing = _Writing(plan, source, actions, data, changes)
+        _Changing(writing).run()
+        inserting = _Inserting(writing)
+        inserting.run()
+        num_copied = 0
+        rest = remaining_rows(plan.target, plan.data, rows)
+        if rest is not None:
+            _, num_copied = rewrite_rows_to(rest, data, None)
+        return _MergedFiles(
+            data.finish().files,
+            changes.finish() if changes is not None else (),
+            inserting.num_rows,
+            num_copied,
+            inserting.numbers.high_water_marks,
+        )
+
+
+class _Changing:
+    """Rows of the table to update and, if changes are recorded, rows to delete."""
+
+    def __init__(self, writing: _Writing) -> None:
+        self._writing, self._plan = writing, writing.plan
+        plan, table = writing.plan, writing.plan.data.location.uri
+        self._configuration = tracked_configuration(plan.target.configuration)
+        self._ids = CarriedIds.of(self._configuration)
+        schema = self._configuration.schema
+        self._updates = {
+            index: row_update(
+                each.assignments, each.values, schema, _constraints(plan, each), table=table
+            )
+            for index, each in enumerate(plan.clauses)
+            if each.text.action == "update"
+        }
+        self._source_names = {
+            index: _source_names(plan, clause) for index, clause in enumerate(plan.clauses)
+        }
+
+    def run(self) -> None:
+        actions = self._writing.actions
+        wanted = np.ones(len(actions), dtype=bool)
+        if self._writing.changes is None:
+            wanted = np.isin(actions.clauses, list(self._updates))
+        if not wanted.any():
+            return
+        clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
+        needed = self._needed_columns(np.unique(clauses).tolist())
+        position = 0
+        for columns, count in self._read(actions, wanted, needed):
+            part = slice(position, position + count)
+            position += count
+            self._take(self._rows(columns, count), clauses[part], source_rows[part])
+
+    def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
+        """The columns of the table that are kept, recorded or used in computations, with row
+        ids.
+        """
+        every = self._configuration.schema.names
+        if self._writing.changes is not None:
+            return list(every)
+        needed: set[str] = set()
+        for index in clauses:
+            clause = self._plan.clauses[index]
+            replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
+            needed.update(name for name in every if name not in replaced)
+            needed.update(path[1] for path in self._plan.names.paths(clause) if path[0] == TARGET)
+        return [name for name in every if name in needed]
+
+    def _read(
+        self, actions: RowActions, wanted: NDArray[np.bool_] | None, columns: list[str]
+    ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
+        rows = actions.rows[wanted]
+        if not columns:
+            for start in range(0, len(rows), MAX_BATCH_ROWS):
+                yield None, min(MAX_BATCH_ROWS, len(rows) - start)
+            return
+        target, bitmaps = self._plan.target, actions.bitmaps(wanted)
+        reader = DataFileReader(
+            target.store,
+            self._configuration,
+            columns,
+            expected_vectors=deletion_vectors_of(target.files),
+            with_positions=True,
+        )
+        files = (
+            replace(each, selected=bitmaps[each.ordinal])
+            for each in data_files(target.files)
+            if each.ordinal in bitmaps
+        )
+        position = 0
+        for batch in read_ahead(target.store, reader.sources(files)):
+            indexes = np.from_dlpack(batch.column(ROW_INDEX))
+            # Files and rows come in the sort order of the actions. If a row were written instead of
+            # another one, data would be lost without an error.
+            if not np.array_equal(indexes, rows[position : position + len(indexes)]):
+                raise InvalidTable(
+                    "the rows of a data file were not read in their order; nothing was changed. "
+                    "Verify the file by scan(verify_checksums=True)",
+                    table=target.store.location.uri,
+                )
+            position += batch.num_rows
+            yield batch, batch.num_rows
+
+    def _rows(self, batch: pa.RecordBatch | None, count: int) -> pa.RecordBatch:
+        """Rows of the table; columns that were not read are null, as they will be replaced."""
+        schema = to_arrow_schema(self._configuration.schema)
+        read = {} if batch is None else dict(zip(batch.schema.names, batch.columns, strict=True))
+        arrays = [
+            read[field.name] if field.name in read else pa.nulls(count, field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _take(
+        self, rows: pa.RecordBatch, clauses: NDArray[np.int32], source_rows: NDArray[np.int64]
+    ) -> None:
+        for index in np.unique(clauses).tolist():
+            places = np.flatnonzero(clauses == index)
+            chosen = rows if len(places) == len(clauses) else rows.take(index_of(places))
+            if index in self._updates:
+                self._update(index, chosen, source_rows[places])
+            else:
+                self._record(chosen, "delete")
+
+    def _update(self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64]) -> None:
+        sides = {TARGET: self._ids.of_table(rows)}
+        if self._plan.clauses[index].text.kind == "matched":
+            sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
+        changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
+        changed = self._ids.as_changed(changed)
+        self._writing.data.add(changed)
+        self._record(rows, "update_preimage")
+        self._record(changed, "update_postimage")
+
+    def _record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
+        if self._writing.changes is not None:
+            self._writing.changes.add(self._ids.of_table(rows), change)
+
+
+@dataclass(slots=True)
+class _Inserting:
+    """Rows of the source that match none of the table's."""
+
+    writing: _Writing
+    num_rows: int = field(default=0, init=False)
+    numbers: IdentityNumbers = field(default_factory=IdentityNumbers, init=False)
+
+    def run(self) -> None:
+        plan, actions = self.writing.plan, self.writing.actions
+        clauses = [each for each in plan.clauses if each.text.kind == "not_matched"]
+        if not clauses:
+            return
+        choice = ClauseChoice(clauses)
+        insertions = [_Insertion(plan, each, self.numbers) for each in clauses]
+        ids = CarriedIds.of(tracked_configuration(plan.target.configuration))
+        for start, batch in self.writing.source.batches():
+            matched = actions.source_matched[start : start + batch.num_rows]
+            places = np.flatnonzero(~matched)
+            if not len(places):
+                continue
+            rows = batch if len(places) == batch.num_rows else batch.take(index_of(places))
+            chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
+            for index, insertion in enumerate(insertions):
+                mine = np.flatnonzero(chosen == index)
+                if len(mine):
+                    self._insert(insertion.rows(rows.take(index_of(mine))), ids)
+
+    def _insert(self, batches: Iterator[pa.RecordBatch], ids: CarriedIds) -> None:
+        for new in batches:
+            self.writing.data.add(ids.as_new(new))
+            self.num_rows += new.num_rows
+            if self.writing.changes is not None:
+                self.writing.changes.add(new, "insert")
+
+
+class _Insertion:
+    """Makes the new rows of one clause."""
+
+    def __init__(self, plan: MergePlan, clause: MergeClause, numbers: IdentityNumbers) -> None:
+        schema, self._table = plan.target.configuration.schema, plan.data.location.uri
+        self._names, self._assignments = plan.names, clause.assignments
+        self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
+        self._check = ConstraintCheck(_constraints(plan, clause), schema, table=self._table)
+
+    def rows(self, source: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
+        scope = self._names.rows({SOURCE: source})
+        values = [compute_assigned(each, scope, table=self._table) for each in self._assignments]
+        names = [each.column[0] for each in self._assignments]
+        given = pa.RecordBatch.from_arrays(values, names=names)
+        reader = pa.RecordBatchReader.from_batches(given.schema, [given])
+        assigned = assign_batches(reader, self._completion.given, table=self._table)
+        for new in self._completion.complete(assigned):
+            self._check.check(new)
+            yield new
+
+
+def _constraints(plan: MergePlan, clause: MergeClause) -> tuple[Constraint, ...]:
+    return (*plan.data.constraints, *generation_constraints(clause.values))
+
+
+def _source_names(plan: MergePlan, clause: MergeClause) -> list[str]:
+    needed = {path[1] for path in plan.names.paths(clause) if path[0] == SOURCE}
+    return [name for name in plan.source.schema.names if name in needed]

@@ -5,10 +5,14 @@ Spec: Add File and Remove File; Add CDC File; Change Data Files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,20 +20,208 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
-from dagster_delta.engines.arrow.column_update import ColumnUpdate, FileUpdate
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
-from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    FILE_ORDINAL,
+    ROW_INDEX,
+    DataFileReader,
+)
+from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
-from dagster_delta.engines.plans import RewriteResult, RowRewrite
+from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.rows.row_update import row_update
+from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.change_data import RowChangeType
+from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
+from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
 
-__all__ = ["rewrite_rows", "rewrite_rows_to"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["find_matches", "rewrite_rows", "rewrite_rows_to"]
+
+
+class _ColumnUpdate:
+    """Computes the columns that an update changes; may be used by several threads.
+
+    Args:
+        rewrite: assigns values.
+
+    Raises:
+        UnsupportedExpression, InvalidArgument, SchemaMismatch: of an assignment, a constraint or a
+            generated column.
+    """
+
+    def __init__(self, rewrite: RowRewrite) -> None:
+        source, spec = rewrite.source, rewrite.data
+        configuration = source.configuration
+        self._update = row_update(
+            rewrite.assignments,
+            spec.values,
+            configuration.schema,
+            spec.constraints,
+            table=spec.location.uri,
+        )
+        self.columns = frozenset(self._update.columns)
+        """Logical names of the top-level columns that change."""
+        self._schema = to_arrow_schema(configuration.schema)
+        needed = _needed_columns(rewrite)
+        names = [name for name in configuration.schema.names if name in needed]
+        self._reader = DataFileReader(source.store, configuration, names, with_positions=True)
+        self._row_reader = DataFileReader(source.store, configuration, self._schema.names)
+
+    @classmethod
+    def of(cls, rewrite: RowRewrite) -> _ColumnUpdate | None:
+        """The update of a rewrite, None if other columns change too, or if more of a row is
+        needed than its new values.
+        """
+        configuration = rewrite.source.configuration
+        if not rewrite.assignments or rewrite.change_data is not None:
+            return None
+        if carried_columns(configuration) is not None:
+            return None
+        update = cls(rewrite)
+        # Rows would have to move to another file.
+        return None if update.columns & set(configuration.partition_columns) else update
+
+    def values(self, opened: OpenedFile, group: int, matches: BitMap64) -> pa.RecordBatch:
+        """The matching rows of a row group in order, as a `pyarrow.RecordBatch` of all columns, of
+        which only the changed ones are used.
+
+        Args:
+            opened: the file.
+            group: index of the row group.
+            matches: indexes in the file of the matching rows.
+
+        Raises:
+            InvalidCast, ConstraintViolation, InvalidArgument: a new value cannot be stored in its
+                column, or cannot be computed.
+        """
+        chosen = dataclasses.replace(opened, file=replace(opened.file, selected=matches))
+        try:
+            return self._changed(self._reader.read_group(chosen, group))
+        except ConstraintViolation:
+            # The error shows all columns of a row that violates a constraint.
+            self._changed(self._row_reader.read_group(chosen, group))
+            raise
+
+    def _changed(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+        rows = pa.Table.from_batches(map(self._rows, batches), self._schema)
+        (batch,) = rows.combine_chunks().to_batches()
+        return self._update.apply(batch)
+
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the table; columns that were not read are null, as they are not used."""
+        there = set(batch.schema.names)
+        arrays = [
+            batch.column(each.name) if each.name in there else pa.nulls(batch.num_rows, each.type)
+            for each in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _FileUpdate(msgspec.Struct, frozen=True):
+    """A `RowGroupChange` of the matching rows of one file."""
+
+    update: _ColumnUpdate
+    matches: BitMap64
+    """Indexes of rows, all of them live."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Logical names of the top-level columns that change."""
+        return self.update.columns
+
+    def num_matches(self, opened: OpenedFile, group: int) -> int:
+        """Rows of a row group that change."""
+        start, end = opened.first_rows[group], opened.first_rows[group + 1]
+        return int(self.matches.range_cardinality(start, end))
+
+    def marks(self, opened: OpenedFile, group: int) -> pa.BooleanArray:
+        """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
+        start, end = opened.first_rows[group], opened.first_rows[group + 1]
+        marks = deleted_row_mask(self.matches, start, end - start)
+        live = opened.wanted_rows(start, end - start)
+        return marks if live is None else marks.filter(live)
+
+    def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
+        """The rows of a row group that change, with their new values. Raises as
+        `_ColumnUpdate.values` does.
+        """
+        return self.update.values(opened, group, self.matches)
+
+
+def _needed_columns(rewrite: RowRewrite) -> set[str]:
+    """Top-level columns from which new values are computed or checked."""
+    schema = rewrite.source.configuration.schema
+    spec = rewrite.data
+    needed = {each.column[0] for each in rewrite.assignments if len(each.column) > 1}
+    for each in rewrite.assignments:
+        needed |= _roots(each.value.references)
+    for sql in (
+        *(each.sql for each in spec.constraints),
+        *(each.sql for each in spec.values.generated),
+    ):
+        needed |= _roots(parse_expression(sql, schema).references)
+    return needed
+
+
+def _roots(paths: Iterable[tuple[str, ...]]) -> set[str]:
+    return {path[0] for path in paths}
+
+
+def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
+    """The live rows that satisfy the plan's predicate, file by file; files without any are omitted.
+
+    Args:
+        plan: its columns do not matter.
+
+    Raises:
+        UnsupportedExpression, InvalidArgument: of the predicate.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    reader = DataFileReader(
+        plan.store,
+        plan.configuration,
+        (),
+        where=plan.where,
+        expected_vectors=deletion_vectors_of(plan.files),
+        with_positions=True,
+    )
+    batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
+    for ordinal, rows in _rows_by_file(batches):
+        yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
+
+
+def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
+    current = -1
+    found: list[NDArray[Any]] = []
+    for batch in batches:
+        # `to_numpy` would import pandas, where that is installed.
+        ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
+        bounds = np.flatnonzero(np.diff(ordinals)) + 1
+        for part in np.split(np.arange(len(ordinals)), bounds):
+            ordinal = int(ordinals[part[0]])
+            if ordinal != current and found:
+                yield current, _bitmap(found)
+                found = []
+            current = ordinal
+            found.append(indexes[part[0] : part[-1] + 1])
+    if found:
+        yield current, _bitmap(found)
+
+
+def _bitmap(parts: list[NDArray[Any]]) -> BitMap64:
+    # An array of the standard library is read as a block; other sequences value by value.
+    return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))
+
 
 _MATCHES = "\0matches"
 
@@ -77,7 +269,7 @@ def rewrite_rows_to(
     """
     copier, update = None, None
     if rewrite.keeps_rest:
-        update = ColumnUpdate.of(rewrite)
+        update = _ColumnUpdate.of(rewrite)
         if update is not None or not _is_mixed(rewrite):
             copier = RowGroupCopier(rewrite.source, rewrite.data)
     job = _Rewriting(rewrite, data, changes, copier)
@@ -93,7 +285,7 @@ def _is_mixed(rewrite: RowRewrite) -> bool:
 
 
 def _read(
-    rewrite: RowRewrite, copier: RowGroupCopier | None, update: ColumnUpdate | None
+    rewrite: RowRewrite, copier: RowGroupCopier | None, update: _ColumnUpdate | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
@@ -118,7 +310,7 @@ def _sources(
     reader: DataFileReader,
     matches: list[BitMap64 | None],
     copier: RowGroupCopier | None,
-    update: ColumnUpdate | None,
+    update: _ColumnUpdate | None,
 ) -> Iterator[BatchSource]:
     is_mixed = _is_mixed(rewrite)
     for file in data_files(rewrite.source.files):
@@ -126,7 +318,7 @@ def _sources(
         if is_mixed:
             changed = None
             if copier is not None and update is not None and rows is not None:
-                changed = copier.sources(file, reader, FileUpdate(update, rows))
+                changed = copier.sources(file, reader, _FileUpdate(update, rows))
             yield from changed or (partial(_mark, each, rows) for each in reader.sources([file]))
         elif rewrite.keeps_rest and rows is not None:
             rest = replace(file, hidden=rows)

@@ -10,7 +10,7 @@ from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.typed import Call
 
-__all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising"]
+__all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising", "template"]
 
 ToSql = Callable[[Call, Sequence[str]], str]
 """Makes DuckDB SQL from a typed call and the SQL of its operands."""
@@ -66,10 +66,18 @@ def raising(message: str) -> str:
 
 def function(duckdb_name: str, result: str | None = None) -> ToSql:
     """A call of the DuckDB function, cast to a DuckDB type where given. Raises nothing itself."""
+    call = f"{duckdb_name}({{all}})"
+    return template(call if result is None else f"CAST({call} AS {result})")
 
-    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-        text = f"{duckdb_name}({', '.join(operands)})"
-        return text if result is None else f"CAST({text} AS {result})"
+
+def template(text: str) -> ToSql:
+    """DuckDB SQL with the operands `{0}`, `{1}` and so on, or `{all}` of them, the `{name}` of the
+    call and the DuckDB `{type}` of its result. Raises nothing itself.
+    """
+
+    def sql(call: Call, operands: Sequence[str]) -> str:
+        result = duckdb_type(call.data_type) if "{type}" in text else ""
+        return text.format(*operands, all=", ".join(operands), name=call.name, type=result)
 
     return sql
 

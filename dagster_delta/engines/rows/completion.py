@@ -23,7 +23,7 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.filters import at_moment
 
 __all__ = [
     "ComputedColumns",

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.values.row_indexes import index_of
+from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.partition_values import serialize_partition_value

@@ -17,7 +17,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.typed import Column
 
 __all__ = ["resolve_defaults"]

@@ -6,11 +6,20 @@ module handles them. All arrays are `pyarrow.Array`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.protocol.features.text_limits import char_length
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = [
+    "index_of",
     "is_list_like",
     "list_elements",
     "list_numbers",
@@ -22,7 +31,14 @@ __all__ = [
     "rebuild_map",
     "rebuild_struct",
     "rename_nested",
+    "with_padded_text",
 ]
+
+
+def index_of(numbers: NDArray[np.integer[Any]]) -> pa.Array:
+    """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
+    data = np.ascontiguousarray(numbers, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 def is_list_like(data_type: pa.DataType) -> bool:
@@ -181,3 +197,35 @@ def _validity(array: pa.Array) -> pa.Buffer | None:
     if not array.null_count:
         return None
     return pc.is_valid(array).buffers()[1]
+
+
+def with_padded_text(array: pa.Array, declared: DataType | None) -> pa.Array:
+    """A `pyarrow.Array` of a column with its texts padded; longer texts do not change.
+
+    Args:
+        array: of the Arrow type of the column.
+        declared: see `padded_type`; None changes nothing.
+    """
+    length = char_length(declared)
+    if length is not None:
+        return pc.utf8_rpad(array, width=length, padding=" ")
+    match declared:
+        case StructType(fields):
+            inner = {each.name: each.data_type for each in fields}
+            children = [
+                with_padded_text(child, inner.get(field.name))
+                for child, field in zip(array.flatten(), array.type, strict=True)
+            ]
+            return rebuild_struct(array, children, array.type)
+        case ArrayType(element_type):
+            elements = with_padded_text(list_elements(array), element_type)
+            return rebuild_list(array, elements, array.type)
+        case MapType(key_type, value_type):
+            keys, values = map_entries(array)
+            return rebuild_map(
+                array,
+                with_padded_text(keys, key_type),
+                with_padded_text(values, value_type),
+                array.type,
+            )
+    return array

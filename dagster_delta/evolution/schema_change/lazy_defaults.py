@@ -20,7 +20,7 @@ from dagster_delta.protocol.features.existing_defaults import (
     without_existing_defaults,
 )
 from dagster_delta.protocol.schema import StructField
-from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.filters import at_moment
 
 __all__ = ["keep_defaults_in_log", "materialize_defaults"]
 

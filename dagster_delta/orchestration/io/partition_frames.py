@@ -114,8 +114,8 @@ class PartitionFrames:
     def _batches(
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
     ) -> Iterator[pa.RecordBatch]:
+        from dagster_delta.engines.expressions.constraint_check import python_rows
         from dagster_delta.engines.expressions.evaluation import evaluate_filter
-        from dagster_delta.engines.expressions.example_rows import python_rows
         from dagster_delta.engines.values.store_assignment import assign_batches
         from dagster_delta.sql.filters import parse_filter
 

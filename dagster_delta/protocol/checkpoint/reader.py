@@ -43,7 +43,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     open_parquet_reader,
     row_group_runs,
 )
-from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
+from dagster_delta.protocol.features.row_tracking import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import chunks_where

@@ -24,7 +24,7 @@ from dagster_delta.protocol.checkpoint.structs import (
     statistics_columns,
     whole_array,
 )
-from dagster_delta.protocol.features.row_id_mark import (
+from dagster_delta.protocol.features.row_tracking import (
     ROW_ID_MARK,
     RowIdHighWaterMark,
     is_row_id_mark,

@@ -17,7 +17,6 @@ import msgspec
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
-from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
@@ -28,16 +27,57 @@ __all__ = [
     "ROW_COMMIT_VERSION_COLUMN_KEY",
     "ROW_IDS_KEPT_TAG",
     "ROW_ID_COLUMN_KEY",
+    "ROW_ID_MARK",
     "ROW_TRACKING_DOMAIN",
     "MaterializedColumns",
+    "RowIdHighWaterMark",
     "assign_row_ids",
     "carried_columns",
     "high_water_mark_domain",
+    "is_row_id_mark",
     "materialized_columns",
     "parse_high_water_mark",
     "tracked_configuration",
     "with_materialized_columns",
 ]
+
+ROW_ID_MARK = "rowIdHighWaterMark"
+"""Name of the action, and of the internal domain that represents it."""
+
+
+class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which row ids are in use."""
+
+    high_water_mark: Int64
+    """Highest row id that was ever assigned in the table."""
+    preserved_row_ids: bool = False
+    """Whether rows that the commit moved or changed kept their ids."""
+
+    def as_domain(self) -> DomainMetadata:
+        """The domain that represents it."""
+        text = msgspec.json.encode(self).decode()
+        return DomainMetadata(domain=ROW_ID_MARK, configuration=text, removed=False)
+
+    @classmethod
+    def of_domain(cls, domain: DomainMetadata) -> RowIdHighWaterMark:
+        """The action that a domain represents.
+
+        Raises:
+            InvalidTable: it cannot be parsed.
+        """
+        try:
+            return msgspec.json.decode(domain.configuration, type=cls)
+        except DECODING_ERRORS as error:
+            raise InvalidTable(
+                f"the action {ROW_ID_MARK} cannot be parsed ({error}), so no row id can be "
+                "assigned; restore an older version of the table"
+            ) from error
+
+
+def is_row_id_mark(domain: DomainMetadata) -> bool:
+    """Whether a domain represents the action."""
+    return domain.domain == ROW_ID_MARK
+
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 """Metadata domain that holds the highest row id ever assigned."""

@@ -28,7 +28,7 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark
+from dagster_delta.protocol.features.row_tracking import RowIdHighWaterMark
 from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, holds_checksum
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64

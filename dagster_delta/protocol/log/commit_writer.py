@@ -19,7 +19,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.features.row_id_mark import (
+from dagster_delta.protocol.features.row_tracking import (
     ROW_ID_MARK,
     RowIdHighWaterMark,
     is_row_id_mark,

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import msgspec
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.features.row_tracking import (
+    RowIdHighWaterMark,
     assign_row_ids,
     high_water_mark_domain,
+    is_row_id_mark,
     parse_high_water_mark,
 )
 from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions

@@ -22,7 +22,7 @@ from dagster_delta.protocol.actions import (
     Protocol,
     SetTransaction,
 )
-from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
+from dagster_delta.protocol.features.row_tracking import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import (
     LenientDomainMetadata,
     LenientMetadata,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from dagster_delta.protocol.features.row_id_mark import is_row_id_mark
+from dagster_delta.protocol.features.row_tracking import is_row_id_mark
 from dagster_delta.protocol.log.commit_file import (
     CommitActions,
     LenientDomainMetadata,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import Resolve, check_count, fixed, literal_of
-from dagster_delta.sql.intervals import moves_local_days, shifted
+from dagster_delta.sql.literals import moves_local_days, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     DATE,

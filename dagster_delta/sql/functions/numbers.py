@@ -2,17 +2,165 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
+from decimal import Decimal
+
+from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import Resolve, literal_of, typed_alike
+from dagster_delta.sql.literals import decimal_literal_type, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.sql.types import DOUBLE, INTEGER, is_integral, is_numeric, sql_type_name
+from dagster_delta.sql.types import (
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    VOID,
+    common_type,
+    decimal_of_integral,
+    is_integral,
+    is_numeric,
+    sql_type_name,
+)
 
-__all__ = ["NUMERIC_FUNCTIONS"]
+__all__ = ["ARITHMETIC", "NUMERIC_FUNCTIONS"]
 
 _MAX_PRECISION = 38
+
+
+def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    """`+ - * %` of numbers, and dates shifted by days."""
+    left, right = _without_untyped_nulls(name, arguments)
+    first, second = types_of([left, right])
+    if name in "+-" and first == DATE and is_integral(second) and second != LONG:
+        return _moved_date(name, left, right)
+    if name == "+" and second == DATE and is_integral(first) and first != LONG:
+        return _moved_date(name, right, left)
+    if not (is_numeric(first) and is_numeric(second)):
+        raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
+    target = common_type([first, second])
+    if target != DOUBLE and any(isinstance(each, DecimalType) for each in (first, second)):
+        return _resolve_decimal(name, left, right)
+    if target is None:
+        raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
+    return Call(name, (cast(left, target), cast(right, target)), target)
+
+
+def _moved_date(sign: str, date: Typed, days: Typed) -> Typed:
+    if isinstance(date, Literal) and isinstance(date.value, dt.date):
+        count = days.value if isinstance(days, Literal) else None
+        if isinstance(count, int):
+            # A constant can be compared with the bounds of files.
+            found = shifted(date.value, 0, count if sign == "+" else -count, 0)
+            if found is not None:
+                return replace(date, value=found)
+    return Call(f"date {sign}", (date, cast(days, INTEGER)), DATE)
+
+
+def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:
+    """The two operands; a NULL gets the type of the other one."""
+    types = types_of(arguments)
+    known = [each for each in types if each != VOID]
+    if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return [cast(each, known[0]) if each.data_type == VOID else each for each in arguments]
+
+
+def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
+    operands = [_as_decimal(left), _as_decimal(right)]
+    first, second = map(_decimal_type, operands)
+    scale = max(first.scale, second.scale)
+    digits = (first.precision - first.scale, second.precision - second.scale)
+    match name:
+        case "*":
+            scale = first.scale + second.scale
+            precision = first.precision + second.precision + 1
+        case "%":
+            precision = min(digits) + scale
+        case _:
+            precision = max(digits) + scale + 1
+    if precision > _MAX_PRECISION or max(digits) + max(first.scale, second.scale) > _MAX_PRECISION:
+        raise Refusal(f"{first} {name} {second}, which needs more than {_MAX_PRECISION} digits,")
+    return Call(name, tuple(operands), DecimalType(max(precision, 1), scale))
+
+
+def _as_decimal(operand: Typed) -> Typed:
+    """The operand as the decimal that Spark converts a number to beside another decimal."""
+    data_type = types_of([operand])[0]
+    if isinstance(data_type, DecimalType):
+        return operand
+    if isinstance(operand, Literal) and operand.is_written and isinstance(operand.value, int):
+        return cast(operand, decimal_literal_type(Decimal(operand.value)))
+    return cast(operand, decimal_of_integral(data_type))
+
+
+def _decimal_type(operand: Typed) -> DecimalType:
+    if isinstance(operand.data_type, DecimalType):
+        return operand.data_type
+    raise Refusal(f"{operand.data_type} beside a decimal")
+
+
+def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[0] != DATE:
+        raise Refusal(f"{name} of these arguments")
+    return _resolve("+" if name == "date_add" else "-", arguments)
+
+
+def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
+    types = types_of(arguments)
+    if not all(map(is_numeric, types)):
+        raise Refusal(" / ".join(map(sql_type_name, types)))
+    if any(isinstance(each, DecimalType) for each in types) and common_type(types) != DOUBLE:
+        raise Refusal("decimal division")
+    return Call(name, tuple(cast(each, DOUBLE) for each in arguments), DOUBLE)
+
+
+def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
+    if not all(map(is_integral, types_of(arguments))):
+        raise Refusal(f"{name} of numbers that are not whole")
+    return Call(name, tuple(cast(each, LONG) for each in arguments), LONG)
+
+
+def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
+    types = types_of(arguments)
+    if len(types) != 1 or not is_numeric(types[0]):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return Call(name, arguments, types[0])
+
+
+def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    operand = _resolve_signed(name, arguments).arguments[0]
+    return replace(operand, is_written=False) if isinstance(operand, Literal) else operand
+
+
+def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    types = types_of(arguments)
+    if len(types) == 1 and is_integral(types[0]):
+        return cast(arguments[0], LONG)
+    if len(types) == 1 and isinstance(types[0], DecimalType):
+        precision = types[0].precision - types[0].scale + 1
+        if precision <= _MAX_PRECISION:
+            return Call(name, arguments, DecimalType(precision, 0))
+    raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+
+
+ARITHMETIC: Mapping[str, Resolve] = {
+    **dict.fromkeys(("+", "-", "*", "%", "date +", "date -"), _resolve),
+    "date_add": _resolve_date_function,
+    "date_sub": _resolve_date_function,
+    "/": _resolve_division,
+    "div": _resolve_integral_division,
+    "negative": _resolve_signed,
+    "positive": _resolve_positive,
+    "abs": _resolve_signed,
+    "ceil": _resolve_rounding,
+    "floor": _resolve_rounding,
+}
 
 
 def _resolve_round(name: str, arguments: tuple[Typed, ...]) -> Typed:

@@ -20,8 +20,8 @@ from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
-from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark
 from dagster_delta.protocol.features.row_tracking import (
+    RowIdHighWaterMark,
     assign_row_ids,
     high_water_mark_domain,
     parse_high_water_mark,

@@ -129,7 +129,7 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.engines.expressions.constants import with_constants
+        from dagster_delta.engines.expressions.partition_filters import with_constants
         from dagster_delta.sql.skipping import to_predicate
 
         compute = None

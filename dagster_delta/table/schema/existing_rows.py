@@ -22,7 +22,7 @@ from dagster_delta.protocol.features.column_values import ColumnExpression, Colu
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.filters import at_moment
 from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
 from dagster_delta.table.write.file_actions import split_by_size, tombstones
 from dagster_delta.table.write.planning import write_spec

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.values.char_padding import with_padded_text
+from dagster_delta.engines.values.nested_arrays import with_padded_text
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.checkpoint.structs import whole_array

@@ -134,7 +134,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
         """The new values, typed, and the engine that computes them."""
         from dagster_delta.engines.statements.assignments import parse_assignments
         from dagster_delta.engines.statements.default_keyword import resolve_defaults
-        from dagster_delta.sql.moments import at_statement
+        from dagster_delta.sql.filters import at_statement
 
         configuration, schema = self.snapshot.configuration, self.snapshot.schema
         moment = dt.datetime.now(dt.UTC)

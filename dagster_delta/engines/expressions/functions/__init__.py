@@ -1,1 +1,1 @@
-"""The DuckDB SQL of the whitelist: one module for each in `sql.functions`."""
+"""The DuckDB SQL of the whitelist in `sql.functions`."""

@@ -30,7 +30,7 @@ from dagster_delta.engines.parquet.read.source import (
     read_data_footer,
 )
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
-from dagster_delta.engines.values.char_padding import with_padded_text
+from dagster_delta.engines.values.nested_arrays import with_padded_text
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.values.ansi_cast import value_cast
-from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,
     list_elements,
@@ -31,6 +30,7 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_list,
     rebuild_map,
     rebuild_struct,
+    with_padded_text,
 )
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool

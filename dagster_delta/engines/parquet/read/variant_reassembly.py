@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array as buffer_of
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, chain, repeat
 from typing import TypeAlias
 
@@ -18,11 +19,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.parquet.read.variant_scalars import (
-    Encoded,
-    is_binary_like,
-    scalar_encoder,
-)
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,
     list_elements,
@@ -34,14 +30,132 @@ from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.binary import (
     VARIANT_NULL,
+    BasicType,
+    PrimitiveId,
     VariantNames,
     decode_names,
     encode_array,
     encode_object,
+    encode_text,
+    header_byte,
     object_fields,
 )
 
 __all__ = ["VariantReassembly"]
+
+_Encoded: TypeAlias = list[bytes | None]
+"""One encoded value per row; None if the row has none."""
+
+_FIXED_WIDTH = {
+    pa.int8(): PrimitiveId.INT8,
+    pa.int16(): PrimitiveId.INT16,
+    pa.int32(): PrimitiveId.INT32,
+    pa.int64(): PrimitiveId.INT64,
+    pa.float32(): PrimitiveId.FLOAT,
+    pa.float64(): PrimitiveId.DOUBLE,
+    pa.date32(): PrimitiveId.DATE,
+    pa.time64("us"): PrimitiveId.TIME,
+    # UUID is the only shredded type of fixed-size bytes; older writers omit its annotation.
+    pa.binary(16): PrimitiveId.UUID,
+}
+_TIMESTAMPS = {
+    "us": (PrimitiveId.TIMESTAMP_NTZ, PrimitiveId.TIMESTAMP),
+    "ns": (PrimitiveId.TIMESTAMP_NTZ_NANOS, PrimitiveId.TIMESTAMP_NANOS),
+}
+
+
+def _scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], _Encoded] | None:
+    """The encoder for arrays of a type; None if the type is never used for shredding."""
+    types = pa.types
+    if types.is_boolean(data_type):
+        return _encode_booleans
+    if types.is_string(data_type) or types.is_large_string(data_type):
+        return _encode_texts
+    if types.is_string_view(data_type):
+        return _encode_texts
+    if _is_binary_like(data_type):
+        return _encode_binaries
+    if types.is_decimal(data_type):
+        return _decimal_encoder(data_type)
+    if primitive_id := _FIXED_WIDTH.get(data_type):
+        return partial(_encode_fixed_width, header_byte(BasicType.PRIMITIVE, primitive_id))
+    if types.is_timestamp(data_type) and data_type.unit in _TIMESTAMPS:
+        primitive_id = _TIMESTAMPS[data_type.unit][data_type.tz is not None]
+        return partial(_encode_fixed_width, header_byte(BasicType.PRIMITIVE, primitive_id))
+    return None
+
+
+def _is_binary_like(data_type: pa.DataType) -> bool:
+    """Whether an Arrow type holds bytes of any length."""
+    types = pa.types
+    return bool(
+        types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+        or types.is_binary_view(data_type)
+    )
+
+
+def _encode_booleans(array: pa.BooleanArray) -> _Encoded:
+    encoded = {
+        True: header_byte(BasicType.PRIMITIVE, PrimitiveId.TRUE),
+        False: header_byte(BasicType.PRIMITIVE, PrimitiveId.FALSE),
+        None: None,
+    }
+    return [encoded[each] for each in array.to_pylist()]
+
+
+def _encode_texts(array: pa.Array) -> _Encoded:
+    texts = array.cast(pa.string()).cast(pa.binary()).to_pylist()
+    return [None if each is None else encode_text(each) for each in texts]
+
+
+def _encode_binaries(array: pa.Array) -> _Encoded:
+    header = header_byte(BasicType.PRIMITIVE, PrimitiveId.BINARY)
+    return [
+        None if each is None else header + len(each).to_bytes(4, "little") + each
+        for each in array.cast(pa.binary()).to_pylist()
+    ]
+
+
+def _encode_fixed_width(header: bytes, array: pa.Array, size: int | None = None) -> _Encoded:
+    """The values of an array, encoded in the byte order of the memory.
+
+    Args:
+        header: bytes before each value.
+        array: `pyarrow.Array` of a type of fixed width.
+        size: number of low bytes of each value to encode; None for all.
+    """
+    width = array.type.byte_width
+    memory = memoryview(array.buffers()[1])[width * array.offset :]
+    used = width if size is None else size
+    encoded: _Encoded = [
+        header + memory[start : start + used] for start in range(0, width * len(array), width)
+    ]
+    if array.null_count:
+        for row, is_valid in enumerate(array.is_valid().to_pylist()):
+            if not is_valid:
+                encoded[row] = None
+    return encoded
+
+
+def _decimal_encoder(data_type: pa.DataType) -> Callable[[pa.Array], _Encoded] | None:
+    precision, scale = data_type.precision, data_type.scale
+    if not (precision <= 38 and 0 <= scale <= precision):
+        return None
+    # Spec: the width in the file, which the precision decides, is the width of the variant's type.
+    primitive_id, size = next(
+        (primitive_id, size)
+        for most, primitive_id, size in (
+            (9, PrimitiveId.DECIMAL4, 4),
+            (18, PrimitiveId.DECIMAL8, 8),
+            (38, PrimitiveId.DECIMAL16, 16),
+        )
+        if precision <= most
+    )
+    header = header_byte(BasicType.PRIMITIVE, primitive_id) + bytes((scale,))
+    storage = pa.decimal128(precision, scale)
+    return lambda array: _encode_fixed_width(header, array.cast(storage), size)
+
 
 _Names: TypeAlias = Sequence[VariantNames | None]
 """The dictionary of each row; None if the variant is null."""
@@ -50,7 +164,7 @@ _Names: TypeAlias = Sequence[VariantNames | None]
 class _Scalar(msgspec.Struct, frozen=True):
     """A typed value without fields or elements."""
 
-    encode: Callable[[pa.Array], Encoded]
+    encode: Callable[[pa.Array], _Encoded]
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -139,7 +253,7 @@ def _plan_group(storage: pa.DataType, column: str, *besides: str) -> _Group:
     if not known or sorted(names) != sorted({*known, *besides}):
         raise _not_a_variant(storage, column)
     value = names.index("value") if "value" in known else None
-    if value is not None and not is_binary_like(plain_type(storage.field(value).type)):
+    if value is not None and not _is_binary_like(plain_type(storage.field(value).type)):
         raise _not_a_variant(storage, column)
     if "typed_value" not in known:
         return _Group(value, None)
@@ -159,7 +273,7 @@ def _plan_typed(data_type: pa.DataType, column: str) -> _Scalar | _Object | _Arr
         return _Object(tuple(sorted(fields, key=lambda field: field[0])))
     if is_list_like(data_type):
         return _Array(_plan_group(plain_type(data_type.value_type), column))
-    encode = scalar_encoder(data_type)
+    encode = _scalar_encoder(data_type)
     if encode is None:
         raise _not_a_variant(data_type, column)
     return _Scalar(encode)
@@ -191,10 +305,10 @@ def _row_names(metadata: pa.Array) -> _Names:
     return [None if each is None else dictionaries[each] for each in encoded.indices.to_pylist()]
 
 
-def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> Encoded:
+def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> _Encoded:
     """The encoded values of a `pyarrow.StructArray`; None if a row has neither child."""
     children = array.flatten()
-    residual: Encoded = _values(group, array, children).to_pylist()
+    residual: _Encoded = _values(group, array, children).to_pylist()
     if group.typed_value is None:
         return residual
     position, shape = group.typed_value
@@ -221,15 +335,15 @@ def _either(encoded: bytes | None, residual: bytes | None) -> bytes | None:
 
 
 def _read_objects(
-    shape: _Object, typed: pa.StructArray, residual: Encoded, names: _Names
-) -> Encoded:
+    shape: _Object, typed: pa.StructArray, residual: _Encoded, names: _Names
+) -> _Encoded:
     children = typed.flatten()
     columns = [
         (name, _read_group(group, plain_array(children[position]), names))
         for name, position, group in shape.fields
     ]
     shredded = {name for name, _ in columns}
-    objects: Encoded = []
+    objects: _Encoded = []
     for row, is_object in enumerate(typed.is_valid().to_pylist()):
         known, rest = names[row], residual[row]
         if not is_object or known is None:
@@ -267,13 +381,13 @@ def _merge(
     return sorted(fields + others, key=lambda field: known.name(field[0]))
 
 
-def _read_arrays(shape: _Array, typed: pa.ListArray, names: _Names) -> Encoded:
+def _read_arrays(shape: _Array, typed: pa.ListArray, names: _Names) -> _Encoded:
     lengths = pc.list_value_length(typed).to_pylist()
     elements = plain_array(list_elements(typed))
     element_names = [*chain.from_iterable(map(repeat, names, [length or 0 for length in lengths]))]
     # Spec: an array has no missing elements; where a variant is required, missing means null.
     encoded = _present(_read_group(shape.element, elements, element_names))
-    arrays: Encoded = []
+    arrays: _Encoded = []
     start = 0
     for length in lengths:
         if length is None:
@@ -284,7 +398,7 @@ def _read_arrays(shape: _Array, typed: pa.ListArray, names: _Names) -> Encoded:
     return arrays
 
 
-def _present(values: Encoded) -> list[bytes]:
+def _present(values: _Encoded) -> list[bytes]:
     return [VARIANT_NULL if each is None else each for each in values]
 
 

@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_matching import bitmap_of
-from dagster_delta.engines.expressions.constraint_violations import refuse_violations
+from dagster_delta.engines.expressions.constraint_check import refuse_violations
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.rows.row_tracking import CarriedIds

@@ -22,15 +22,13 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
-from dagster_delta.engines.spark.read.directories import (
-    are_in_directories,
-    directory_column,
-    directory_read_fields,
-)
 from dagster_delta.engines.spark.read.file_keys import file_keys, keys_of_files
 from dagster_delta.engines.spark.read.file_split import FileSplit, split_files
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
+    are_in_directories,
+    directory_column,
+    directory_read_fields,
     partition_literal,
     partition_table,
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dagster_delta.engines.spark.read.file_list import list_directory, list_files, takes_lists
-from dagster_delta.engines.spark.read.hadoop_settings import hadoop_settings
+import msgspec
+
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
     missing_data_file,
@@ -17,14 +20,196 @@ from dagster_delta.engines.spark.session.errors import (
 )
 from dagster_delta.engines.spark.session.server import is_apache_spark
 from dagster_delta.engines.spark.session.session import is_connect, session_conf
-from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options
+from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
+from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.locations import cloud_of, scheme_of
 from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
-__all__ = ["can_open", "open_parquet"]
+__all__ = [
+    "can_open",
+    "hadoop_settings",
+    "list_directory",
+    "list_files",
+    "open_parquet",
+    "takes_lists",
+]
+
+_IGNORES_LISTS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+_ENCODER = msgspec.json.Encoder()
+_GUARD = "spark-did-not-take-the-list-of-files.parquet"
+
+
+def takes_lists(session: SparkSession) -> bool:
+    """Whether the session reads lists: its driver runs on this machine, where they are written, and
+    its settings do not ignore them.
+    """
+    if is_connect(session):
+        return False
+    return (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() != "true"
+
+
+def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> bytes:
+    """A list of files. Local files get their actual size: Spark reads no row group that begins
+    beyond the listed size.
+
+    Args:
+        paths: see `spark_path`; each once.
+        sizes: bytes of each file as the log has them.
+        times_ms: when each file was made, as the log has it, in milliseconds since 1970.
+
+    Raises:
+        FileNotFoundError: a local file does not exist.
+    """
+    entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
+    return b"\n".join([b"v1", *entries])
+
+
+@contextmanager
+def list_directory(listed: bytes) -> Iterator[str]:
+    """The path of a directory that reads as the files of a list (see `list_files`); it must exist
+    until Spark has loaded it.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="delta-files-", ignore_cleanup_errors=True) as made:
+        log = Path(made, "_spark_metadata")
+        log.mkdir()
+        # This name is found with any compaction interval of the session.
+        Path(log, "0.compact").write_bytes(listed)
+        # If Spark ignored the log, the directory would read as no rows; this makes it an error.
+        Path(made, _GUARD).write_bytes(b"no Parquet file")
+        yield spark_path(made)
+
+
+def _entry(path: str, size: int, time_ms: int | None) -> bytes:
+    scheme, _, location = path.partition(":")
+    if scheme == "file":
+        # Tables have many files, and creating a `Path` costs as much as the lookup.
+        found = os.stat(location)  # noqa: PTH116
+        size, time_ms = found.st_size, found.st_mtime_ns // 1_000_000
+    return _ENCODER.encode(
+        {
+            "path": spark_metadata_path(path),
+            "size": size,
+            "isDir": False,
+            "modificationTime": time_ms or 0,
+            "blockReplication": 1,
+            "blockSize": 128 * 1024 * 1024,
+            "action": "add",
+        }
+    )
+
+
+_OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2"
+_AUTHORITY = "https://login.microsoftonline.com"
+
+
+def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
+    """The settings for the storage options of a table; empty outside of the clouds.
+
+    What Hadoop finds itself, as in the environment, needs no setting.
+
+    Returns:
+        None if Hadoop would reach the storage in another way, or as another identity.
+
+    Raises:
+        InvalidArgument: an option is invalid.
+    """
+    match cloud_of(scheme_of(location.uri)):
+        case "s3":
+            settings = _s3a(location.options)
+        case "gcs":
+            settings = _google(location.options)
+        case "azure":
+            settings = _azure(location)
+        case _:
+            return {}
+    if settings is None:
+        return None
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _s3a(options: Mapping[str, object]) -> dict[str, str | None] | None:
+    settings = parse_s3_options(options)
+    if settings.profile or settings.ca_bundle or settings.credential_provider:
+        return None
+    found = {
+        "fs.s3a.access.key": settings.access_key,
+        "fs.s3a.secret.key": settings.secret_key,
+        "fs.s3a.session.token": settings.session_token,
+        "fs.s3a.endpoint": settings.endpoint,
+        "fs.s3a.endpoint.region": settings.region,
+    }
+    if settings.endpoint is not None:
+        found["fs.s3a.path.style.access"] = str(not settings.virtual_hosted).lower()
+    if settings.anonymous:
+        found["fs.s3a.aws.credentials.provider"] = (
+            "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+        )
+    return found
+
+
+def _google(options: Mapping[str, object]) -> dict[str, str | None] | None:
+    settings = parse_gcs_options(options)
+    if settings.key or settings.bearer_token or settings.credential_provider:
+        return None
+    found = {"fs.gs.storage.root.url": settings.endpoint}
+    if settings.anonymous:
+        found["fs.gs.auth.type"] = "UNAUTHENTICATED"
+    elif settings.key_file is not None:
+        found["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
+        found["fs.gs.auth.service.account.json.keyfile"] = settings.key_file
+    return found
+
+
+def _azure(location: StoreLocation) -> dict[str, str | None] | None:
+    settings = parse_azure_options(location.options)
+    host = location.uri.partition("://")[2].partition("/")[0].partition("@")[2]
+    found = _of_account(settings)
+    # Hadoop has no URI without the account, and requests nothing from another endpoint.
+    if not host or found is None or settings.endpoint or settings.use_fabric_endpoint:
+        return None
+    return {f"fs.azure.{name}.{host}": value for name, value in found.items()}
+
+
+def _of_account(settings: AzureSettings) -> dict[str, str | None] | None:
+    """The settings of an account, in the order in which the client prefers them; None if Hadoop
+    has none for this identity.
+    """
+    if settings.anonymous or settings.credential_provider is not None:
+        return None
+    if settings.account_key is not None:
+        return {"account.auth.type": "SharedKey", "account.key": settings.account_key}
+    if settings.sas_token is not None:
+        return {"account.auth.type": "SAS", "sas.fixed.token": settings.sas_token.lstrip("?")}
+    if settings.token is not None:
+        return None
+    authority = f"{(settings.authority_host or _AUTHORITY).rstrip('/')}/{settings.tenant_id}"
+    oauth = {"account.auth.type": "OAuth", "account.oauth2.client.id": settings.client_id}
+    if settings.client_secret is not None:
+        return {
+            **oauth,
+            "account.oauth.provider.type": f"{_OAUTH}.ClientCredsTokenProvider",
+            "account.oauth2.client.secret": settings.client_secret,
+            "account.oauth2.client.endpoint": f"{authority}/oauth2/token",
+        }
+    if settings.federated_token_file is not None:
+        return {
+            **oauth,
+            "account.oauth.provider.type": f"{_OAUTH}.WorkloadIdentityTokenProvider",
+            "account.oauth2.msi.tenant": settings.tenant_id,
+            "account.oauth2.token.file": settings.federated_token_file,
+        }
+    is_managed = settings.client_id or settings.msi_endpoint or settings.msi_resource_id
+    return None if is_managed or settings.use_azure_cli else {}
+
 
 MAX_LOOKED_UP = 32
 """More files than this, and all files of an object store, are passed to a classic session as a

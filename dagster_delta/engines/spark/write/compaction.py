@@ -33,7 +33,7 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
-from dagster_delta.engines.values.row_indexes import index_of
+from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from dagster_delta.engines.parquet.write.encodings import choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
-from dagster_delta.engines.parquet.write.row_group_encoder import RowGroupEncoder
 from dagster_delta.engines.parquet.write.writer import COLUMN_OVERHEAD_BYTES, DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
@@ -36,10 +36,48 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.write.tasks import WriteTask, concatenated, report_result
 from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
 __all__ = ["PACKED_PARTITION", "PACKED_SCHEMA", "PackTask", "UnpackTask", "slice_size_bytes"]
+
+MIN_ROWS = 100_000
+MIN_BYTES = 8 * 1024 * 1024
+"""Arrow bytes that are enough for a row group, even with few rows."""
+
+
+class _RowGroupEncoder:
+    """Encodes rows separately from their file.
+
+    Args:
+        spec: how files are written; the writer of the row groups must use the same.
+
+    Raises:
+        UnsupportedFeature: a column type cannot be written.
+    """
+
+    def __init__(self, spec: WriteSpec) -> None:
+        self._format = FileFormat.of(spec)
+        properties = spec.configuration.metadata.configuration
+        # Files are sorted as a whole, and the writer fills in a changing column's shadow. The
+        # rows of a file decide how its variants are split.
+        self._is_possible = not (
+            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
+        )
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
+        """Rows of one partition as a row group; None if they should be joined with others.
+
+        Args:
+            rows: rows with all columns of the table, under logical names.
+        """
+        is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
+        if not (self._is_possible and is_enough):
+            return None
+        table = pa.Table.from_batches([self._format.file_rows(rows)])
+        return EncodedRowGroup.of_rows(table, self._format, choose_encodings(table))
+
 
 PACKED_SCHEMA = "partition string, kind string, name string, position int, count int, data binary"
 """What is shuffled, as a Spark schema: slices of packs, `count` to a pack.
@@ -89,7 +127,7 @@ class PackTask:
             spec.configuration, to_arrow_schema(spec.configuration.schema)
         )
         try:
-            waiting = _WaitingRows(spec, RowGroupEncoder(spec), self.slice_bytes)
+            waiting = _WaitingRows(spec, _RowGroupEncoder(spec), self.slice_bytes)
             for batch in self.write.conforming(chain([first], batches)):
                 for key, rows in split_by_partition(batch, columns):
                     yield from waiting.add(key, rows)
@@ -103,7 +141,7 @@ class _WaitingRows:
     """Rows that are not packed yet, by partition."""
 
     spec: WriteSpec
-    encoder: RowGroupEncoder
+    encoder: _RowGroupEncoder
     slice_bytes: int
     rows: dict[PartitionKey, list[pa.RecordBatch]] = field(default_factory=dict)
     num_rows: Counter[PartitionKey] = field(default_factory=Counter)

@@ -5,16 +5,22 @@ The rows never reach the driver. The DataFrame is evaluated once, or again if a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
+from dagster_delta.engines.spark.session.columns import sql_column
+from dagster_delta.engines.spark.session.declared_columns import declared_column
 from dagster_delta.engines.spark.session.errors import executor_failures
+from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
+from dagster_delta.engines.spark.write.identity import identity_value
 from dagster_delta.engines.spark.write.partition_exchange import (
     PACKED_PARTITION,
     PACKED_SCHEMA,
@@ -23,16 +29,174 @@ from dagster_delta.engines.spark.write.partition_exchange import (
     slice_size_bytes,
 )
 from dagster_delta.engines.spark.write.tasks import WriteDetail, WriteTask, result_of
-from dagster_delta.engines.spark.write.written_rows import WrittenRows
 from dagster_delta.engines.values.store_assignment import assign_batches
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
+from dagster_delta.protocol.schema import ArrayType, MapType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["write_frame"]
+
+_OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenRows:
+    """Rows to write; make them with `_WrittenRows.of`."""
+
+    frame: DataFrame
+    """The columns have numbers as names, so that they never collide with the table's names."""
+    schema: StructType
+    """Name and type of each column, before the cast to the table's types."""
+    spec: WriteSpec
+
+    @classmethod
+    def of(cls, frame: DataFrame, spec: WriteSpec) -> _WrittenRows:
+        """The rows of a DataFrame, unchanged.
+
+        Raises:
+            SchemaMismatch: a column has a type that Delta tables do not have, or a name occurs
+                twice.
+        """
+        schema = from_spark_schema(frame.schema)
+        return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
+
+    def completed(self) -> _WrittenRows:
+        """The rows with every column that the spec defines how to fill.
+
+        Rows are numbered last, in the stage that writes them: if Spark retries a task, only the
+        files of one attempt count. So the shuffle comes before.
+        """
+        values = self.spec.values
+        early, late = _by_need(values, self.spec.configuration.schema)
+        rows = _computed(_computed(self, values.defaults), early)
+        return _computed(_numbered(_arranged(rows)), late) if values.identities else rows
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the rows are shuffled by partition in packs, after they are completed and
+        checked.
+        """
+        return _is_gathered(self.spec) and not self.spec.values.identities
+
+    def checked(self) -> DataFrame:
+        """The numbered columns, followed by one boolean per constraint."""
+        if not self.spec.constraints:
+            return self.frame
+        functions = functions_of(self.frame)
+        checks = [
+            sql_column(constraint.sql, functions).cast("boolean").alias(f"__check_{index}")
+            for index, constraint in enumerate(self.spec.constraints)
+        ]
+        return _named(self).select(*_sources(self), *checks)
+
+
+def _sources(rows: _WrittenRows) -> list[Column]:
+    functions = functions_of(rows.frame)
+    return [functions.col(_source_name(index)) for index in range(len(rows.schema))]
+
+
+def _named(rows: _WrittenRows) -> DataFrame:
+    """The columns, followed by the table's: expressions use its names and types, not those of the
+    DataFrame.
+    """
+    functions = functions_of(rows.frame)
+    targets = [
+        declared_column(_as_stored(each, rows.schema, functions), each)
+        for each in rows.spec.configuration.schema
+    ]
+    return rows.frame.select(*_sources(rows), *targets)
+
+
+def _computed(rows: _WrittenRows, columns: Sequence[ColumnExpression]) -> _WrittenRows:
+    if not columns:
+        return rows
+    functions = functions_of(rows.frame)
+    values = [sql_column(each.sql, functions) for each in columns]
+    return _extended(rows, _named(rows), [each.column for each in columns], values)
+
+
+def _numbered(rows: _WrittenRows) -> _WrittenRows:
+    identities = rows.spec.values.identities
+    if not identities:
+        return rows
+    functions = functions_of(rows.frame)
+    values = [identity_value(each, functions) for each in identities]
+    return _extended(rows, rows.frame, [each.column for each in identities], values)
+
+
+def _extended(
+    rows: _WrittenRows, frame: DataFrame, names: Sequence[str], values: Sequence[Column]
+) -> _WrittenRows:
+    known = len(rows.schema)
+    new = [value.alias(_source_name(known + index)) for index, value in enumerate(values)]
+    extended = frame.select(*_sources(rows), *new)
+    types = from_spark_schema(extended.schema, with_collations=True).fields[known:]
+    fields = [StructField(name, each.data_type) for name, each in zip(names, types, strict=True)]
+    return _WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
+
+
+def _is_gathered(spec: WriteSpec) -> bool:
+    """Whether rows are shuffled by partition, so that a partition does not get one file per task.
+
+    Adaptive execution splits a partition too big for one task. A table whose rows are already
+    clustered can avoid the cost with the property that delta-spark has for it.
+    """
+    configuration = spec.configuration
+    declined = configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false"
+    return bool(configuration.partition_columns) and not declined
+
+
+def _arranged(rows: _WrittenRows) -> _WrittenRows:
+    """The rows shuffled by partition, row by row."""
+    if not _is_gathered(rows.spec):
+        return rows
+    functions, schema = functions_of(rows.frame), rows.schema
+    found = [schema.get(each) for each in rows.spec.configuration.partition_columns]
+    columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
+    if not columns:
+        return rows
+    return _WrittenRows(rows.frame.hint("rebalance", *columns), schema, rows.spec)
+
+
+def _by_need(
+    values: ColumnValues, schema: StructType
+) -> tuple[list[ColumnExpression], list[ColumnExpression]]:
+    """The generated columns that can be computed before rows are numbered, and the others."""
+    if not values.identities:
+        return list(values.generated), []
+    from dagster_delta.sql.expressions import parse_expression
+
+    numbered = {each.column for each in values.identities}
+    early: list[ColumnExpression] = []
+    late: list[ColumnExpression] = []
+    for each in values.generated:
+        bases = {path[0] for path in parse_expression(each.sql, schema).references}
+        (late if bases & numbered else early).append(each)
+    return early, late
+
+
+def _source_name(index: int) -> str:
+    return f"__source_{index}"
+
+
+def _as_stored(field: StructField, schema: StructType, functions: ModuleType) -> Column:
+    """A column of the table as stored; null if a value does not fit, which the task refuses before
+    it checks the constraints.
+    """
+    target = to_spark_type(field.data_type)
+    found = schema.get(field.name)
+    if found is None:
+        return cast("Column", functions.lit(None).cast(target))
+    source: Column = functions.col(_source_name(schema.names.index(found.name)))
+    if isinstance(field.data_type, (StructType, ArrayType, MapType)):
+        return source
+    if found.data_type == field.data_type:
+        return source
+    return source.try_cast(target)
 
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
@@ -48,7 +212,7 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
         InvalidArgument: the executors cannot import this package, or an identity column has no
             values left.
     """
-    rows = WrittenRows.of(frame, spec)
+    rows = _WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
     rows = rows.completed()
     with executor_failures(table=spec.location.uri):
@@ -60,7 +224,7 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     return result_of(settle_reports(reports, WriteDetail, store))
 
 
-def _reporting(rows: WrittenRows) -> DataFrame:
+def _reporting(rows: _WrittenRows) -> DataFrame:
     """The query that writes the rows: its own rows are the reports of its tasks."""
     checked, task = rows.checked(), WriteTask(rows.spec, rows.schema.names)
     if not rows.is_packed:

@@ -16,7 +16,7 @@ from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.sql.moments import at_statement
+from dagster_delta.sql.filters import at_statement
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.table.write.transaction import AppTransaction
