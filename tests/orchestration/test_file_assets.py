@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
-from dagster_delta.errors import DeltaError
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.io.file_loads import write_load
 from dagster_delta.orchestration.io.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
@@ -115,6 +115,33 @@ def test_the_last_row_of_a_key_is_merged(landing, put, run, tmp_path) -> None:
     assert metadata["delta/rows_updated"] == 2
     found = {row["id"]: row["n"] for row in rows(tmp_path)}
     assert found == {1: 4, 2: 2, None: 8}
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"),
+    [
+        (pa.array([0.0, -0.0, 0.0]), 1),
+        (pa.array([float("nan"), -float("nan"), 1.0]), 2),
+        (pa.array([1, 999, 1000], pa.timestamp("ns", "UTC")), 2),
+        (pa.array([-1, -999, -1000], pa.timestamp("ns")), 1),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), 2),
+    ],
+    ids=["zeros", "not a number", "nanoseconds", "before 1970", "dictionary"],
+)
+def test_keys_that_are_equal_in_the_table_are_one_key(landing, run, tmp_path, keys, count) -> None:
+    asset = flights(landing, mode="merge", keys=["k"])
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"k": keys, "n": [1, 2, 3]}), landing / name)
+        run(asset)
+    found = rows(tmp_path)
+    assert len(found) == count
+    assert 3 in [row["n"] for row in found]
+
+
+def test_a_key_that_cannot_be_compared_is_refused_by_name(landing, run) -> None:
+    pq.write_table(pa.table({"k": [{"a": 1}], "n": [1]}), landing / "a.parquet")
+    with pytest.raises(InvalidArgument, match=r"cannot identify rows by k, .*struct<a: int64>"):
+        run(flights(landing, mode="merge", keys=["k"]))
 
 
 def test_new_files_replace_the_rows(landing, put, run, tmp_path) -> None:

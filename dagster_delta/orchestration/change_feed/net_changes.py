@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.values.ansi_cast import floor_to_microseconds
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
@@ -17,7 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-__all__ = ["ACTION_COLUMN", "DELETE", "UPSERT", "net_changes", "net_changes_of_frame"]
+__all__ = [
+    "ACTION_COLUMN",
+    "DELETE",
+    "UPSERT",
+    "key_columns",
+    "net_changes",
+    "net_changes_of_frame",
+]
 
 ACTION_COLUMN = "_change_type"
 """Instead of the columns of the feed: `UPSERT` or `DELETE`."""
@@ -49,13 +58,10 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
     keys = _check_columns(changes.schema.names, keys, asset=asset)
     ranks = _ranks(changes, asset)
     order = np.argsort(ranks, kind="stable")
-    ranked = changes.select(list(keys)).take(pa.array(order))
+    ranked = key_columns(changes, keys, asset=asset).take(pa.array(order))
     ranked = ranked.append_column(_RANK, pa.array(ranks[order]))
     ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(order))))
-    try:
-        last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
-    except pa.ArrowNotImplementedError as error:
-        raise InvalidArgument(f"{asset} cannot identify rows by {keys}: {error}") from error
+    last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
     _refuse_ambiguous(ranked, last, keys, asset)
     positions = np.sort(last[f"{_POSITION}_max"].to_numpy())
     taken = order[positions]
@@ -63,6 +69,38 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
     actions = np.where(ranks[taken] % 2 == 1, UPSERT, DELETE)
     rows = rows.take(pa.array(taken))
     return rows.append_column(ACTION_COLUMN, pa.array(actions.tolist(), pa.string()))
+
+
+def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
+    """The keys of rows, with one form of values that are equal in the table: 0.0 for -0.0, one NaN,
+    and times in microseconds.
+
+    Args:
+        rows: `pa.Table` with the keys.
+        keys: columns that identify rows.
+        asset: name of the asset, for messages.
+
+    Raises:
+        InvalidArgument: the values of a key are not compared.
+    """
+    columns = {}
+    for key in keys:
+        column = rows[key]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_nested(column.type):
+            raise InvalidArgument(
+                f"{asset} cannot identify rows by {key}, which is of type {column.type}: name "
+                "columns of numbers, texts, dates or times as keys",
+                column=key,
+            )
+        if pa.types.is_floating(column.type):
+            nan, zero = (pa.scalar(value, column.type) for value in (math.nan, 0.0))
+            column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+        elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = floor_to_microseconds(column)
+        columns[key] = column
+    return pa.table(columns)
 
 
 def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
@@ -137,11 +175,12 @@ def _refuse_ambiguous(ranked: pa.Table, last: pa.Table, keys: Sequence[str], ass
     several = counted.filter(pc.and_(came, pc.greater(counted["count_all"], 1)))
     if not several.num_rows:
         return
-    final = {tuple(row[name] for name in (*keys, f"{_RANK}_max")) for row in last.to_pylist()}
+    # As text, because one NaN is not equal to another one in Python.
+    final = {str([row[name] for name in (*keys, f"{_RANK}_max")]) for row in last.to_pylist()}
     open_ = [
         {name: row[name] for name in keys}
         for row in several.to_pylist()
-        if tuple(row[name] for name in (*keys, _RANK)) in final
+        if str([row[name] for name in (*keys, _RANK)]) in final
     ]
     if open_:
         raise ConstraintViolation(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import ConcurrentTransaction, InvalidArgument, TableNotFound
+from dagster_delta.orchestration.change_feed.net_changes import key_columns
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.io.landing_files import LandingFiles
 from dagster_delta.orchestration.metadata_keys import DETAILS
@@ -181,6 +182,7 @@ def _last_rows(rows: pa.Table, keys: tuple[str, ...], asset: str) -> pa.Table:
     position = "_position"
     while position in rows.column_names:
         position += "_"
-    numbered = rows.select(keys).append_column(position, pa.array(range(rows.num_rows)))
+    numbered = key_columns(rows, keys, asset=asset)
+    numbered = numbered.append_column(position, pa.array(range(rows.num_rows)))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([(position, "max")])
     return rows.take(last[f"{position}_max"])
