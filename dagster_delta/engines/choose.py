@@ -93,10 +93,6 @@ def change_engine(name: str | None) -> Engine | None:
 def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> Engine:
     """The engine that changes rows by some expressions: Spark if only Spark evaluates them
     exactly and there is a session, Arrow otherwise.
-
-    Args:
-        expressions: all of the operation.
-        store: store of the table.
     """
     try:
         for expression in expressions:
@@ -109,9 +105,6 @@ def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore)
 def universal_engine(store: ObjectStore) -> Engine | None:
     """The engine that evaluates every expression: Spark, if this process has a session and the
     executors can read the table; else None.
-
-    Args:
-        store: store of the table.
     """
     if scheme_of(store.location.uri) == "memory":
         return None

@@ -180,6 +180,10 @@ class _Property(Generic[T]):
             ) from error
 
 
+def _flag(key: str, *, default: bool = False) -> _Property[bool]:
+    return _Property(key, _parse_boolean, default=default)
+
+
 @dataclass(frozen=True)
 class TableProperties:
     """The properties of a table, each parsed when it is read.
@@ -191,7 +195,7 @@ class TableProperties:
     configuration: Mapping[str, str]
     """All properties as in the log, unknown ones included."""
 
-    append_only = _Property("delta.appendOnly", _parse_boolean, default=False)
+    append_only = _flag("delta.appendOnly")
     """Whether rows may never be deleted or changed."""
     checkpoint_interval = _Property("delta.checkpointInterval", _parse_integer(1), 10)
     """Commits between two checkpoints."""
@@ -199,9 +203,7 @@ class TableProperties:
         "delta.checkpointPolicy", _parse_choice("classic", "v2"), "classic"
     )
     """Kind of checkpoint that writers produce: `classic` or `v2`."""
-    write_stats_as_json = _Property(
-        "delta.checkpoint.writeStatsAsJson", _parse_boolean, default=True
-    )
+    write_stats_as_json = _flag("delta.checkpoint.writeStatsAsJson", default=True)
     """Whether checkpoints hold statistics as JSON text."""
     write_stats_as_struct = _Property[bool | None](
         "delta.checkpoint.writeStatsAsStruct", _parse_boolean, None
@@ -221,9 +223,7 @@ class TableProperties:
     """Characters of a string that statistics keep."""
     log_retention_ms = _Property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
     """How long log files are kept, in milliseconds."""
-    enable_expired_log_cleanup = _Property(
-        "delta.enableExpiredLogCleanup", _parse_boolean, default=True
-    )
+    enable_expired_log_cleanup = _flag("delta.enableExpiredLogCleanup", default=True)
     """Whether writers may delete expired log files."""
     deleted_file_retention_ms = _Property(
         "delta.deletedFileRetentionDuration", parse_interval_ms, 7 * _DAY_MS
@@ -240,52 +240,38 @@ class TableProperties:
         former_key="delta.enableChangeDataCapture",
     )
     """Whether writers record row-level changes."""
-    enable_deletion_vectors = _Property(
-        "delta.enableDeletionVectors", _parse_boolean, default=False
-    )
+    enable_deletion_vectors = _flag("delta.enableDeletionVectors")
     """Whether writers may write new deletion vectors."""
-    enable_type_widening = _Property("delta.enableTypeWidening", _parse_boolean, default=False)
+    enable_type_widening = _flag("delta.enableTypeWidening")
     """Whether column types may be widened."""
-    enable_variant_shredding = _Property(
-        "delta.enableVariantShredding", _parse_boolean, default=False
-    )
+    enable_variant_shredding = _flag("delta.enableVariantShredding")
     """Whether writers may split variants into typed columns."""
     enable_column_change = _Property[bool | None](
         "dagsterDelta.enableColumnChange", _parse_boolean, None
     )
     """Whether columns may change their type online, a property that this library defines; None if
     not set, which means no."""
-    enable_row_ids = _Property("delta.enableRowIds", _parse_boolean, default=False)
+    enable_row_ids = _flag("delta.enableRowIds")
     """Whether row ids are complete, in the draft of row tracking."""
-    row_tracking_suspended = _Property("delta.rowTrackingSuspended", _parse_boolean, default=False)
+    row_tracking_suspended = _flag("delta.rowTrackingSuspended")
     """Whether new rows get no ids, because row tracking is being dropped."""
-    enable_materialized_partition_columns = _Property(
-        "delta.enableMaterializePartitionColumnsFeature", _parse_boolean, default=False
-    )
+    enable_materialized_partition_columns = _flag("delta.enableMaterializePartitionColumnsFeature")
     """Whether data files hold the partition columns too."""
-    symlink_manifests = _Property(
-        "delta.compatibility.symlinkFormatManifest.enabled", _parse_boolean, default=False
-    )
+    symlink_manifests = _flag("delta.compatibility.symlinkFormatManifest.enabled")
     """Whether writers maintain lists of the live files for engines that do not read the log."""
-    auto_optimize = _Property("delta.autoOptimize", _parse_boolean, default=False)
+    auto_optimize = _flag("delta.autoOptimize")
     """The former name of `auto_compact`; it has effect only if true."""
     auto_compact = _Property(
         "delta.autoOptimize.autoCompact", _parse_choice("true", "false", "auto", "legacy"), "false"
     )
     """Whether writers compact small files after a write; every value except `false` means yes."""
-    enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
+    enable_row_tracking = _flag("delta.enableRowTracking")
     """Whether row ids are complete."""
-    enable_iceberg_compat_v1 = _Property(
-        "delta.enableIcebergCompatV1", _parse_boolean, default=False
-    )
+    enable_iceberg_compat_v1 = _flag("delta.enableIcebergCompatV1")
     """Whether data files must stay readable as an Iceberg v1 table."""
-    enable_iceberg_compat_v2 = _Property(
-        "delta.enableIcebergCompatV2", _parse_boolean, default=False
-    )
+    enable_iceberg_compat_v2 = _flag("delta.enableIcebergCompatV2")
     """Whether data files must stay readable as an Iceberg v2 table."""
-    enable_in_commit_timestamps = _Property(
-        "delta.enableInCommitTimestamps", _parse_boolean, default=False
-    )
+    enable_in_commit_timestamps = _flag("delta.enableInCommitTimestamps")
     """Whether commits carry their own timestamp."""
     in_commit_timestamp_enablement_version = _Property[int | None](
         "delta.inCommitTimestampEnablementVersion", _parse_integer(0), None
@@ -316,9 +302,7 @@ class TableProperties:
     """How strictly concurrent commits are ordered."""
     target_file_size_bytes = _Property[int | None]("delta.targetFileSize", _parse_bytes, None)
     """Target size of data files, in bytes; None if not set."""
-    randomize_file_prefixes = _Property(
-        "delta.randomizeFilePrefixes", _parse_boolean, default=False
-    )
+    randomize_file_prefixes = _flag("delta.randomizeFilePrefixes")
     """Whether data files go below random prefixes instead of partition directories."""
     random_prefix_length = _Property("delta.randomPrefixLength", _parse_integer(1), 2)
     """Number of characters of a random prefix."""

@@ -104,10 +104,6 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
 def refuse_quoted_columns(condition: Typed, schema: StructType) -> None:
     """Refuse a condition on text literals alone, one of which names a column: `"name" IS NOT NULL`.
 
-    Args:
-        condition: condition of a statement.
-        schema: schema that has the columns.
-
     Raises:
         InvalidArgument: a part of it is such a condition.
     """

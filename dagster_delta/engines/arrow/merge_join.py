@@ -195,10 +195,6 @@ class SourceKeys(msgspec.Struct, frozen=True):
     def of(cls, source: SourceRows, condition: MergeCondition) -> SourceKeys:
         """The keys of a source.
 
-        Args:
-            source: all its rows.
-            condition: the condition of a match.
-
         Raises:
             UnsupportedExpression: a part of the condition cannot be computed exactly.
             InvalidArgument: it fails on a value.

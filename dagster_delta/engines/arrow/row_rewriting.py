@@ -50,9 +50,6 @@ __all__ = ["find_matches", "rewrite_rows", "rewrite_rows_to"]
 class _ColumnUpdate:
     """Computes the columns that an update changes; may be used by several threads.
 
-    Args:
-        rewrite: assigns values.
-
     Raises:
         UnsupportedExpression, InvalidArgument, SchemaMismatch: of an assignment, a constraint or a
             generated column.

@@ -16,6 +16,7 @@ from dagster_delta.sql.typed import Column, Literal, Typed, walk
 
 if TYPE_CHECKING:
     from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+from dagster_delta.protocol.values.arrow_columns import whole_array
 
 __all__ = ["evaluate", "evaluate_filter", "evaluate_tree"]
 
@@ -29,7 +30,7 @@ def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table)
         UnsupportedExpression: as `SqlExpression.check_embeddable` does.
     """
     expression.check_filter()
-    found = _one_array(_evaluator(expression).values(batch))
+    found = whole_array(_evaluator(expression).values(batch))
     return found.cast(pa.bool_()) if pa.types.is_null(found.type) else found
 
 
@@ -61,7 +62,7 @@ def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:
         InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
         UnsupportedExpression: the SQL engine cannot compute it.
     """
-    return _one_array(_Evaluator(typed).values(batch))
+    return whole_array(_Evaluator(typed).values(batch))
 
 
 class _Evaluator:
@@ -113,7 +114,3 @@ def _column(batch: pa.RecordBatch | pa.Table, path: tuple[str, ...]) -> pa.Array
     for name in path[1:]:
         values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
     return values
-
-
-def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -11,6 +11,7 @@ from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.values.store_assignment import misfit
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.typed import Column
 
@@ -33,7 +34,7 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
             for step in nested:
                 array = _struct_child(array, step)
             return array
-    return _one_array(evaluate(value, rows))
+    return whole_array(evaluate(value, rows))
 
 
 def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
@@ -47,11 +48,6 @@ def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:
     """The new value of a column for each row, as one `pyarrow.Array`.
-
-    Args:
-        assignment: the assignment.
-        rows: the rows from which it is computed.
-        table: URI of the table, for errors.
 
     Raises:
         InvalidCast: a computed value does not fit the type of the column.
@@ -93,9 +89,3 @@ def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) ->
     if len(found) < _MAX_EXAMPLES:
         found += _failing_rows(value, rows.slice(middle), start + middle)
     return found[:_MAX_EXAMPLES]
-
-
-def _one_array(values: pa.ChunkedArray) -> pa.Array:
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

@@ -18,6 +18,7 @@ from dagster_delta.engines.statements.assignments import check_computable
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import ColumnValues
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.arrow_columns import whole_array
 
 __all__ = ["RowUpdate", "row_update"]
 
@@ -110,7 +111,7 @@ class RowUpdate:
         assigned = pa.Table.from_batches(
             list(assign_batches(reader, self._schema, table=self._table))
         )
-        changed = {name: _one_array(assigned[name]) for name in self._changed.names}
+        changed = {name: whole_array(assigned[name]) for name in self._changed.names}
         updated = _with_columns(rows, changed)
         if self._generated is not None:
             updated = _with_columns(updated, self._generated.compute(updated))
@@ -171,9 +172,3 @@ def _with_fields(
     ]
     stays_null = pc.and_(nulls[()], struct.is_null()) if () in nulls else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=stays_null)
-
-
-def _one_array(values: pa.ChunkedArray) -> pa.Array:
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

@@ -20,6 +20,7 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+from dagster_delta.protocol.values.arrow_columns import whole_array
 
 __all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at"]
 
@@ -155,7 +156,7 @@ def _rank(
     """Number of quantiles not greater than each value; undefined for nulls."""
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
-    encoded = pc.dictionary_encode(_one_array(values))
+    encoded = pc.dictionary_encode(whole_array(values))
     ranks = [bisect_right(quantiles, each) for each in _as_bytes(encoded.dictionary)]
     if not ranks:
         return np.zeros(len(values), dtype=np.int64)
@@ -195,8 +196,4 @@ def _as_numbers(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
         values = values.cast(pa.int8())
     zero = integer_scalar(0).cast(values.type)
     # Converting to a numpy array would import pandas.
-    return np.from_dlpack(_one_array(pc.fill_null(values, zero)))
-
-
-def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.from_dlpack(whole_array(pc.fill_null(values, zero)))

@@ -188,9 +188,6 @@ def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
     That is: not on Windows, not for a Java without class archives, not beside options that concern
     them, not where directories are on the class path, and not without a cache directory that only
     this user may write to. It may be read-only if it has the archive.
-
-    Args:
-        conf: settings of the session that will be started.
     """
     if os.name != "posix" or "PYSPARK_GATEWAY_PORT" in os.environ or _is_set_otherwise(conf):
         return None

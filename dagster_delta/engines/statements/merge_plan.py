@@ -44,9 +44,6 @@ class MergeSource(Protocol):
     def summarise(self, condition: MergeCondition) -> SourceSummary:
         """The summary of the rows for planning.
 
-        Args:
-            condition: when rows match.
-
         Raises:
             UnsupportedExpression: the engine cannot compute a part of the condition exactly.
             InvalidArgument: it fails on a value.

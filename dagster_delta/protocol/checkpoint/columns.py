@@ -37,9 +37,6 @@ _CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
 def corruption_named(path: str) -> Iterator[None]:
     """In this block, errors of Parquet and of typed decoding become CorruptLog, and storage errors
     during a read by Arrow become StorageFailure.
-
-    Args:
-        path: of the file of the checkpoint.
     """
     try:
         yield

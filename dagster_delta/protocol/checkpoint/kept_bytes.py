@@ -27,12 +27,7 @@ _FEW_PATHS = 65_536
 
 
 def rows_at_once(rows: int, size_bytes: int) -> int:
-    """Rows to decode together.
-
-    Args:
-        rows: of a batch of a large file.
-        size_bytes: of the file.
-    """
+    """Rows to decode together."""
     return min(rows, max(_FEWEST_ROWS, size_bytes // _FILE_BYTES_PER_ROW))
 
 

@@ -72,11 +72,7 @@ class ActionFile:
 
 
 class ClusteredFiles:
-    """The parts of a classic checkpoint, written in parallel: all actions of a path in one part.
-
-    Args:
-        parts: the files.
-    """
+    """The parts of a classic checkpoint, written in parallel: all actions of a path in one part."""
 
     def __init__(self, parts: Sequence[ActionFile]) -> None:
         self._parts = parts

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, plant
 from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 __all__ = [
     "parsed_partition_values",
     "parsed_statistics",
     "statistics_columns",
-    "whole_array",
 ]
 
 # Physical names to columns, or to trees of them.
@@ -73,19 +73,13 @@ def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table)
     groups: _Tree = {"numRecords": statistics["num_records"]}
     for index, column in enumerate(columns):
         if column.has_bounds:
-            _plant(groups.setdefault("minValues", {}), column.path, statistics[f"min.{index}"])
-            _plant(groups.setdefault("maxValues", {}), column.path, statistics[f"max.{index}"])
-        _plant(groups.setdefault("nullCount", {}), column.path, statistics[f"null_count.{index}"])
+            plant(groups.setdefault("minValues", {}), column.path, statistics[f"min.{index}"])
+            plant(groups.setdefault("maxValues", {}), column.path, statistics[f"max.{index}"])
+        plant(groups.setdefault("nullCount", {}), column.path, statistics[f"null_count.{index}"])
     groups["tightBounds"] = statistics["tight_bounds"]
     order = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
     known = {name: groups[name] for name in order if name in groups}
     return _build(known, mask=whole_array(pc.is_null(statistics["num_records"])))
-
-
-def _plant(tree: _Tree, path: Sequence[str], leaf: pa.ChunkedArray) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = leaf
 
 
 def _build(tree: _Tree, *, mask: pa.BooleanArray | None = None) -> pa.StructArray:
@@ -93,13 +87,6 @@ def _build(tree: _Tree, *, mask: pa.BooleanArray | None = None) -> pa.StructArra
         _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
     ]
     return pa.StructArray.from_arrays(arrays, names=list(tree), mask=mask)
-
-
-def whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one pyarrow Array."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
 
 
 def parsed_partition_values(

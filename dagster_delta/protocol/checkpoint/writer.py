@@ -11,9 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.protocol.actions import (
+    CheckpointMetadata,
     DomainMetadata,
-    Metadata,
-    Protocol,
     SetTransaction,
     SidecarFile,
 )
@@ -22,7 +21,6 @@ from dagster_delta.protocol.checkpoint.structs import (
     parsed_partition_values,
     parsed_statistics,
     statistics_columns,
-    whole_array,
 )
 from dagster_delta.protocol.features.row_tracking import (
     ROW_ID_MARK,
@@ -30,7 +28,7 @@ from dagster_delta.protocol.features.row_tracking import (
     is_row_id_mark,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.values.arrow_columns import nested_column
+from dagster_delta.protocol.values.arrow_columns import nested_column, whole_array
 from dagster_delta.protocol.values.arrow_values import every
 
 __all__ = [
@@ -238,74 +236,21 @@ def other_actions(
         sidecars: files of a V2 checkpoint that hold the file actions.
     """
     domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
-    rows: list[tuple[str, pa.DataType, list[object]]] = [
-        ("protocol", _PROTOCOL, [_protocol_row(state.configuration.protocol)]),
-        ("metaData", _METADATA, [_metadata_row(state.configuration.metadata)]),
-        ("txn", _TRANSACTION, [_transaction_row(each) for each in state.transactions]),
-        ("domainMetadata", _DOMAIN, [_domain_row(each) for each in domains]),
+    rows: list[tuple[str, pa.DataType, Sequence[msgspec.Struct]]] = [
+        ("protocol", _PROTOCOL, [state.configuration.protocol]),
+        ("metaData", _METADATA, [state.configuration.metadata]),
+        ("txn", _TRANSACTION, state.transactions),
+        ("domainMetadata", _DOMAIN, domains),
     ]
     if len(domains) < len(state.domain_metadata):
         marks = map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, state.domain_metadata))
-        rows.append((ROW_ID_MARK, _ROW_ID_MARK, [_mark_row(each) for each in marks]))
+        rows.append((ROW_ID_MARK, _ROW_ID_MARK, list(marks)))
     if as_v2:
-        rows.insert(
-            0,
-            ("checkpointMetadata", _CHECKPOINT_METADATA, [{"version": state.version}]),
-        )
-        rows.append(("sidecar", _SIDECAR, [_sidecar_row(each) for each in sidecars]))
-    tables = [pa.table({name: nested_column(values, kind)}) for name, kind, values in rows]
+        manifest = CheckpointMetadata(version=state.version)
+        rows.insert(0, ("checkpointMetadata", _CHECKPOINT_METADATA, [manifest]))
+        rows.append(("sidecar", _SIDECAR, sidecars))
+    tables = [
+        pa.table({name: nested_column([msgspec.to_builtins(each) for each in actions], kind)})
+        for name, kind, actions in rows
+    ]
     return pa.concat_tables(tables, promote_options="default")
-
-
-def _protocol_row(protocol: Protocol) -> dict[str, object]:
-    return {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        "readerFeatures": protocol.reader_features,
-        "writerFeatures": protocol.writer_features,
-    }
-
-
-def _metadata_row(metadata: Metadata) -> dict[str, object]:
-    return {
-        "id": metadata.id,
-        "name": metadata.name,
-        "description": metadata.description,
-        "format": {
-            "provider": metadata.format.provider,
-            "options": metadata.format.options,
-        },
-        "schemaString": metadata.schema_string,
-        "partitionColumns": metadata.partition_columns,
-        "createdTime": metadata.created_time_ms,
-        "configuration": metadata.configuration,
-    }
-
-
-def _transaction_row(transaction: SetTransaction) -> dict[str, object]:
-    return {
-        "appId": transaction.app_id,
-        "version": transaction.version,
-        "lastUpdated": transaction.last_updated_ms,
-    }
-
-
-def _mark_row(mark: RowIdHighWaterMark) -> dict[str, object]:
-    return {"highWaterMark": mark.high_water_mark, "preservedRowIds": mark.preserved_row_ids}
-
-
-def _sidecar_row(sidecar: SidecarFile) -> dict[str, object]:
-    return {
-        "path": sidecar.path,
-        "sizeInBytes": sidecar.size_in_bytes,
-        "modificationTime": sidecar.modification_time_ms,
-        "tags": sidecar.tags,
-    }
-
-
-def _domain_row(domain: DomainMetadata) -> dict[str, object]:
-    return {
-        "domain": domain.domain,
-        "configuration": domain.configuration,
-        "removed": domain.removed,
-    }

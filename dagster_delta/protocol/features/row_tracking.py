@@ -128,9 +128,6 @@ class MaterializedColumns(msgspec.Struct, frozen=True):
 def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
     """The highest row id that a table ever assigned, -1 if none.
 
-    Args:
-        domains: metadata domains of the table, or of one commit.
-
     Raises:
         InvalidTable: the domain cannot be parsed.
     """
@@ -265,9 +262,6 @@ def tracked_configuration(configuration: TableConfiguration) -> TableConfigurati
 
     Reads with it return row ids, and writes with it keep them. Returns the configuration itself if
     the table does not track rows, or already has the columns.
-
-    Args:
-        configuration: of the table.
 
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.

@@ -146,12 +146,7 @@ def check_conflicts(
 
 
 def isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
-    """How strictly a commit is ordered against concurrent commits.
-
-    Args:
-        configuration: of the table after the commit.
-        contents: of the commit.
-    """
+    """How strictly a commit is ordered against concurrent commits."""
     changes = [add.data_change for add in contents.adds]
     changes += [remove.data_change for remove in contents.removes]
     if changes and not any(changes) and contents.metadata is None:

@@ -149,12 +149,7 @@ def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
 def next_version_checksum(
     previous: VersionChecksum, actions: CommitActions
 ) -> VersionChecksum | None:
-    """The checksum after one more commit, or None if the commit does not determine it.
-
-    Args:
-        previous: of the version before.
-        actions: of the commit.
-    """
+    """The checksum after one more commit, or None if the commit does not determine it."""
     if not _is_countable(actions):
         return None
     num_files = previous.num_files + len(actions.adds) - len(actions.removes)

@@ -20,7 +20,7 @@ from dagster_delta.protocol.statistics.statistics import (
     parse_statistics_json,
     project_parsed_statistics,
 )
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 
 __all__ = [
     "LoggedAdds",
@@ -70,7 +70,7 @@ def checkpoint_statistics(
     filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
     mask = unknown.combine_chunks() if isinstance(unknown, pa.ChunkedArray) else unknown
     merged = [
-        pc.replace_with_mask(_whole(table.column(i)), mask, _whole(filled.column(i)))
+        pc.replace_with_mask(whole_array(table.column(i)), mask, whole_array(filled.column(i)))
         for i in range(table.num_columns)
     ]
     return pa.Table.from_arrays(merged, schema=table.schema)
@@ -87,10 +87,6 @@ def _texts(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
     return part.read_adds(["stats"], keep)["stats"]
 
 
-def _whole(values: pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
 def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
     """Statistics as JSON text, a `pa.ChunkedArray`: made from the parsed ones if needed.
 
@@ -102,9 +98,9 @@ def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.Ch
     if not texts.null_count or not part.has("add", "stats_parsed"):
         return texts
     parsed = part.read_parsed_statistics(None, keep)
-    absent = _whole(texts.is_null())
-    spelled = string_column([_spell(row) for row in _whole(parsed).filter(absent).to_pylist()])
-    return pa.chunked_array([pc.replace_with_mask(_whole(texts), absent, spelled)])
+    absent = whole_array(texts.is_null())
+    spelled = string_column([_spell(row) for row in whole_array(parsed).filter(absent).to_pylist()])
+    return pa.chunked_array([pc.replace_with_mask(whole_array(texts), absent, spelled)])
 
 
 def _spell(statistics: Mapping[str, object] | None) -> str | None:

@@ -33,6 +33,7 @@ from dagster_delta.protocol.values.arrow_values import array_of
 __all__ = [
     "StatisticsColumn",
     "parse_statistics_json",
+    "plant",
     "project_parsed_statistics",
     "with_record_count",
 ]
@@ -307,8 +308,8 @@ class _Decoder:
             if isinstance(each.data_type, StructType):
                 continue  # statistics are about leaves
             if each.has_bounds:
-                _plant(bounds, each.path, _json_type(each.data_type))
-            _plant(counts, each.path, int | None)
+                plant(bounds, each.path, _json_type(each.data_type))
+            plant(counts, each.path, int | None)
         self._columns = columns
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
         """Name of each field of a struct in `_row_type`, by the path of the struct."""
@@ -401,7 +402,8 @@ def _has_odd_names(tree: _Tree) -> bool:
     )
 
 
-def _plant(tree: _Tree, path: Sequence[str], leaf: object) -> None:
+def plant(tree: dict[str, Any], path: Sequence[str], leaf: object) -> None:
+    """Put a leaf into a tree of names at a path."""
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = leaf

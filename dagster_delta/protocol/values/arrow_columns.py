@@ -23,6 +23,7 @@ __all__ = [
     "nested_column",
     "slices_where",
     "string_column",
+    "whole_array",
 ]
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
@@ -120,6 +121,13 @@ def _empty_maps(length: int) -> pa.MapArray:
     )
     offsets = pa.py_buffer(bytes(4 * (length + 1)))
     return pa.Array.from_buffers(STRING_MAP, length, [None, offsets], children=[entries])
+
+
+def whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one `pa.Array`."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
 
 
 def chunks_where(values: pa.Array, mask: pa.BooleanArray) -> list[pa.Array]:

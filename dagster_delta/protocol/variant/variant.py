@@ -74,10 +74,6 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
     `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, timestamps without
     a time zone are naive, and those with nanoseconds are `NanosecondTimestamp`.
 
-    Args:
-        metadata: the encoded dictionary of names.
-        value: the encoded value.
-
     Raises:
         InvalidTable: the bytes violate the encoding.
         UnsupportedFeature: they use a later version of it, hold a date or timestamp outside the

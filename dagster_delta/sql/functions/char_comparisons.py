@@ -19,10 +19,6 @@ _STRING = PrimitiveType("string")
 def with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
     """The operands of a call, with constants padded to the length of the compared column.
 
-    Args:
-        name: name of the operator or function.
-        operands: typed operands.
-
     Raises:
         Refusal: Spark pads more than constants here.
     """

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.checkpoint.structs import whole_array
-from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column, whole_array
 
 __all__ = ["files_in_partitions", "partition_texts"]
 

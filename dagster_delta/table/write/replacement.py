@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from dagster_delta.engines.values.nested_arrays import with_padded_text
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
-from dagster_delta.protocol.checkpoint.structs import whole_array
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.values.arrow_columns import map_column
+from dagster_delta.protocol.values.arrow_columns import map_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import (
     parse_partition_column,

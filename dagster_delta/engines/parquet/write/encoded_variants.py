@@ -209,12 +209,7 @@ class EncodedVariants:
         return np.where(self.root.start < 0, 0, self._stops - self.root.start)
 
     def parts(self, places: Places, slots: NDArray[np.int64]) -> Parts:
-        """The fields of the objects, or elements of the arrays, in some slots.
-
-        Args:
-            places: of the containers.
-            slots: the slots whose values are containers.
-        """
+        """The fields of the objects, or elements of the arrays, in some slots."""
         start, row = places.start[slots], places.row[slots]
         frame = self._frame(start)
         container = np.repeat(np.arange(len(slots)), frame.count)

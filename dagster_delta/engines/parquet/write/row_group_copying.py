@@ -113,10 +113,6 @@ class _Model(msgspec.Struct, frozen=True):
 class RowGroupCopier:
     """Copies row groups; may be used by several threads.
 
-    Args:
-        source: the files, and the schema in which to read their rows.
-        spec: how the new files are written.
-
     Raises:
         UnsupportedFeature: a column type cannot be written.
     """

@@ -107,14 +107,7 @@ def _unless_null(value: Column, result: Column, functions: ModuleType) -> Column
 def stored_fits(
     value: Column, source: DataType, target: DataType, functions: ModuleType
 ) -> Column | None:
-    """Whether `stored_value` keeps the whole value; None if it always does.
-
-    Args:
-        value: of any type.
-        source: its type.
-        target: type of the column.
-        functions: Spark's functions for the session.
-    """
+    """Whether `stored_value` keeps the whole value; None if it always does."""
     if source in (VOID, target):
         return None
     parts: list[Column] = []

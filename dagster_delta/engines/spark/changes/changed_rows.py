@@ -90,8 +90,6 @@ class ChangingRows:
     """Whether to report which rows of the table change."""
     source_number: str | None = None
     """Column of row numbers; those that are not null are reported as matched."""
-    rebalances: bool = False
-    """Whether the rows are few enough to write to few files."""
 
     @cached_property
     def _functions(self) -> ModuleType:
@@ -320,14 +318,14 @@ class ChangingRows:
         return rows.select(*[functions.col(name) for name in rows.columns], *named)
 
     def _arranged(self, rows: DataFrame) -> DataFrame:
-        """The rows grouped by partition or, if they are few, in few tasks."""
+        """The rows grouped by partition, in few tasks: a statement changes few rows."""
         configuration = self.data.configuration
         names = [each.name for each in self._fields]
         columns = [
             self._functions.col(f"__new_{names.index(each)}")
             for each in configuration.partition_columns
         ]
-        return rows.hint("rebalance", *columns) if columns or self.rebalances else rows
+        return rows.hint("rebalance", *columns)
 
 
 def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -363,11 +361,6 @@ def collect_changes(
     frame: DataFrame, task: ChangeTask | CopyTask, store: ObjectStore
 ) -> WrittenChanges:
     """The result of the tasks of one job.
-
-    Args:
-        frame: input of the tasks.
-        task: the function that each of them runs.
-        store: store of the table.
 
     Raises:
         DeltaError: reported by a task; files already written are deleted if possible.

@@ -116,7 +116,6 @@ class _FrameMerge:
                 old=lambda name: self._column(TARGET, name),
                 with_positions=True,
                 source_number=ROW_NUMBER if self._inserting else None,
-                rebalances=True,
             ),
             self.plan.target.store,
         )
@@ -150,7 +149,6 @@ class _FrameMerge:
                 # If a commit has change data files, the feed consists of them alone.
                 self._change_data if changed.rows else None,
                 old=lambda name: self._column(SOURCE, name),
-                rebalances=True,
             ),
             self.plan.target.store,
         )

@@ -124,7 +124,6 @@ class _Rewriting:
             rewrite.data,
             rewrite.change_data,
             old=lambda name: functions.col(quote(name)),
-            rebalances=True,
         )
 
     def _check_count(self, written: WrittenChanges) -> None:

@@ -301,11 +301,7 @@ _MAX_TASKS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SparkLogPlanner:
-    """Replays and prunes the log of a large table in Spark.
-
-    Args:
-        session: classic or Connect.
-    """
+    """Replays and prunes the log of a large table in Spark."""
 
     session: SparkSession
 

@@ -33,7 +33,7 @@ from dagster_delta.protocol.statistics.predicates import (
     outcomes_under,
     referenced_columns,
 )
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, plant
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.protocol.values.partition_values import HIVE_NULL, is_null_text
 
@@ -154,9 +154,9 @@ def statistics_type(columns: Sequence[StatisticsColumn]) -> spark_types.StructTy
     for each in columns:
         leaf = _json_leaf(each.data_type) if each.has_bounds else None
         if leaf is not None:
-            _plant(tree, ("minValues", *each.path), leaf)
-            _plant(tree, ("maxValues", *each.path), leaf)
-        _plant(tree, ("nullCount", *each.path), types.LongType())
+            plant(tree, ("minValues", *each.path), leaf)
+            plant(tree, ("maxValues", *each.path), leaf)
+        plant(tree, ("nullCount", *each.path), types.LongType())
     return _struct_type(tree)
 
 
@@ -232,7 +232,7 @@ class _SparkBounds:
             return None
         low, high = convert(self.minimum), convert(self.maximum)
         inside: Truth = False
-        for first, last in value_ranges(_ascending(values)):
+        for first, last in value_ranges(sorted(set(values))):
             inside = _LOGIC.either(inside, self._touches(low, high, first, last, data_type))
         return inside, True
 
@@ -276,7 +276,7 @@ class _SparkBounds:
         if source != target and not keeps_order(source, target):
             return None
         if isinstance(target, DecimalType):
-            return lambda bound: None if bound is None else bound.try_cast(_decimal(target))
+            return lambda bound: None if bound is None else bound.try_cast(str(target))
         if _name(target) == "double" and _name(source) in _INTEGERS:
             return lambda bound: None if bound is None else bound.cast("double")
         if _name(target) == "date" and _name(source) in _TIMESTAMPS:
@@ -354,7 +354,7 @@ def _parsed_text(text: Column, data_type: DataType, functions: ModuleType) -> Co
     if name in _FLOATS:
         return _comparable(text.try_cast("double"), data_type, functions)
     if isinstance(data_type, DecimalType):
-        return text.try_cast(_decimal(data_type))
+        return text.try_cast(str(data_type))
     if name == "boolean":
         return text.try_cast("boolean")
     return _comparable(text, data_type, functions)
@@ -370,7 +370,7 @@ def _comparable(value: Column, data_type: DataType, functions: ModuleType) -> Co
         number = number.try_cast("double")
         return functions.when(~functions.isnan(number), number)  # type: ignore[no-any-return]
     if isinstance(data_type, DecimalType):
-        return value.try_cast(_decimal(data_type))
+        return value.try_cast(str(data_type))
     match name:
         case "string" | "binary":
             return value.cast("binary")
@@ -400,15 +400,11 @@ def _microseconds(value: Column, functions: ModuleType, *, with_zone: bool) -> C
     return found
 
 
-def _ascending(values: Sequence[Any]) -> list[Any]:
-    return sorted(set(values))
-
-
 def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:  # noqa: ANN401
     """A value of a predicate in the form in which values compare."""
     name = _name(data_type)
     if isinstance(data_type, DecimalType):
-        return functions.lit(format(value, "f")).try_cast(_decimal(data_type))  # type: ignore[no-any-return]
+        return functions.lit(format(value, "f")).try_cast(str(data_type))  # type: ignore[no-any-return]
     if name in _TEMPORAL:
         ticks = scalar_of(value, data_type).cast(pa.int32() if name == "date" else pa.int64())
         return functions.lit(ticks.as_py() * (_DAY if name == "date" else 1))  # type: ignore[no-any-return]
@@ -431,10 +427,6 @@ def _name(data_type: DataType) -> str:
     return data_type.name if isinstance(data_type, PrimitiveType) else ""
 
 
-def _decimal(data_type: DecimalType) -> str:
-    return f"decimal({data_type.precision},{data_type.scale})"
-
-
 def _json_leaf(data_type: DataType) -> spark_types.DataType | None:
     """The type as which a bound is decoded from JSON; it is null if it does not fit."""
     from pyspark.sql import types
@@ -448,12 +440,6 @@ def _json_leaf(data_type: DataType) -> spark_types.DataType | None:
     if name in _FLOATS:
         return types.DoubleType()
     return types.BooleanType() if name == "boolean" else types.StringType()
-
-
-def _plant(tree: dict[str, Any], path: Sequence[str], leaf: spark_types.DataType) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = leaf
 
 
 def _struct_type(tree: Mapping[str, Any]) -> spark_types.StructType:

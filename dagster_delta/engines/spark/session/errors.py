@@ -154,9 +154,6 @@ def spark_failures(*, table: str) -> Iterator[None]:
     """Converts Spark's errors for an expression of the caller, or on an executor, to errors of this
     library.
 
-    Args:
-        table: URI of the table, for the errors.
-
     Raises:
         InvalidArgument: an expression is invalid in Spark, or it fails on a value.
         StorageFailure: the store refused or failed on an executor.

@@ -20,9 +20,6 @@ def is_apache_spark(session: SparkSession) -> bool:
 
     Other servers lack the hidden column `_metadata`, and may return no rows for a missing file. A
     Connect server is asked once per session, without a job.
-
-    Args:
-        session: classic or Connect.
     """
     if not is_connect(session):
         return True

@@ -253,12 +253,7 @@ def session_conf(session: SparkSession, name: str) -> str | None:
 def settings_without_effect(
     session: SparkSession, wanted: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """The settings that the JVM of a session was started without, with what it has instead.
-
-    Args:
-        session: classic or Connect, requested with these settings.
-        wanted: the settings.
-    """
+    """The settings that the JVM of a session was started without, with what it has instead."""
     found = {}
     for name, value in wanted.items():
         # Other than static SQL settings, these were just set in the session.

@@ -48,11 +48,6 @@ class _BackfillDetail(msgspec.Struct, frozen=True):
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
     """As `backfill_files` does, on the executors.
 
-    Args:
-        plan: as there.
-        spec: as there.
-        session: classic or Connect.
-
     Raises:
         InvalidArgument: the executors cannot import this package.
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:

@@ -30,6 +30,7 @@ from dagster_delta.engines.spark.executor_reports import (
     settle_reports,
 )
 from dagster_delta.engines.spark.read.reader import read_frame
+from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
@@ -164,7 +165,7 @@ def sort_on_spark(
     curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
     placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
     partition_columns = plan.configuration.partition_columns
-    keys = [functions.col(_quoted(each)) for each in (*partition_columns, _PLACE)]
+    keys = [functions.col(quote(each)) for each in (*partition_columns, _PLACE)]
     sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
     if max(sizes) <= spec.target_file_size_bytes:
         # Ranges would split most partitions in two, but each should be one file.
@@ -204,12 +205,8 @@ def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     share = _UNCOUNTED_SHARE if num_rows is None else min(1.0, SAMPLE_ROWS / max(1, num_rows))
     names = dict.fromkeys(path[0] for path in columns)
-    rows = frame.select(*(functions_of(frame).col(_quoted(each)) for each in names))
+    rows = frame.select(*(functions_of(frame).col(quote(each)) for each in names))
     return (rows.sample(share, seed=0) if share < 1 else rows).toArrow()
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _as_arranged(spec: WriteSpec) -> WriteSpec:
