@@ -2,22 +2,232 @@
 
 from __future__ import annotations
 
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.schema import StructType
-from dagster_delta.sql.analysis import analyse
+from collections.abc import Callable
+from functools import reduce
+
+from msgspec.structs import replace
+
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
+from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.built_in import (
+    count_problem,
+    is_built_in,
+    row_problem,
+    similar_name,
+)
+from dagster_delta.sql.functions.char_comparisons import with_padded_literals
+from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.sql.parser import parse_syntax
-from dagster_delta.sql.syntax import Name, Opaque, Syntax
+from dagster_delta.sql.syntax import CastSyntax, Function, LiteralSyntax, Name, Opaque, Syntax
 from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.sql.typed import Typed, operands_of
+from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
+from dagster_delta.sql.typed import (
+    Call,
+    Column,
+    Literal,
+    Refusal,
+    Refused,
+    Typed,
+    operands_of,
+    types_of,
+)
+from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING, VOID, holds_values, sql_type_name
 
 __all__ = ["typed_tree"]
+
+_LOGICAL = ("and", "or", "not")
+
+# Words that name a value if no column has that name.
+_NILADIC = frozenset(
+    {
+        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
+        "current_timestamp", "current_user", "localtimestamp", "session_user", "user",
+    }
+)  # fmt: skip
+
+
+def _analyse(syntax: Syntax, schema: StructType) -> Typed:
+    """The typed expression; parts outside the whitelist become `Refused`.
+
+    Raises:
+        SchemaMismatch: a name is not a column of the schema.
+    """
+    match syntax:
+        case Name((word,)) if word.lower() in _NILADIC and schema.get(word) is None:
+            return Refused(word, ())
+        case Name(parts):
+            return _column(parts, schema)
+        case LiteralSyntax(value, data_type, depends_on_time_zone):
+            return Literal(value, data_type, depends_on_time_zone)
+        case Opaque(construct, names):
+            return Refused(construct, _columns_among(names, schema))
+        case CastSyntax(child, data_type):
+            operands = (_analyse(child, schema),)
+            found = _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
+            source = operands[0].data_type
+            problem = None if source is None else cast_problem(source, data_type)
+            return _wrong_if(problem, found)
+        case Function(".", (base, LiteralSyntax(str() as name))):
+            return _field(_analyse(base, schema), name)
+        case Function("between", (value, low, high)):
+            return _between(*(_analyse(each, schema) for each in (value, low, high)))
+        case Function(name, arguments):
+            return _call(name, tuple(_analyse(each, schema) for each in arguments))
+
+
+def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
+    if name in _LOGICAL:
+        if len(operands) < 2 and name != "not":
+            return Refused(f"{name} with {len(operands)} arguments", operands)
+        return Call(name, tuple(_truth(name, each) for each in operands), BOOLEAN)
+    if problem := count_problem(name, len(operands)) or row_problem(name):
+        return Refused(problem, operands, is_wrong=True)
+    problem = type_problem(name, [each.data_type for each in operands])
+    name = canonical_name(name)
+    resolve = WHITELIST.get(name)
+    if resolve is None:
+        return _wrong_if(problem, _unknown_function(name, operands))
+    found = _unless_refused(
+        name, operands, lambda: _computed(resolve(name, with_padded_literals(name, operands)))
+    )
+    return _wrong_if(problem, found)
+
+
+def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
+    if is_built_in(name) or not name.isidentifier():
+        return Refused(f"the function {name}", operands)
+    similar = similar_name(name)
+    hint = "" if similar is None else f" (did you mean {similar}?)"
+    return Refused(
+        f"{name}, which is no built-in function of Spark SQL{hint}",
+        operands,
+        remedy="correct its name, or use the Spark engine if its session defines it",
+    )
+
+
+def _wrong_if(problem: str | None, found: Typed) -> Typed:
+    """The result; marked wrong if it is refused for a reason for which Spark refuses it too."""
+    if problem is None or not isinstance(found, Refused) or found.is_wrong:
+        return found
+    return Refused(problem, found.operands, is_wrong=True)
+
+
+def _between(value: Typed, low: Typed, high: Typed) -> Typed:
+    if isinstance(value, Column) and value.char_length is not None:
+        # Spark pads constants in comparisons, but not these.
+        return Refused("BETWEEN of CHAR(n)", (value, low, high))
+    return _call("and", (_call(">=", (value, low)), _call("<=", (value, high))))
+
+
+def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
+    for each in operands:
+        if isinstance(each, Refused):
+            return replace(each, operands=operands)
+        if isinstance(each, Column) and each.collation is not None and name != "is null":
+            return Refused(f"text under the collation {each.collation}", operands)
+    try:
+        return make()
+    except Refusal as refusal:
+        return Refused(str(refusal), operands)
+
+
+def _converted(operand: Typed, data_type: DataType) -> Typed:
+    result = cast(operand, data_type)
+    return replace(result, is_written=False) if isinstance(result, Literal) else _computed(result)
+
+
+def _computed(result: Typed) -> Typed:
+    """The result of a call. Spark does not treat it as a CHAR(n) column, even if it only names one:
+    `CAST(c AS STRING)`.
+    """
+    return replace(result, char_length=None) if isinstance(result, Column) else result
+
+
+def _truth(name: str, operand: Typed) -> Typed:
+    """An operand of AND, OR or NOT."""
+    if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
+        return operand
+    if operand.data_type == VOID and isinstance(operand, Literal):
+        return Literal(None, BOOLEAN)
+    return _wrong_if(
+        type_problem(name, [operand.data_type]),
+        Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,)),
+    )
+
+
+def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
+    """The columns that a part may read; its names may also be functions or variables."""
+    found = []
+    for each in names:
+        field = schema.get(each.parts[0])
+        if field is not None:
+            found.append(Column((field.name,), field.data_type))
+    return tuple(found)
+
+
+def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
+    path: list[str] = []
+    level: DataType = schema
+    field: StructField | None = None
+    collation: str | None = None
+    for index, part in enumerate(parts):
+        if not isinstance(level, StructType):
+            whole: Typed = Column(tuple(path), level, collation)
+            return reduce(_field, parts[index:], whole)
+        field = level.get(part)
+        if field is None:
+            raise _unknown(parts, path, level)
+        path.append(field.name)
+        level = field.data_type
+        collation = _collation(field) or collation
+    # Only a top-level column carries this declaration itself; fields of structs do not.
+    declared = None if field is None else padded_type(field)
+    return Column(tuple(path), level, collation, char_length(declared))
+
+
+def _field(base: Typed, name: str) -> Typed:
+    """`base.name`, where the base is a computed value or a map."""
+    match base.data_type:
+        case StructType() as struct:
+            found = struct.get(name)
+            if found is None:
+                raise _unknown((name,), ["a computed value"], struct)
+            position = Literal(struct.names.index(found.name) + 1, INTEGER)
+            if holds_values(struct) and _collation(found) is None:
+                return Call(".", (base, position), found.data_type)
+        case MapType(key_type) if key_type == STRING:
+            return _call("[]", (base, Literal(name, STRING)))
+    if isinstance(base, Refused):
+        return replace(base, operands=(base,))
+    # A field of an array of structs can be selected by name too.
+    refused = Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
+    return _wrong_if(field_problem(base.data_type, name), refused)
+
+
+def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
+    name = ".".join(parts)
+    what = f"fields of {'.'.join(path)}" if path else "columns"
+    return SchemaMismatch(
+        f"there is no column {name}; the {what} are {', '.join(level.names)}", column=name
+    )
+
+
+def _collation(field: StructField) -> str | None:
+    """The collation of a text column, or of some text in it."""
+    collations = field.metadata.get("__COLLATIONS")
+    if not isinstance(collations, dict) or not collations:
+        return None
+    return str(next(iter(collations.values())))
+
 
 # Later walks of the tree must not overflow the stack, at any depth of the caller.
 _MAX_DEPTH = 120
 
 
 def typed_tree(sql: str, schema: StructType) -> Typed:
-    """Parse and analyse a Spark SQL expression.
+    """Parse and _analyse a Spark SQL expression.
 
     Args:
         sql: text of the expression.
@@ -28,7 +238,7 @@ def typed_tree(sql: str, schema: StructType) -> Typed:
         SchemaMismatch: it names a column that does not exist.
     """
     try:
-        expression = analyse(_parse(sql), schema)
+        expression = _analyse(_parse(sql), schema)
     except RecursionError:
         raise _too_deep() from None
     if _depth(expression) > _MAX_DEPTH:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.session.server import is_apache_spark
+from dagster_delta.engines.spark.session.session import is_apache_spark
 from tests.sessions import ON_SAIL, sail_server
 
 if TYPE_CHECKING:

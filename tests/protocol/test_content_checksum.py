@@ -8,9 +8,10 @@ import random
 import pytest
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.log.commit_file import decode_actions, decode_commit
-from dagster_delta.protocol.log.content_checksum import (
+from dagster_delta.protocol.log.commit_file import (
     CHECKSUM_KEY,
+    decode_actions,
+    decode_commit,
     holds_checksum,
     with_checksum,
 )

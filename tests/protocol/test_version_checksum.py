@@ -19,8 +19,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
+from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, CommitActions, decode_commit
 from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
     encode_version_checksum,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
+from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY
 from dagster_delta.protocol.log.paths import (
     LAST_CHECKPOINT_PATH,
     LOG_DIRECTORY,

@@ -26,7 +26,7 @@ from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
 )
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
+from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dagster_delta.engines.spark.read import reader
-from dagster_delta.engines.spark.read.defaulted_files import groups_by_columns
+from dagster_delta.engines.spark.read.file_split import groups_by_columns
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import DEFAULTED, UNDEFAULTED
 

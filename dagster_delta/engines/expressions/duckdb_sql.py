@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.casts import cast_may_raise, cast_sql
+from dagster_delta.engines.expressions.casts import cast_may_raise, cast_sql, register_text_casts
 from dagster_delta.engines.expressions.functions.renderings import RENDERINGS
 from dagster_delta.engines.expressions.functions.variants import (
     VARIANT_FUNCTIONS,
@@ -33,7 +33,6 @@ from dagster_delta.engines.expressions.memory_bounds import (
     row_bytes,
 )
 from dagster_delta.engines.expressions.rendering import duckdb_type
-from dagster_delta.engines.expressions.text_casts import register_text_casts
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type

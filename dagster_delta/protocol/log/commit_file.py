@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import io
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -29,11 +31,11 @@ from dagster_delta.protocol.actions import (
     SidecarFile,
 )
 from dagster_delta.protocol.features.row_tracking import RowIdHighWaterMark
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, holds_checksum
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
 __all__ = [
+    "CHECKSUM_KEY",
     "CommitActions",
     "LenientDomainMetadata",
     "LenientMetadata",
@@ -42,8 +44,42 @@ __all__ = [
     "decode_commit_info",
     "decode_lines",
     "garbage_collection_paused",
+    "holds_checksum",
     "refuse_repeated",
+    "with_checksum",
 ]
+
+CHECKSUM_KEY = "contentCrc32"
+"""The last key of the first line: of its `commitInfo` in a commit."""
+
+# A quote inside a JSON text is escaped, so that the key cannot be part of one.
+_STATED = re.compile(rb',"contentCrc32":(\d{1,10})(?=\}{1,2}$)')
+_LONGEST = len(',"contentCrc32":4294967295}}')
+
+
+def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
+    """The contents of a file, with its checksum added.
+
+    Args:
+        line: its first line, a JSON object that is not empty, without a newline.
+        rest: the other lines, beginning with a newline.
+        depth: 1 to put the checksum into the object, 2 into the object that is its last value.
+    """
+    end = len(line) - depth
+    checksum = zlib.crc32(rest, zlib.crc32(line))
+    return b'%b,"%b":%d%b%b' % (line[:end], CHECKSUM_KEY.encode(), checksum, line[end:], rest)
+
+
+def holds_checksum(data: bytes) -> bool | None:
+    """Whether a file matches its checksum; None if it has no checksum."""
+    end = data.find(b"\n")
+    end = len(data) if end < 0 else end
+    stated = _STATED.search(data, max(0, end - _LONGEST), end)
+    if stated is None:
+        return None
+    view = memoryview(data)
+    return zlib.crc32(view[stated.end() :], zlib.crc32(view[: stated.start()])) == int(stated[1])
+
 
 _COMPACTED = ".compacted.json"
 EMPTY_SCHEMA = '{"type":"struct","fields":[]}'

@@ -24,7 +24,7 @@ from dagster_delta.protocol.features.row_tracking import (
     RowIdHighWaterMark,
     is_row_id_mark,
 )
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, with_checksum
+from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, with_checksum
 
 __all__ = [
     "CommitContents",

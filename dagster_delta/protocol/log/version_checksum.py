@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.features.row_tracking import is_row_id_mark
 from dagster_delta.protocol.log.commit_file import (
+    CHECKSUM_KEY,
     CommitActions,
     LenientDomainMetadata,
     LenientMetadata,
     decode_commit,
+    holds_checksum,
+    with_checksum,
 )
-from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, holds_checksum, with_checksum
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
 
 __all__ = [

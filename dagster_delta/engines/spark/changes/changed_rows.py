@@ -34,8 +34,7 @@ from dagster_delta.engines.spark.changes.change_tasks import (
 from dagster_delta.engines.spark.changes.copy_tasks import CopyTask
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
-from dagster_delta.engines.spark.session.columns import sql_column
-from dagster_delta.engines.spark.session.declared_columns import declared_column
+from dagster_delta.engines.spark.session.columns import declared_column, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import functions_of

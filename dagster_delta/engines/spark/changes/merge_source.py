@@ -21,8 +21,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_schema,
     to_spark_type,
 )
-from dagster_delta.engines.spark.session.server import is_apache_spark
-from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
 from dagster_delta.engines.statements.merge_clauses import SOURCE
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.footers import lacked_fields, may_lack
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.spark_uris import spark_path
@@ -21,7 +24,7 @@ from dagster_delta.storage.spark_uris import spark_path
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FileSplit", "split_files"]
+__all__ = ["FileGroup", "FileSplit", "groups_by_columns", "split_files"]
 
 MAX_BROADCAST_BYTES = 256 * 1024 * 1024
 """Deletion vectors larger than this on every executor are applied file by file."""
@@ -119,3 +122,58 @@ def _is_empty(path: str) -> bool:
 def _broadcast_bytes(rows: NDArray[np.int64]) -> int:
     chunks = int(np.sum(-(-rows // CHUNK_ROWS)))
     return chunks << (CHUNK_BITS - 3)
+
+
+MAX_FOOTERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files that are read in one way."""
+
+    files: pa.Table
+    """pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`."""
+    absent: frozenset[str] = frozenset()
+    """Logical names of the columns that all of them lack."""
+    by_arrow: bool = False
+    """Whether Spark's reader would show nulls instead of defaults."""
+
+
+def groups_by_columns(
+    files: pa.Table,
+    store: ObjectStore,
+    columns: StructType,
+    mode: ColumnMappingMode,
+    *,
+    max_footers: int = MAX_FOOTERS,
+) -> Iterator[FileGroup]:
+    """The files of a scan by the columns with a default that they lack.
+
+    Args:
+        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        store: store of the table.
+        columns: the logical columns that are read from files.
+        mode: column mapping mode of the table.
+        max_footers: maximum number of footers that the driver reads; more files are read by the
+            Arrow engine on the executors, which reads each footer anyway.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+    doubtful = may_lack(files, columns, mode)
+    if doubtful.true_count < files.num_rows or not files.num_rows:
+        yield FileGroup(files.filter(pc.invert(doubtful)))
+    doubted = files.filter(doubtful)
+    if not doubted.num_rows:
+        return
+    if doubted.num_rows > max_footers:
+        yield FileGroup(doubted, by_arrow=True)
+        return
+    lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
+    for kind in dict.fromkeys(lacked):
+        same = doubted.filter(pa.array([each == kind for each in lacked], pa.bool_()))
+        # A literal inside a struct would require reading the whole struct.
+        if any(len(path) > 1 for path in kind):
+            yield FileGroup(same, by_arrow=True)
+        else:
+            yield FileGroup(same, frozenset(path[0] for path in kind))

@@ -20,10 +20,14 @@ import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.engines.spark.read.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
 from dagster_delta.engines.spark.read.file_keys import file_keys, keys_of_files
-from dagster_delta.engines.spark.read.file_split import FileSplit, split_files
+from dagster_delta.engines.spark.read.file_split import (
+    FileGroup,
+    FileSplit,
+    groups_by_columns,
+    split_files,
+)
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
     are_in_directories,
@@ -36,29 +40,27 @@ from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, ReadTask, e
 from dagster_delta.engines.spark.read.row_ids import with_row_ids
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
 from dagster_delta.engines.spark.session.columns import (
+    declared_column,
     has_nested_void,
     has_unreadable_widening,
+    is_declared,
     logical_column,
+    padded_column,
     physical_read_schema,
     quote,
     read_name,
     sql_column,
-)
-from dagster_delta.engines.spark.session.declared_columns import (
-    declared_column,
-    is_declared,
-    padded_column,
 )
 from dagster_delta.engines.spark.session.schema import (
     column_metadata,
     to_spark_schema,
     to_spark_type,
 )
-from dagster_delta.engines.spark.session.server import is_apache_spark
 from dagster_delta.engines.spark.session.session import (
     FIELD_ID_READ,
     frame_of,
     functions_of,
+    is_apache_spark,
     is_utc,
     session_conf,
 )

@@ -18,8 +18,7 @@ from dagster_delta.engines.spark.session.errors import (
     missing_data_file,
     read_failure,
 )
-from dagster_delta.engines.spark.session.server import is_apache_spark
-from dagster_delta.engines.spark.session.session import is_connect, session_conf
+from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
 from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options
 from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
 from dagster_delta.storage.cloud.s3_options import parse_s3_options

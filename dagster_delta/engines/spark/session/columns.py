@@ -5,12 +5,18 @@ Spec: Column Mapping.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.engines.spark.session.schema import (
+    column_metadata,
+    declared_spark_type,
+    to_spark_type,
+)
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -31,10 +37,12 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 __all__ = [
+    "declared_column",
     "has_nested_void",
     "has_unreadable_widening",
-    "is_void",
+    "is_declared",
     "logical_column",
+    "padded_column",
     "physical_read_schema",
     "quote",
     "read_name",
@@ -63,7 +71,7 @@ def sql_column(sql: str, functions: ModuleType) -> Column:
     return column
 
 
-def is_void(field: StructField) -> bool:
+def _is_void(field: StructField) -> bool:
     """Whether a column has only nulls and no data file stores it."""
     return field.data_type == VOID
 
@@ -72,7 +80,7 @@ def has_nested_void(data_type: DataType) -> bool:
     """Whether the type has a nested void, which no Parquet schema can express."""
     match data_type:
         case StructType(fields):
-            return any(is_void(each) or has_nested_void(each.data_type) for each in fields)
+            return any(_is_void(each) or has_nested_void(each.data_type) for each in fields)
         case ArrayType(element_type):
             return element_type == VOID or has_nested_void(element_type)
         case MapType(key_type, value_type):
@@ -115,7 +123,7 @@ def physical_read_schema(
     from pyspark.sql import types
 
     return types.StructType(
-        [_read_field(each, mode) for each in fields if not is_void(each)],
+        [_read_field(each, mode) for each in fields if not _is_void(each)],
     )
 
 
@@ -171,7 +179,7 @@ def logical_column(field: StructField, mode: ColumnMappingMode, functions: Modul
         mode: how the files' columns are found.
         functions: Spark's functions for the session, see `functions_of`.
     """
-    if is_void(field):
+    if _is_void(field):
         return cast("Column", functions.lit(None))
     read: Column = functions.col(quote(read_name(field, mode)))
     if not _is_renamed_inside(field.data_type, mode):
@@ -214,3 +222,48 @@ def _is_renamed_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
             return _is_renamed_inside(key_type, mode) or _is_renamed_inside(value_type, mode)
         case _:
             return False
+
+
+def is_declared(field: StructField) -> bool:
+    """Whether the type and the metadata of a DataFrame's column say more than the table's type."""
+    has_collation = declared_spark_type(field) != to_spark_type(field.data_type)
+    return has_collation or padded_type(field) is not None
+
+
+def declared_column(column: Column, field: StructField) -> Column:
+    """A column with its name, its collations and its metadata."""
+    target = declared_spark_type(field)
+    if target != to_spark_type(field.data_type):
+        column = column.cast(target)
+    return column.alias(field.name, metadata=column_metadata(field))
+
+
+def padded_column(column: Column, field: StructField, functions: ModuleType) -> Column:
+    """A column from the files, with its texts padded."""
+    return _padded(column, padded_type(field), functions)
+
+
+def _padded(column: Column, declared: DataType | None, functions: ModuleType) -> Column:
+    length = char_length(declared)
+    if length is not None:
+        is_short = functions.char_length(column) < length
+        found: Column = functions.when(is_short, functions.rpad(column, length, " "))
+        return found.otherwise(column)
+
+    def each(inner: DataType) -> Callable[[Column], Column]:
+        return lambda value: _padded(value, inner, functions)
+
+    match declared:
+        case StructType(fields):
+            parts = [
+                _padded(column.getField(field.name), field.data_type, functions).alias(field.name)
+                for field in fields
+            ]
+            return functions.when(column.isNotNull(), functions.struct(*parts))  # type: ignore[no-any-return]
+        case ArrayType(element_type):
+            return functions.transform(column, each(element_type))  # type: ignore[no-any-return]
+        case MapType(key_type, value_type):
+            keys = functions.transform(functions.map_keys(column), each(key_type))
+            values = functions.transform(functions.map_values(column), each(value_type))
+            return functions.map_from_arrays(keys, values)  # type: ignore[no-any-return]
+    return column

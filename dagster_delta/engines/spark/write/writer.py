@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
-from dagster_delta.engines.spark.session.columns import sql_column
-from dagster_delta.engines.spark.session.declared_columns import declared_column
+from dagster_delta.engines.spark.session.columns import declared_column, sql_column
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
