@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = [
-    "change_engine",
-    "embedded_engine",
-    "engine_for",
-    "engine_for_changes",
-    "spark_engine",
-    "universal_engine",
-]
-
 
 def engine_for(
     data: object, name: str | None = None, *, memory_limit: int | str | None = None

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter
 
-__all__ = ["ConvertedFile", "FooterReader"]
-
 _LAYOUTS = 8
 """Different layouts of files that are remembered."""
 _INSTANT = pa.timestamp("us", "UTC")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
 
-__all__ = ["Engine", "LogPlanner"]
-
 
 class LogPlanner(Protocol):
     """Finds the files of a read in the log of a large table, on the planner's workers."""

@@ -23,8 +23,6 @@ from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["count_file_rows", "has_any", "lacked_fields", "may_lack", "read_arrow_schema"]
-
 _FOOTER_READERS = 16
 
 _T = TypeVar("_T")

@@ -10,8 +10,6 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["BUFFER_BYTES", "MEMORY_LIMIT_VARIABLE", "MemoryBudget"]
-
 MEMORY_LIMIT_VARIABLE = "DAGSTER_DELTA_MEMORY_LIMIT"
 """Environment variable: the limit where a call sets none."""
 

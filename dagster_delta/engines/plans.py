@@ -22,23 +22,6 @@ from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = [
-    "LARGE_TABLE_FILES",
-    "Assignment",
-    "Backfilled",
-    "ChangeFileSet",
-    "Constraint",
-    "LoggedFiles",
-    "MatchedRows",
-    "Problems",
-    "ReadPlan",
-    "RewriteResult",
-    "RowRewrite",
-    "WriteResult",
-    "WriteSpec",
-]
-
-
 LARGE_TABLE_FILES = 2_000_000
 """Tables with more files than this in their checkpoint are large, by default."""
 

@@ -9,20 +9,6 @@ import msgspec
 
 from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
 
-__all__ = [
-    "AddCDCFile",
-    "AddFile",
-    "CheckpointMetadata",
-    "DeletionVectorDescriptor",
-    "DomainMetadata",
-    "Format",
-    "Metadata",
-    "Protocol",
-    "RemoveFile",
-    "SetTransaction",
-    "SidecarFile",
-]
-
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Immutable, camelCase on the wire, absent when it holds its default."""

@@ -9,8 +9,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["KNOWN_PROPERTIES", "KnownProperty", "Treatment", "find_property"]
-
 Treatment = Literal["honoured", "kept", "read only", "internal", "refused"]
 """`honoured`: it can be set, and reads and writes follow it. `kept`: it can be set, and has no
 effect. `read only`: reads and writes of a table that has it follow it, and it cannot be set here.

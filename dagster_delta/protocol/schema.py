@@ -18,24 +18,6 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-__all__ = [
-    "MAX_DECIMAL_PRECISION",
-    "MAX_NESTING",
-    "ArrayType",
-    "DataType",
-    "DecimalType",
-    "MapType",
-    "PrimitiveType",
-    "StructField",
-    "StructType",
-    "as_nullable",
-    "data_type_from_json",
-    "data_type_to_json",
-    "nesting_of",
-    "nullable_field",
-    "walk_fields",
-]
-
 PRIMITIVE_NAMES = frozenset(
     {
         "string",

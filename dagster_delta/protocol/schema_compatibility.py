@@ -25,8 +25,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = ["find_incompatibility"]
-
 _VOID = PrimitiveType("void")
 
 

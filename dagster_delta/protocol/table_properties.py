@@ -14,14 +14,6 @@ from typing import Generic, Literal, TypeVar, cast, overload
 
 from dagster_delta.errors import InvalidArgument, InvalidTable
 
-__all__ = [
-    "CONSTRAINT_PREFIX",
-    "ColumnMappingMode",
-    "TableProperties",
-    "parse_column_paths",
-    "parse_interval_ms",
-]
-
 ColumnMappingMode = Literal["none", "name", "id"]
 
 CONSTRAINT_PREFIX = "delta.constraints."

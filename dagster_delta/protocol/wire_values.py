@@ -9,8 +9,6 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-__all__ = ["DECODING_ERRORS", "Count", "Int64", "RowCount", "SmallCount"]
-
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that fits in 64 bits, as columns, files and other readers require."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

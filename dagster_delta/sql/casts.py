@@ -14,8 +14,6 @@ from dagster_delta.sql.text_values import read_text, reads_text
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
 from dagster_delta.sql.types import VOID, is_integral, sql_type_name
 
-__all__ = ["cast", "cast_depends_on_time_zone", "cast_kind", "is_plain_cast"]
-
 # A double keeps any number of this many decimal digits.
 _EXACT_DOUBLE_DIGITS = 15
 _MAX_PRECISION = 38

@@ -16,8 +16,6 @@ from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.sql.typed import Column, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 
-__all__ = ["SqlExpression", "parse_expression"]
-
 
 def parse_expression(sql: str, schema: StructType) -> SqlExpression:
     """Parse a Spark SQL text as an expression over the columns of a schema.

@@ -12,8 +12,6 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
 
-__all__ = ["at_moment", "at_statement", "parse_filter", "refuse_quoted_columns"]
-
 _CALL = re.compile(r"\s*\(*\s*([a-z_]+)\s*(?:\(\s*\))?[\s)]*", re.IGNORECASE)
 
 

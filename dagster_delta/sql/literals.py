@@ -14,21 +14,6 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.syntax import LiteralSyntax, Opaque
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error
 
-__all__ = [
-    "INTERVAL_UNITS",
-    "BeyondPython",
-    "decimal_literal_type",
-    "interval_of",
-    "moves_local_days",
-    "number_literal",
-    "parse_date",
-    "parse_timestamp",
-    "shifted",
-    "to_float",
-    "type_from_words",
-    "typed_literal",
-]
-
 _MICROS = {
     "hour": 3_600_000_000,
     "minute": 60_000_000,

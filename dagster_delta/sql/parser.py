@@ -28,8 +28,6 @@ from dagster_delta.sql.syntax import (
 )
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
 
-__all__ = ["parse_syntax"]
-
 # Untrusted text must not exhaust the stack.
 _MAX_DEPTH = 50
 

@@ -12,8 +12,6 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.tokens import tokenize
 
-__all__ = ["OF_THE_SESSION", "RANDOM", "check_repeatable", "unsteady_functions"]
-
 RANDOM = frozenset(
     {
         "input_file_name", "monotonically_increasing_id", "rand", "randn", "random", "randstr",

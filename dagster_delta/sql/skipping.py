@@ -25,8 +25,6 @@ from dagster_delta.sql.literals import moves_local_days
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, STRING, TIMESTAMP
 
-__all__ = ["depends_on_time_zone", "to_predicate"]
-
 # Each operator, and its equivalent with swapped operands.
 _OPERATORS: dict[str, tuple[Operator, Operator]] = {
     "=": ("=", "="),

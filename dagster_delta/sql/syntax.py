@@ -8,8 +8,6 @@ import msgspec
 
 from dagster_delta.protocol.schema import DataType
 
-__all__ = ["CastSyntax", "Function", "LiteralSyntax", "Name", "Opaque", "Syntax"]
-
 
 class Name(msgspec.Struct, frozen=True):
     """A column or a field of one: `a`, `a.b`, `` `odd name` ``."""

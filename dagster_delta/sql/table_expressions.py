@@ -21,8 +21,6 @@ from dagster_delta.sql.literals import INTERVAL_UNITS
 from dagster_delta.sql.repeatability import OF_THE_SESSION
 from dagster_delta.sql.tokens import Token, tokenize
 
-__all__ = ["check_table_expression"]
-
 _FUNCTION_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact
     array_contains array_distinct array_except array_insert array_intersect array_join array_max

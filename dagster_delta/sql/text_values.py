@@ -17,8 +17,6 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.types import STRING
 
-__all__ = ["TextReader", "read_text", "reads_text", "text_reader"]
-
 TextReader = Callable[[str], object]
 """The value of one text. Raises ValueError or ArithmeticError if it has none."""
 

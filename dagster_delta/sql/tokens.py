@@ -9,16 +9,6 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 
-__all__ = [
-    "GrammarUnknown",
-    "Token",
-    "TokenKind",
-    "syntax_error",
-    "tokenize",
-    "unescape_string",
-    "without_variables",
-]
-
 TokenKind: TypeAlias = Literal["word", "quoted", "string", "number", "operator", "end"]
 
 

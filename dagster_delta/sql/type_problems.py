@@ -18,8 +18,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.sql.types import DATE, INTEGER, common_type, is_numeric, sql_type_name
 
-__all__ = ["cast_problem", "field_problem", "type_problem"]
-
 _MOMENTS = ("date", "timestamp", "timestamp_ntz")
 _NESTED = frozenset({"array", "map", "struct"})
 _ATOMIC = frozenset({"number", "string", "boolean", "binary", "moment"})

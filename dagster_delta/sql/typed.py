@@ -9,19 +9,6 @@ import msgspec
 
 from dagster_delta.protocol.schema import DataType
 
-__all__ = [
-    "Call",
-    "Cast",
-    "Column",
-    "Literal",
-    "Refusal",
-    "Refused",
-    "Typed",
-    "operands_of",
-    "types_of",
-    "walk",
-]
-
 
 class Refusal(Exception):
     """A construct that is not in the whitelist; the argument says which."""

@@ -35,8 +35,6 @@ from dagster_delta.sql.typed import (
 )
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING, VOID, holds_values, sql_type_name
 
-__all__ = ["typed_tree"]
-
 _LOGICAL = ("and", "or", "not")
 
 # Words that name a value if no column has that name.

@@ -14,26 +14,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 
-__all__ = [
-    "BINARY",
-    "BOOLEAN",
-    "DATE",
-    "DOUBLE",
-    "INTEGER",
-    "LONG",
-    "STRING",
-    "TIMESTAMP",
-    "VARIANT",
-    "VOID",
-    "common_type",
-    "decimal_of_integral",
-    "holds_values",
-    "is_integral",
-    "is_numeric",
-    "is_primitive",
-    "sql_type_name",
-]
-
 BINARY = PrimitiveType("binary")
 BOOLEAN = PrimitiveType("boolean")
 DATE = PrimitiveType("date")

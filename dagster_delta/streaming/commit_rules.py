@@ -19,8 +19,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.options import SourceOptions
 from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["CommitRules"]
-
 _REMEMBERED_VERSIONS = 1000
 
 

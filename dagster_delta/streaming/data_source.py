@@ -56,8 +56,6 @@ except ImportError:
     ReadAllAvailable = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-__all__ = ["SOURCE_NAME", "DeltaLogSource"]
-
 SOURCE_NAME = "delta_log"
 
 

@@ -30,8 +30,6 @@ from dagster_delta.table.read.change_feed_plan import ChangeFileRows, commit_con
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
 
-__all__ = ["LogStream", "files_of_snapshot"]
-
 _ROWS_AT_ONCE = 10_000
 
 # A batch without rows costs a job, and keeps the offset near the end of a log that is cleaned up:

@@ -11,8 +11,6 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["Admission", "SourceOptions", "StreamOffset", "parse_source_options"]
-
 
 class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A position between two files of the log: everything before it was read, nothing after it.

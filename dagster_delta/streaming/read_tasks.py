@@ -19,8 +19,6 @@ from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.table.log.reader import located
 
-__all__ = ["ReadFiles", "split_into_tasks"]
-
 MIN_TASK_BYTES = 4 * 1024 * 1024
 MAX_TASK_BYTES = 64 * 1024 * 1024
 _TASKS_WANTED = 64

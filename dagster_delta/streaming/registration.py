@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register_delta_log"]
-
 _REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 _SPARK_DEFAULT = "(?i)url"
 _STORAGE_OPTIONS = r"storage\."

@@ -18,8 +18,6 @@ from dagster_delta.table.write.planning import SchemaMode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DeltaSink", "delta_sink"]
-
 SinkMode = Literal["append", "overwrite"]
 
 _QUERY_ID = "sql.streaming.queryId"

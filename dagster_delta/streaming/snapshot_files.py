@@ -20,8 +20,6 @@ from dagster_delta.table.read.file_planner import FilePlanner
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["SNAPSHOT_COLUMNS", "STRETCH_FILES", "SnapshotFiles"]
-
 SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 """Columns of LIVE_FILE_SCHEMA that a stream needs to read files."""
 

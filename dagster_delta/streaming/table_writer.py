@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType as SparkSchema
 
-__all__ = ["TableWriter"]
-
 _UTC = frozenset({None, "UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 

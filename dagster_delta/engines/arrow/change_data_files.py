@@ -19,8 +19,6 @@ from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["ChangeDataWriter", "change_files_of"]
-
 
 def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
     """The actions that make written change data files part of a commit."""

@@ -27,8 +27,6 @@ from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoad
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["read_changes"]
-
 _ROWS_AT_ONCE = 10_000
 
 

@@ -22,8 +22,6 @@ from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
-__all__ = ["backfill_files"]
-
 _NUM_POSITION_COLUMNS = 2
 
 

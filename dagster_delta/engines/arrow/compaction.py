@@ -29,8 +29,6 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["compact_files", "sort_files", "sorted_along"]
-
 _MAX_STRETCHES = 256
 _BATCH_ROWS = 65_536
 _UNCOUNTED_STRIDE = 50

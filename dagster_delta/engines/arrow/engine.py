@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.arrow.merge import ArrowMergeSource
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
-__all__ = ["ArrowEngine", "check_constraints"]
-
 
 class ArrowEngine:
     """Reads plans into record batches, and writes anything `to_reader` takes.

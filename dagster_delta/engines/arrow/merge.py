@@ -56,8 +56,6 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ArrowMergeSource", "merge_rows"]
-
 
 class ArrowMergeSource(SourceRows):
     """The rows of a source, and the keys that they are joined by.

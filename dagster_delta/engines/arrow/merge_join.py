@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
-__all__ = [
-    "ClauseChoice",
-    "MergeJoin",
-    "Pairs",
-    "SemiJoinFilter",
-    "SourceKeys",
-    "source_columns",
-    "target_columns",
-]
-
 # With more keys, too many rows would pass.
 _MAX_KEYS = 1_000_000
 

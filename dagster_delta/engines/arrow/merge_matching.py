@@ -33,8 +33,6 @@ from dagster_delta.errors import ConstraintViolation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RowActions", "find_row_actions"]
-
 _MAX_EXAMPLES = 5
 _NO_SOURCE_ROW = -1
 

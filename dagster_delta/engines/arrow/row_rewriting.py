@@ -44,8 +44,6 @@ from dagster_delta.sql.expressions import parse_expression
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["find_matches", "rewrite_rows", "rewrite_rows_to"]
-
 
 class _ColumnUpdate:
     """Computes the columns that an update changes; may be used by several threads.

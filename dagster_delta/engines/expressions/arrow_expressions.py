@@ -21,8 +21,6 @@ from dagster_delta.sql.functions.patterns import Wildcard, like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 
-__all__ = ["compile_filter", "compile_value"]
-
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
 Mask: TypeAlias = Callable[[Columns], pa.Array | pa.ChunkedArray]
 """Makes a pyarrow boolean array, with nulls as in SQL."""

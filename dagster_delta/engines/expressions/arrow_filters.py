@@ -19,8 +19,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-__all__ = ["filter_to_sql"]
-
 _COMPARISONS: Mapping[str, str] = {
     "equal": "=",
     "not_equal": "<>",

@@ -18,8 +18,6 @@ from dagster_delta.sql.types import is_integral, sql_type_name
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["cast_may_raise", "cast_sql", "register_text_casts"]
-
 _TARGETS = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INTEGER",
     "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE", "date": "DATE",

@@ -17,8 +17,6 @@ from dagster_delta.protocol.schema import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ConstraintCheck", "python_rows", "refuse_violations"]
-
 _NO_PYTHON_VALUE = "(outside the years 1 to 9999)"
 
 

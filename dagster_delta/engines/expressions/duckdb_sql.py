@@ -52,8 +52,6 @@ from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["SEALED_CONFIG", "DuckDbEvaluator", "duckdb_input"]
-
 # Guards repeat their operand, so nested ones grow fast; no filter written by hand is so long.
 _MAX_SQL_LENGTH = 1_000_000
 # Limit for one batch, if its texts may grow.

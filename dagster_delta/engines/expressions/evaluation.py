@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
 from dagster_delta.protocol.values.arrow_columns import whole_array
 
-__all__ = ["evaluate", "evaluate_filter", "evaluate_tree"]
-
 
 def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
     """Where a condition is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or

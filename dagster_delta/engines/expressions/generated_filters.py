@@ -38,8 +38,6 @@ from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP
 
-__all__ = ["with_generated_filters"]
-
 _WIDEST_OFFSET = dt.timedelta(hours=18)
 """Spark accepts no time zone farther from UTC."""
 _MAX_LISTED = 100

@@ -16,8 +16,6 @@ from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, operands_of, walk
 from dagster_delta.sql.types import BINARY, BOOLEAN, STRING, VARIANT, is_primitive
 
-__all__ = ["MAX_ROW_BYTES", "check_constant_growth", "grows", "longest_value", "row_bytes"]
-
 MAX_ROW_BYTES = 256 * 1024 * 1024
 """Limit for one row, intermediate texts included; rows computed at once need about as much."""
 

@@ -22,8 +22,6 @@ from dagster_delta.sql.skipping import depends_on_time_zone
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
 
-__all__ = ["computed_filter", "with_constants"]
-
 
 def with_constants(expression: Typed) -> Typed:
     """The expression, in which the parts without columns are literals, as far as they can be

@@ -10,8 +10,6 @@ from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.typed import Call
 
-__all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising", "template"]
-
 ToSql = Callable[[Call, Sequence[str]], str]
 """Makes DuckDB SQL from a typed call and the SQL of its operands."""
 

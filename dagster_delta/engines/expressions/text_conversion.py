@@ -19,8 +19,6 @@ from dagster_delta.sql.text_values import TextReader, text_reader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["TextConversion", "text_conversion"]
-
 
 class _Form(msgspec.Struct, frozen=True):
     """A form of text that Arrow converts as Spark does, or refuses."""

@@ -19,8 +19,6 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["lazy_frame", "to_condition"]
-
 _MAX_PREDICATE_BYTES = 65_536
 """Larger predicates have long lists, whose translation takes longer than it saves."""
 _MAX_LIST_VALUES = 1000

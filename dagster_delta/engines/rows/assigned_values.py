@@ -15,8 +15,6 @@ from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.typed import Column
 
-__all__ = ["compute", "compute_assigned"]
-
 _MAX_EXAMPLES = 5
 
 

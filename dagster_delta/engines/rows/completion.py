@@ -25,12 +25,6 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.filters import at_moment
 
-__all__ = [
-    "ComputedColumns",
-    "IdentityNumbers",
-    "RowCompletion",
-]
-
 
 class ComputedColumns:
     """Columns whose values are computed from the other columns of a row.

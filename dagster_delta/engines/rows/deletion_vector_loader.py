@@ -22,8 +22,6 @@ from dagster_delta.protocol.features.deletion_vectors import (
 )
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["DeletionVectorLoader"]
-
 
 class DeletionVectorLoader:
     """Loads vectors from one store; may be used by several threads.

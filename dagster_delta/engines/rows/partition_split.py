@@ -17,8 +17,6 @@ from dagster_delta.protocol.values.partition_values import serialize_partition_v
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]
-
 PartitionKey = tuple[str | None, ...]
 """Serialised partition values in the order of the partition columns."""
 

@@ -14,8 +14,6 @@ from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 
-__all__ = ["remaining_rows"]
-
 
 def remaining_rows(
     target: ReadPlan, data: WriteSpec, rows: Mapping[str, BitMap64]

@@ -17,8 +17,6 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
-__all__ = ["CarriedIds", "keep_row_ids"]
-
 
 def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
     """The read plan and write spec for rows that only move, so that they keep their ids.

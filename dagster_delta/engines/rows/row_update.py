@@ -20,8 +20,6 @@ from dagster_delta.protocol.features.column_values import ColumnValues
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 
-__all__ = ["RowUpdate", "row_update"]
-
 
 def row_update(
     assignments: Sequence[Assignment],

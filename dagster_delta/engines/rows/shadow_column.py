@@ -36,8 +36,6 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Filled", "ShadowColumn"]
-
 
 class ShadowColumn:
     """Adds the converted column after the one that changes, batch by batch.

@@ -22,8 +22,6 @@ from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arr
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SourceRows"]
-
 _MEMORY_BYTES = 256 * 1024 * 1024
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 from dagster_delta.protocol.values.arrow_columns import whole_array
 
-__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at"]
-
 SAMPLE_ROWS = 200_000
 """Number of rows that give sufficiently exact quantiles."""
 

@@ -24,8 +24,6 @@ from pathlib import Path
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["ClassArchive", "find_class_archive", "make_class_archive"]
-
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Environment variable with options that Spark gives to a driver's JVM, before its settings."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.spark.log.planner import SparkLogPlanner
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
-__all__ = ["SparkEngine", "check_reachable"]
-
 
 class SparkEngine:
     """Reads plans into DataFrames and writes DataFrames, of classic and Connect sessions alike.

@@ -21,21 +21,6 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
-__all__ = [
-    "REPORT_SCHEMA",
-    "IdentityMarks",
-    "Reports",
-    "WrittenBytes",
-    "counting_written_bytes",
-    "decode_reports",
-    "encode_error",
-    "joined_marks",
-    "report",
-    "report_encoded_errors",
-    "reported",
-    "settle_reports",
-]
-
 REPORT_SCHEMA = "kind string, payload binary"
 """Rows of a report, as a Spark schema, the payload in MessagePack.
 

@@ -22,12 +22,6 @@ from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Column
 from dagster_delta.sql.types import VARIANT, is_primitive, sql_type_name
 
-__all__ = [
-    "check_computable",
-    "parse_assignments",
-    "refuse_lacking_fields",
-]
-
 
 def parse_assignments(
     values: Mapping[str, str],

@@ -20,8 +20,6 @@ from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.typed import Column
 
-__all__ = ["resolve_defaults"]
-
 _KEYWORD = "default"
 
 

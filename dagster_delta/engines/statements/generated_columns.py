@@ -18,8 +18,6 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import parse_expression
 
-__all__ = ["changed_values", "generation_constraints", "quoted"]
-
 
 def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
     """The constraints on generated columns that the data contain."""

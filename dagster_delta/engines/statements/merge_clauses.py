@@ -31,16 +31,6 @@ from dagster_delta.sql.repeatability import check_repeatable
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed
 
-__all__ = [
-    "SOURCE",
-    "TARGET",
-    "ClauseKind",
-    "ClauseText",
-    "MergeClause",
-    "MergeNames",
-    "parse_clauses",
-]
-
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
 _Filled = Collection[str] | None
 

@@ -26,17 +26,6 @@ from dagster_delta.protocol.statistics.predicates import (
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed, walk
 
-__all__ = [
-    "Columns",
-    "Computed",
-    "JoinKey",
-    "MergeCondition",
-    "bounds_predicate",
-    "in_table",
-    "key_predicate",
-    "split_condition",
-]
-
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
 """Arrow arrays by path."""
 

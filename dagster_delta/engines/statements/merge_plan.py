@@ -21,8 +21,6 @@ from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
 
-__all__ = ["MergePlan", "MergeSource", "MergedRows", "SourceSummary"]
-
 
 class SourceSummary(msgspec.Struct, frozen=True):
     """A summary of the rows of a source for planning."""

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
-__all__ = ["Cast", "can_store", "failing_values", "floor_to_microseconds", "value_cast"]
-
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
 

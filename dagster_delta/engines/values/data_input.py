@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["collected_rows", "to_reader"]
-
 _MAX_WAITING_FRAMES = 1
 
 

@@ -18,22 +18,6 @@ from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructTy
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "index_of",
-    "is_list_like",
-    "list_elements",
-    "list_numbers",
-    "map_entries",
-    "null_mask",
-    "plain_array",
-    "plain_type",
-    "rebuild_list",
-    "rebuild_map",
-    "rebuild_struct",
-    "rename_nested",
-    "with_padded_text",
-]
-
 
 def index_of(numbers: NDArray[np.integer[Any]]) -> pa.Array:
     """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""

@@ -43,8 +43,6 @@ from dagster_delta.protocol.values.arrow_schema import (
 )
 from dagster_delta.sql.types import sql_type_name
 
-__all__ = ["assign_batches"]
-
 MAX_BATCH_ROWS = 131_072
 """Longer batches are split: this bounds the rows cast at once, and their memory."""
 

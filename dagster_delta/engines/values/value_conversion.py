@@ -40,8 +40,6 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Converted", "ValueConversion", "convert_at", "value_conversion"]
-
 MAX_EXAMPLES = 5
 _EXAMPLE_LENGTH = 200
 

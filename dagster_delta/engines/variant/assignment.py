@@ -15,8 +15,6 @@ from dagster_delta.engines.variant.variants import variants_from_python
 from dagster_delta.errors import InvalidArgument, InvalidCast
 from dagster_delta.protocol.variant.variant import SingleFloat
 
-__all__ = ["encoded_variants", "variant_cast"]
-
 _Convert = Callable[[pa.Array], pa.Array]
 
 

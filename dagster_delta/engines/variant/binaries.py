@@ -28,15 +28,6 @@ from dagster_delta.protocol.variant.variant import decode_variant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_VARIANT_BYTES",
-    "describe_malformed",
-    "first_malformed",
-    "malformed",
-    "number_at",
-    "packed_bytes",
-]
-
 MAX_VARIANT_BYTES = 128 * 1024 * 1024
 """Maximum bytes of a value, and of a dictionary of names, that Spark accepts."""
 

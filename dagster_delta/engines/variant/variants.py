@@ -16,8 +16,6 @@ from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, is_varia
 from dagster_delta.protocol.variant.json import json_of_variant, variant_of_json
 from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
 
-__all__ = ["variants_from_json", "variants_from_python", "variants_to_json", "variants_to_python"]
-
 
 def variants_from_python(values: Iterable[object]) -> pa.StructArray:
     """A column of variants encoded from Python values, to append to a column of type `variant`.

@@ -25,8 +25,6 @@ from dagster_delta.protocol.statistics.log_statistics import (
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 
-__all__ = ["FileBatch", "batches_of_files", "batches_of_part", "batches_of_removes"]
-
 _BATCH_ROWS = 65_536
 _KEY_COLUMNS = ("path", "deletion_vector")
 

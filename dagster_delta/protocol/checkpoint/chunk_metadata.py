@@ -36,8 +36,6 @@ from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ChunkBounds", "ChunkStatistics", "check_chunks", "unread_file"]
-
 _MOST_CHUNKS = 10_000
 """Above this number of column chunks, finding the statistics takes longer than reading the row
 groups that they would rule out."""

@@ -19,8 +19,6 @@ from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-__all__ = ["conform", "corruption_named", "plain_value", "required"]
-
 _DELETION_VECTOR_FIELDS = {
     "storage_type": "storageType",
     "path_or_inline_dv": "pathOrInlineDv",

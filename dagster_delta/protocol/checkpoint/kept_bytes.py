@@ -14,8 +14,6 @@ from dagster_delta.errors import CorruptLog, UnsupportedFeature
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "refuse_repeated_paths", "rows_at_once"]
-
 CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 """Environment variable: memory that the decoded columns of one Parquet file may take."""
 

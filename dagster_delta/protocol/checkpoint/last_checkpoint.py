@@ -14,14 +14,6 @@ import msgspec
 
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 
-__all__ = [
-    "LastCheckpoint",
-    "encode_last_checkpoint",
-    "json_checksum",
-    "parse_last_checkpoint",
-]
-
-
 # Spec: tags hold any additional metadata about the last checkpoint.
 _FILE_NAME_TAG = "fileName"
 

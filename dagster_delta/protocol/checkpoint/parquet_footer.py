@@ -25,8 +25,6 @@ from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ParquetFooter", "copy_sealed", "read_footer", "sealed", "with_sealed_footer"]
-
 _MARK = b"DltFtCrc"
 _SEAL_BYTES = len(_MARK) + 4
 _MAGIC = b"PAR1"

@@ -13,16 +13,6 @@ from dagster_delta.errors import StorageFailure
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = [
-    "FETCHED_BYTES",
-    "column_ranges",
-    "decoding_pool",
-    "open_parquet_reader",
-    "release_scratch_memory",
-    "row_group_runs",
-    "storage_failure",
-]
-
 FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
 

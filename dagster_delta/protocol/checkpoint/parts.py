@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.checkpoint.writer import WRITING_OPTIONS, stack_actions
 from dagster_delta.protocol.values.arrow_columns import index_column
 
-__all__ = ["ActionFile", "ClusteredFiles"]
-
 _MAX_PENDING_BYTES = 128 * 1024 * 1024
 _MAX_GROUP_ROWS = 250_000
 

@@ -51,14 +51,6 @@ from dagster_delta.protocol.values.arrow_columns import chunks_where
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = [
-    "ADD_SOURCES",
-    "REMOVE_SOURCES",
-    "REQUIRED_ADD_COLUMNS",
-    "CheckpointPart",
-    "TableActions",
-]
-
 ADD_SOURCES: Mapping[str, str] = {
     "path": "path",
     "partition_values": "partitionValues",

@@ -19,12 +19,6 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
-__all__ = [
-    "parsed_partition_values",
-    "parsed_statistics",
-    "statistics_columns",
-]
-
 # Physical names to columns, or to trees of them.
 _Tree: TypeAlias = dict[str, Any]
 

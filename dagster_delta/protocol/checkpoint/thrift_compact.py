@@ -9,20 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-__all__ = [
-    "BINARY",
-    "FALSE",
-    "I32",
-    "I64",
-    "LIST",
-    "STRUCT",
-    "TRUE",
-    "Cursor",
-    "field_header",
-    "list_header_bytes",
-    "zigzag",
-]
-
 TRUE, FALSE, _BYTE, _I16, I32, I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 _VARINTS = frozenset({_I16, I32, I64})
 

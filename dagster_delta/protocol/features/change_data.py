@@ -19,15 +19,6 @@ from dagster_delta.protocol.schema import (
     nullable_field,
 )
 
-__all__ = [
-    "CHANGE_TYPE_COLUMN",
-    "COMMIT_TIMESTAMP_COLUMN",
-    "COMMIT_VERSION_COLUMN",
-    "RowChangeType",
-    "change_data_configuration",
-    "feed_configuration",
-]
-
 CHANGE_TYPE_COLUMN = "_change_type"
 COMMIT_VERSION_COLUMN = "_commit_version"
 COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"

@@ -22,23 +22,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-__all__ = [
-    "COLUMN_CHANGE_DOMAIN",
-    "COLUMN_CHANGE_KEY",
-    "COLUMN_CHANGE_SWITCH",
-    "COLUMN_CHANGE_TAG",
-    "ColumnChange",
-    "OnError",
-    "Position",
-    "field_at",
-    "filled_configuration",
-    "is_filled",
-    "published_schema",
-    "shadow_name",
-    "untagged",
-    "without_mark",
-]
-
 COLUMN_CHANGE_SWITCH = "dagsterDelta.enableColumnChange"
 """Table property: whether columns may change their type online. Absent means no."""
 COLUMN_CHANGE_KEY = "dagsterDelta.columnChange"

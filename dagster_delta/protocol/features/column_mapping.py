@@ -23,19 +23,6 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
-__all__ = [
-    "ID_KEY",
-    "NESTED_IDS_KEY",
-    "PARQUET_FIELD_ID_KEY",
-    "PHYSICAL_NAME_KEY",
-    "assign_column_mapping",
-    "drop_column_mapping",
-    "field_id",
-    "map_fields",
-    "physical_arrow_schema",
-    "physical_name",
-]
-
 ID_KEY = "delta.columnMapping.id"
 PHYSICAL_NAME_KEY = "delta.columnMapping.physicalName"
 NESTED_IDS_KEY = "delta.columnMapping.nested.ids"

@@ -22,31 +22,6 @@ from dagster_delta.protocol.schema import StructField, StructType, walk_fields
 if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
-__all__ = [
-    "ALLOW_EXPLICIT_INSERT_KEY",
-    "COLUMN_VALUE_FEATURES",
-    "DEFAULT_KEY",
-    "GENERATION_KEY",
-    "HIGH_WATER_MARK_KEY",
-    "IDENTITY_PREFIX",
-    "LONG_MAX",
-    "LONG_MIN",
-    "NO_VALUES",
-    "START_KEY",
-    "STEP_KEY",
-    "ColumnExpression",
-    "ColumnValues",
-    "IdentityColumn",
-    "advance_high_water_marks",
-    "column_defaults",
-    "differ_in_marks_only",
-    "filled_columns",
-    "generated_columns",
-    "identity_columns",
-    "inserted_values",
-    "updated_values",
-]
-
 GENERATION_KEY = "delta.generationExpression"
 """Field metadata: the Spark SQL that a generated column is computed by."""
 DEFAULT_KEY = "CURRENT_DEFAULT"

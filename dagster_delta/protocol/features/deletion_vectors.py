@@ -20,21 +20,6 @@ from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 
-__all__ = [
-    "check_rows_in_file",
-    "decode_deletion_vector",
-    "decode_z85",
-    "deleted_row_mask",
-    "deletion_vector_path",
-    "deletion_vector_range",
-    "encode_deletion_vector",
-    "encode_deletion_vector_file",
-    "encode_inline",
-    "encode_z85",
-    "parse_inline",
-    "read_from_file_bytes",
-]
-
 _PORTABLE_MAGIC = 1681511377
 _NATIVE_MAGIC = 1681511376
 """Older layout: consecutive 32-bit bitmaps, each preceded by its size, with keys from zero."""

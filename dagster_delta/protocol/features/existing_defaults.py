@@ -43,19 +43,6 @@ from dagster_delta.protocol.values.partition_values import (
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = [
-    "EXISTING_DEFAULTS_FEATURE",
-    "EXISTING_DEFAULT_KEY",
-    "check_existing_defaults",
-    "existing_default",
-    "fields_with_existing_default",
-    "has_existing_default",
-    "is_default_type",
-    "with_existing_default",
-    "with_existing_defaults_of",
-    "without_existing_defaults",
-]
-
 EXISTING_DEFAULT_KEY = "dagsterDelta.existingDefault"
 """Field metadata: type and text of the value in files that lack the column."""
 

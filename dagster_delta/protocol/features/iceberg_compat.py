@@ -19,8 +19,6 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 
-__all__ = ["check_iceberg_compat", "iceberg_compat_version"]
-
 _NO_ICEBERG_TYPE = frozenset({"void", "variant"})
 # Iceberg only widens integers to long, float to double and the precision of decimals.
 _ICEBERG_WIDENINGS = frozenset(

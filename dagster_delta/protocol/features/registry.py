@@ -19,17 +19,6 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.actions import Protocol
 
-__all__ = [
-    "TABLE_FEATURES",
-    "TABLE_FEATURES_READER_VERSION",
-    "TABLE_FEATURES_WRITER_VERSION",
-    "TableFeature",
-    "check_readable",
-    "check_writable",
-    "effective_features",
-    "find_feature",
-]
-
 TABLE_FEATURES_READER_VERSION = 3
 """The highest reader version; its tables list their reader features."""
 

@@ -21,26 +21,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
-__all__ = [
-    "DRAFT_ROW_ID_COLUMN_KEY",
-    "NO_ROW_IDS",
-    "ROW_COMMIT_VERSION_COLUMN_KEY",
-    "ROW_IDS_KEPT_TAG",
-    "ROW_ID_COLUMN_KEY",
-    "ROW_ID_MARK",
-    "ROW_TRACKING_DOMAIN",
-    "MaterializedColumns",
-    "RowIdHighWaterMark",
-    "assign_row_ids",
-    "carried_columns",
-    "high_water_mark_domain",
-    "is_row_id_mark",
-    "materialized_columns",
-    "parse_high_water_mark",
-    "tracked_configuration",
-    "with_materialized_columns",
-]
-
 ROW_ID_MARK = "rowIdHighWaterMark"
 """Name of the action, and of the internal domain that represents it."""
 

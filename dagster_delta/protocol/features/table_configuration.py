@@ -35,8 +35,6 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProp
 from dagster_delta.protocol.values.partition_values import check_partition_type
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-__all__ = ["TableConfiguration"]
-
 INVARIANTS_KEY = "delta.invariants"
 
 

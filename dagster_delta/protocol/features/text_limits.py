@@ -24,17 +24,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 
-__all__ = [
-    "TEXT_LIMIT_KEY",
-    "TextLimit",
-    "char_length",
-    "char_paths",
-    "padded_type",
-    "text_limits",
-    "with_followed_limits",
-    "without_text_limits",
-]
-
 TEXT_LIMIT_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 """Field metadata in which Spark keeps the declared type."""
 

@@ -21,16 +21,6 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 
-__all__ = [
-    "TYPE_CHANGES_KEY",
-    "TypeChange",
-    "check_type_changes",
-    "describe_wider_types",
-    "is_widening",
-    "record_type_changes",
-    "type_changes",
-]
-
 TYPE_CHANGES_KEY = "delta.typeChanges"
 
 _WIDER_PRIMITIVES = {

@@ -17,8 +17,6 @@ from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SC
 from dagster_delta.protocol.log.tail import deletion_vector_column
 from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
 
-__all__ = ["CHANGE_FILE_SCHEMA", "FileChange", "change_file_batch", "file_changes"]
-
 _NO_VALUES: Mapping[str, str | None] = {}
 
 CHANGE_FILE_SCHEMA = pa.schema(

@@ -11,8 +11,6 @@ from typing import TypeVar
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 from dagster_delta.protocol.log.segment import ListedFile, LogListing
 
-__all__ = ["cut_version", "expired_log_files", "midnight_before"]
-
 _DAY_MS = 24 * 60 * 60 * 1000
 
 _F = TypeVar("_F", bound=ListedFile)

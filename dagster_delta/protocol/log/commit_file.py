@@ -34,21 +34,6 @@ from dagster_delta.protocol.features.row_tracking import RowIdHighWaterMark
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
-__all__ = [
-    "CHECKSUM_KEY",
-    "CommitActions",
-    "LenientDomainMetadata",
-    "LenientMetadata",
-    "decode_actions",
-    "decode_commit",
-    "decode_commit_info",
-    "decode_lines",
-    "garbage_collection_paused",
-    "holds_checksum",
-    "refuse_repeated",
-    "with_checksum",
-]
-
 CHECKSUM_KEY = "contentCrc32"
 """The last key of the first line: of its `commitInfo` in a commit."""
 

@@ -26,15 +26,6 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, with_checksum
 
-__all__ = [
-    "CommitContents",
-    "build_commit_info",
-    "encode_actions",
-    "encode_commit",
-    "spell_metrics",
-    "spell_parameters",
-]
-
 _ENCODER = msgspec.json.Encoder()
 
 _RESERVED_COMMIT_INFO = frozenset(

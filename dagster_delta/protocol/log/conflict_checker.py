@@ -53,17 +53,6 @@ from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.schema import StructType, walk_fields
 
-__all__ = [
-    "Conflict",
-    "IsolationLevel",
-    "ReadScope",
-    "TransactionFacts",
-    "adds_nullable_columns",
-    "check_conflicts",
-    "is_blind_append",
-    "isolation_level",
-]
-
 IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation"]
 
 _AGAIN = "read the table again and repeat the write"

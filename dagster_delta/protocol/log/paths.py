@@ -9,22 +9,6 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = [
-    "LAST_CHECKPOINT_PATH",
-    "LOG_DIRECTORY",
-    "SIDECAR_DIRECTORY",
-    "LogFileKind",
-    "LogFileName",
-    "checkpoint_path",
-    "checksum_path",
-    "commit_path",
-    "multi_part_checkpoint_paths",
-    "parse_log_file_name",
-    "sidecar_path",
-    "v2_checkpoint_path",
-    "version_prefix",
-]
-
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
 SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"

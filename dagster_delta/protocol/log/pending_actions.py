@@ -22,14 +22,6 @@ from dagster_delta.protocol.features.row_tracking import (
 )
 from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions
 
-__all__ = [
-    "CHECKPOINT_PROTECTION_KEY",
-    "IN_COMMIT_TIMESTAMP_START_TIME_KEY",
-    "IN_COMMIT_TIMESTAMP_START_VERSION_KEY",
-    "CommitSlot",
-    "PendingActions",
-]
-
 IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersion"
 """Property with the first version that has an in-commit timestamp."""
 IN_COMMIT_TIMESTAMP_START_TIME_KEY = "delta.inCommitTimestampEnablementTimestamp"

@@ -18,20 +18,6 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_columns import string_column
 
-__all__ = [
-    "DELETION_VECTOR_TYPE",
-    "KEY_SEPARATOR",
-    "LIVE_FILE_SCHEMA",
-    "ROW_ID_COLUMNS",
-    "TOMBSTONE_SCHEMA",
-    "FileActions",
-    "HiddenFiles",
-    "ReconciledTail",
-    "file_key",
-    "keys_of",
-    "reconcile_tail",
-]
-
 DELETION_VECTOR_TYPE = pa.struct(
     [
         ("storage_type", pa.string()),

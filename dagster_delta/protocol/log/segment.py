@@ -14,15 +14,6 @@ import msgspec
 from dagster_delta.errors import LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.log.paths import LogFileKind, LogFileName, parse_log_file_name
 
-__all__ = [
-    "CheckpointFiles",
-    "CommitFile",
-    "ListedFile",
-    "LogListing",
-    "LogSegment",
-    "spell_versions",
-]
-
 
 class ListedFile(Protocol):
     """One entry of a listing, as returned by a store."""

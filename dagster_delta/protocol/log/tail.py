@@ -44,16 +44,6 @@ from dagster_delta.protocol.values.arrow_columns import (
 )
 from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
 
-__all__ = [
-    "LogTail",
-    "RawCommit",
-    "add_columns",
-    "check_file_actions",
-    "decode_tail",
-    "deletion_vector_column",
-    "remove_columns",
-]
-
 
 class RawCommit(NamedTuple):
     """The bytes of a commit, or of several compacted into one file."""

@@ -25,15 +25,6 @@ from dagster_delta.protocol.log.commit_file import (
 )
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
 
-__all__ = [
-    "VersionChecksum",
-    "encode_version_checksum",
-    "first_version_checksum",
-    "next_version_checksum",
-    "parse_version_checksum",
-    "version_checksum_after",
-]
-
 
 class VersionChecksum(msgspec.Struct, frozen=True):
     """The totals and the table state of one version."""

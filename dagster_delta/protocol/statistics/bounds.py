@@ -25,19 +25,6 @@ from dagster_delta.protocol.values.arrow_values import (
     scalar_of,
 )
 
-__all__ = [
-    "LAST_CHARACTER",
-    "STRING_PREFIX_LENGTH",
-    "ArrowLogic",
-    "ColumnBounds",
-    "Sides",
-    "bounds_of_partition_values",
-    "bounds_of_statistics",
-    "keeps_order",
-    "next_prefix",
-    "value_ranges",
-]
-
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _FLOATS = ("float", "double")

@@ -22,13 +22,6 @@ from dagster_delta.protocol.statistics.statistics import (
 )
 from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 
-__all__ = [
-    "LoggedAdds",
-    "checkpoint_statistics",
-    "checkpoint_statistics_json",
-    "statistics_leaves",
-]
-
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 

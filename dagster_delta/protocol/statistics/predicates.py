@@ -19,29 +19,6 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.statistics.bounds import ArrowLogic, ColumnBounds, Sides
 
-__all__ = [
-    "And",
-    "Bounds",
-    "Comparison",
-    "Computed",
-    "Constant",
-    "In",
-    "IsNull",
-    "IsTrue",
-    "Logic",
-    "Not",
-    "Or",
-    "Outcomes",
-    "Predicate",
-    "StartsWith",
-    "Unknown",
-    "computed_parts",
-    "may_match",
-    "outcomes_under",
-    "possible_outcomes",
-    "referenced_columns",
-]
-
 Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
 ColumnPath: TypeAlias = tuple[str, ...]
 

@@ -32,9 +32,6 @@ from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
-__all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
-
-
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""
 

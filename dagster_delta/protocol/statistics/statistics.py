@@ -30,14 +30,6 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import array_of
 
-__all__ = [
-    "StatisticsColumn",
-    "parse_statistics_json",
-    "plant",
-    "project_parsed_statistics",
-    "with_record_count",
-]
-
 _RANGES = {
     "byte": (-(2**7), 2**7 - 1),
     "short": (-(2**15), 2**15 - 1),

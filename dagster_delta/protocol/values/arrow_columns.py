@@ -14,18 +14,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "boolean_column",
-    "chunks_where",
-    "index_column",
-    "integer_column",
-    "map_column",
-    "nested_column",
-    "slices_where",
-    "string_column",
-    "whole_array",
-]
-
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
 MIN_SLICE_ROWS = 4096

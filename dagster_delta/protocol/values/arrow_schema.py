@@ -23,19 +23,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 
-__all__ = [
-    "COMMENT_KEY",
-    "VARIANT_STORAGE",
-    "from_arrow_field",
-    "from_arrow_schema",
-    "from_arrow_type",
-    "is_marked_variant",
-    "is_variant_storage",
-    "to_arrow_field",
-    "to_arrow_schema",
-    "to_arrow_type",
-]
-
 COMMENT_KEY = b"comment"
 """Key of a column comment in Arrow field metadata."""
 

@@ -23,8 +23,6 @@ from dagster_delta.protocol.values.arrow_columns import (
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
-__all__ = ["FALSE", "TRUE", "array_of", "every", "integer_scalar", "null_scalar", "scalar_of"]
-
 _T = TypeVar("_T")
 
 TRUE, FALSE = boolean_column([True, False])

@@ -21,18 +21,6 @@ from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import null_scalar
 
-__all__ = [
-    "HIVE_NULL",
-    "check_partition_type",
-    "decode_path",
-    "encode_path",
-    "is_null_text",
-    "parse_partition_column",
-    "parse_partition_value",
-    "partition_directory",
-    "serialize_partition_value",
-]
-
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """Directory name for a null partition value."""
 

@@ -15,27 +15,6 @@ import msgspec
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 
-__all__ = [
-    "PRIMITIVE_SIZES",
-    "VARIANT_NULL",
-    "BasicType",
-    "PrimitiveId",
-    "VariantNames",
-    "damaged_variant",
-    "decode_names",
-    "encode_array",
-    "encode_names",
-    "encode_object",
-    "encode_text",
-    "header_byte",
-    "locate_elements",
-    "locate_fields",
-    "object_fields",
-    "says_sorted",
-    "take",
-    "unknown_primitive",
-]
-
 VARIANT_NULL = b"\x00"
 """The value that is present and null."""
 

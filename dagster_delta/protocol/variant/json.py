@@ -23,8 +23,6 @@ from dagster_delta.protocol.variant.variant import (
     encode_variant,
 )
 
-__all__ = ["json_of_variant", "variant_of_json"]
-
 _MAX_DIGITS = 38
 _INT64 = range(-(2**63), 2**63)
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")

@@ -33,8 +33,6 @@ from dagster_delta.protocol.variant.binary import (
     unknown_primitive,
 )
 
-__all__ = ["NanosecondTimestamp", "SingleFloat", "decode_variant", "encode_variant"]
-
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  of timestamps without a time zone
 _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1)

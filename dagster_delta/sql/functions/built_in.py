@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["count_problem", "is_built_in", "row_problem", "similar_name"]
-
 _BY_COUNT: Mapping[tuple[int, int | None], str] = {
     (0, 0): """
         cume_dist curdate current_catalog current_database current_date current_path

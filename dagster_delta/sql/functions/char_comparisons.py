@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.typed import Column, Literal, Refusal, Typed, walk
 
-__all__ = ["with_padded_literals"]
-
 _COMPARISONS = frozenset({"=", "<", "<=", ">", ">=", "<=>"})
 _STRING = PrimitiveType("string")
 

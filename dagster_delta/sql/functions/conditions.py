@@ -16,8 +16,6 @@ from dagster_delta.sql.functions.signatures import (
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
 
-__all__ = ["CONDITIONS"]
-
 
 def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
     if any(each.data_type == VARIANT for each in arguments):

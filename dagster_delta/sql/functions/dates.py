@@ -23,8 +23,6 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-__all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS", "pattern_units"]
-
 TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
 """Functions whose result for a timestamp depends on the session's time zone; a cast makes dates."""
 

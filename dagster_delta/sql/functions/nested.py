@@ -20,8 +20,6 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-__all__ = ["NESTED_FUNCTIONS"]
-
 
 def _refused(name: str, arguments: Sequence[Typed]) -> Refusal:
     return Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")

@@ -26,8 +26,6 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-__all__ = ["ARITHMETIC", "NUMERIC_FUNCTIONS"]
-
 _MAX_PRECISION = 38
 
 

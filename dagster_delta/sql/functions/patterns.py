@@ -21,8 +21,6 @@ from dagster_delta.sql.functions.signatures import (
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BOOLEAN, STRING, sql_type_name
 
-__all__ = ["ESCAPE", "PATTERN_FUNCTIONS", "LikePiece", "Wildcard", "like_pieces"]
-
 ESCAPE = "\\"
 
 

@@ -11,8 +11,6 @@ import string
 
 from dagster_delta.sql.typed import Refusal
 
-__all__ = ["LINE_END", "TEXT_END", "WITHIN_LINE_ENDS", "translated_pattern"]
-
 # Java's line terminators; RE2 has only one.
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _ANY = f"[^{_LINE_ENDS}]"

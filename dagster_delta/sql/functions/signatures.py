@@ -16,17 +16,6 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-__all__ = [
-    "Resolve",
-    "boolean_call",
-    "check_count",
-    "fixed",
-    "literal_of",
-    "text_operand",
-    "typed_alike",
-    "typed_by_analysis",
-]
-
 Resolve = Callable[[str, tuple[Typed, ...]], Typed]
 """Makes the typed call from its name and typed operands, or raises Refusal."""
 

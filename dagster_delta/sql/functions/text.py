@@ -15,8 +15,6 @@ from dagster_delta.sql.functions.signatures import (
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
 
-__all__ = ["TEXT_FUNCTIONS"]
-
 _TEXT_TEST = (BOOLEAN, STRING, STRING)
 
 

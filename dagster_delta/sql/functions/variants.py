@@ -13,8 +13,6 @@ from dagster_delta.sql.functions.signatures import Resolve, boolean_call, fixed,
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT
 
-__all__ = ["VARIANT_FUNCTIONS", "VariantPath", "parse_path"]
-
 _TARGETS: dict[str, DataType] = {
     "boolean": BOOLEAN,
     "byte": PrimitiveType("byte"),

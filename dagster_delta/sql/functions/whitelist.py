@@ -19,8 +19,6 @@ from dagster_delta.sql.functions.variants import VARIANT_FUNCTIONS
 from dagster_delta.sql.typed import Literal, Refusal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
-__all__ = ["CONVERSIONS", "WHITELIST", "canonical_name"]
-
 
 def _cast_function(target: DataType) -> Resolve:
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:

@@ -23,8 +23,6 @@ from dagster_delta.sql.functions.whitelist import CONVERSIONS
 from dagster_delta.sql.typed import Call, Literal, types_of
 from dagster_delta.sql.types import BINARY, DATE, STRING, common_type, is_integral
 
-__all__ = ["RENDERINGS"]
-
 _UNLESS_NULL = "CASE WHEN {0} IS NULL OR {1} IS NULL THEN NULL"
 
 

@@ -25,8 +25,6 @@ from dagster_delta.sql.types import VARIANT, sql_type_name
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["VARIANT_FUNCTIONS", "register_variant_functions"]
-
 _DUCKDB_VARIANT = duckdb_type(VARIANT)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}

@@ -10,8 +10,6 @@ from functools import cache
 
 import pyarrow as pa
 
-__all__ = ["without_views"]
-
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_ROWS",
-    "BatchSizes",
-    "longest_entry",
-    "may_expand",
-    "split_by_bytes",
-]
-
 BATCH_ROWS = 65_536
 """Maximum rows of a batch: a multiple of the rows in a container of a deletion vector."""
 BATCH_BYTES = 32 * 1024 * 1024

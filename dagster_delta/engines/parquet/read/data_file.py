@@ -18,8 +18,6 @@ from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.values.partition_values import decode_path
 
-__all__ = ["DataFile", "data_files"]
-
 _FILES_AT_ONCE = 10_000
 _NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
 

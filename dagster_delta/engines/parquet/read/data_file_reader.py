@@ -46,12 +46,6 @@ from dagster_delta.storage.object_store import ObjectStore, RangeStore
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = [
-    "FILE_ORDINAL",
-    "ROW_INDEX",
-    "DataFileReader",
-]
-
 FILE_ORDINAL = "\0file ordinal"
 """The int32 column with the index of the row's file among the files that are read together."""
 ROW_INDEX = "\0row index"

@@ -54,8 +54,6 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import null_scalar
 
-__all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
-
 _Convert = Callable[[pa.Array], pa.Array]
 _Key = TypeVar("_Key")
 

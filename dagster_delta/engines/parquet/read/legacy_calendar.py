@@ -26,8 +26,6 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LegacyCalendar"]
-
 _VERSION_KEY = b"org.apache.spark.version"
 _DATES_KEY = b"org.apache.spark.legacyDateTime"
 _INT96_KEY = b"org.apache.spark.legacyINT96"

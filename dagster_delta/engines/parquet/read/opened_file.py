@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.engines.parquet.read.data_file import DataFile
 
-__all__ = ["OpenedFile"]
-
 _REMOTE_STREAM_BYTES = 1024 * 1024
 """Bytes read at once from a column, if a read costs a round trip."""
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024

@@ -12,8 +12,6 @@ from dagster_delta.protocol.checkpoint.parquet_reader import release_scratch_mem
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchSource", "prefetch_in_order"]
-
 BatchSource: TypeAlias = "Callable[[], Iterable[pa.RecordBatch]]"
 """Opens one source; its `pyarrow.RecordBatch`es are produced on a worker thread."""
 

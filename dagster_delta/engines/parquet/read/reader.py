@@ -23,8 +23,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = ["deletion_vectors_of", "read_ahead", "read_files"]
-
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Maximum Arrow bytes that wait for the consumer."""
 SMALL_BATCH_ROWS = 16_384

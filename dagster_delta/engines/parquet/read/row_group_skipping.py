@@ -29,8 +29,6 @@ from dagster_delta.protocol.values.arrow_columns import (
 from dagster_delta.protocol.values.arrow_schema import from_arrow_type, to_arrow_type
 from dagster_delta.protocol.values.arrow_values import array_of, every
 
-__all__ = ["matching_row_groups"]
-
 _EXACT = Context(prec=40)
 
 

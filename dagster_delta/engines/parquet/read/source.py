@@ -27,16 +27,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = [
-    "STREAM_BYTES",
-    "FetchBudget",
-    "columns_with_long_entries",
-    "naming_data_file",
-    "open_parquet",
-    "read_data_footer",
-    "repetitive_columns",
-]
-
 _INT96_UNIT = "us"
 """INT96 is read as microseconds: it holds times outside the range of nanoseconds."""
 STREAM_BYTES = 256 * 1024

@@ -41,8 +41,6 @@ from dagster_delta.protocol.variant.binary import (
     object_fields,
 )
 
-__all__ = ["VariantReassembly"]
-
 _Encoded: TypeAlias = list[bytes | None]
 """One encoded value per row; None if the row has none."""
 

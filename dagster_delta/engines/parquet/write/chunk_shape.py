@@ -22,8 +22,6 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["is_movable"]
-
 _Value: TypeAlias = "frozenset[int] | tuple[_Value] | Mapping[int, _Value]"
 """Types: of a number or text; of the elements of a list; of the fields of a struct by their ids."""
 

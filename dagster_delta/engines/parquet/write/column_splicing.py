@@ -29,8 +29,6 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
     zigzag,
 )
 
-__all__ = ["ColumnBytes", "FooterBytes", "joined_columns"]
-
 _LENGTH_BYTES = 4
 _TAIL_BYTES = _LENGTH_BYTES + len(MAGIC)
 

@@ -28,8 +28,6 @@ from dagster_delta.protocol.variant.binary import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EncodedVariants", "Kind", "Parts", "Places"]
-
 
 class Kind(IntEnum):
     """The kind of a value; equivalent types are one kind."""

@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from dagster_delta.engines.values.nested_arrays import list_elements, map_entries
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 
-__all__ = ["PLAIN", "ColumnEncodings", "choose_encodings"]
-
 SAMPLE_ROWS = 64_000
 
 _MAX_DISTINCT_SHARE = 0.25

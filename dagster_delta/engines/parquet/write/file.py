@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
 
-__all__ = ["EncodedFile", "EncodedRowGroup", "FileFormat", "FileInWriting", "encode_rows"]
-
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
 _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 
-__all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
-
 _EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
 _STRING = PrimitiveType("string")

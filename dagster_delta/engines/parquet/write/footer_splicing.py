@@ -25,8 +25,6 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
-
 MAGIC = b"PAR1"
 """The first and last bytes of every Parquet file."""
 

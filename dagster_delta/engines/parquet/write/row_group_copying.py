@@ -49,8 +49,6 @@ from dagster_delta.protocol.values.partition_values import is_null_text
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["CopiedColumns", "RowGroupCopier"]
-
 PART_BYTES = 4 * 1024 * 1024
 """Approximate Arrow bytes of the columns of one row group that are in memory together."""
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024

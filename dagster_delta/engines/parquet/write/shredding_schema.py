@@ -24,8 +24,6 @@ from dagster_delta.engines.parquet.write.encoded_variants import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SAMPLE_ROWS", "ShreddedGroup", "infer_group"]
-
 SAMPLE_ROWS = 4096
 """Rows from which a schema is inferred."""
 MAX_COLUMNS = 300

@@ -28,8 +28,6 @@ from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["VariantShredding"]
-
 _METADATA = pa.field("metadata", pa.binary(), nullable=False)
 _KIND_OF_TYPE = {
     pa.bool_(): Kind.BOOLEAN,

@@ -42,8 +42,6 @@ from dagster_delta.storage.unreferenced_files import delete_unreferenced
 if TYPE_CHECKING:
     from dagster_delta.engines.rows.shadow_column import ShadowColumn
 
-__all__ = ["DataFileWriter", "write_data_files"]
-
 _LOG = logging.getLogger(__name__)
 
 COLUMN_OVERHEAD_BYTES = 512

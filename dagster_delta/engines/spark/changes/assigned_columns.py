@@ -19,8 +19,6 @@ from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructFi
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["field_at", "stored_fits", "stored_value", "with_fields"]
-
 
 def stored_value(
     value: Column, source: DataType, target: DataType, functions: ModuleType, name: str

@@ -45,8 +45,6 @@ from dagster_delta.storage import open_store
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ChangeDetail", "ChangeTask", "RowAction", "WrittenChanges", "changes_of"]
-
 RowAction = Literal["copy", "insert", "update", "delete"]
 """The action on a row: `copy` writes it unchanged and records no change."""
 

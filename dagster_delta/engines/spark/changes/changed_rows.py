@@ -49,8 +49,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["ChangingRows", "RowChange", "collect_changes", "write_changes"]
-
 _ACTION = "__delta_action"
 _NOTHING = -1
 

@@ -32,8 +32,6 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CopiedRows", "copy_rows"]
-
 _MAX_TASKS = 512
 _SMALL_SHARE = 0.75
 _Partition = tuple[tuple[str, str | None], ...]

@@ -24,8 +24,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.storage import StoreLocation, open_store
 
-__all__ = ["COPIED_FILES_SCHEMA", "CopiedFile", "CopyTask"]
-
 COPIED_FILES_SCHEMA = "files string"
 """Input of a copy task, as a Spark schema: `CopiedFile`s that are written together, as JSON."""
 

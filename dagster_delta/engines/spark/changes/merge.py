@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["merge_frames"]
-
 _MAX_EXAMPLES = 5
 _MATCHED, _TURN = "__delta_matched", "__delta_turn"
 

@@ -39,8 +39,6 @@ from dagster_delta.sql.typed import Column as ColumnOf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ROW_NUMBER", "SparkMergeSource"]
-
 ROW_NUMBER = "__delta_source_row"
 """Column of the frame: a unique number of the row, in no order."""
 

@@ -39,8 +39,6 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_matches", "record_inserts", "rewrite_rows"]
-
 
 def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
     """The live rows that satisfy the plan's predicate, by file; files without any are omitted.

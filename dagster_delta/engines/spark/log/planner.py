@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
 
-__all__ = ["MAX_COLLECTED_FILES", "MAX_DRIVER_FILES", "SparkLogPlanner"]
-
 _KEY = "__delta_key"
 _MAX_BROADCAST_KEYS = 500_000
 

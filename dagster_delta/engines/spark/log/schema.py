@@ -16,8 +16,6 @@ from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, CheckpointPart
 if TYPE_CHECKING:
     from pyspark.sql import types as spark_types
 
-__all__ = ["PARSED_STATISTICS", "add_type", "has_unreadable_add", "with_parsed_statistics"]
-
 PARSED_STATISTICS = "stats_parsed"
 """The field with statistics as typed columns."""
 

@@ -41,15 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql import types as spark_types
 
-__all__ = [
-    "LoggedStatistic",
-    "Truth",
-    "may_match",
-    "partition_bounds",
-    "statistics_bounds",
-    "statistics_type",
-]
-
 Truth: TypeAlias = "bool | Column"
 """True or false for every file, or a column without nulls."""
 

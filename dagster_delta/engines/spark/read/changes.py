@@ -30,8 +30,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_changes"]
-
 _ROWS_AT_ONCE = 10_000
 _LOADING_THREADS = 16
 

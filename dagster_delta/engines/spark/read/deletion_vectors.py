@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyroaring import BitMap64
 
-__all__ = ["CHUNK_BITS", "CHUNK_ROWS", "ChunkTable", "chunk_table", "load_bitmaps", "words_of"]
-
 CHUNK_BITS = 16
 """A chunk holds two to the power of this many rows, as many as a container of a roaring bitmap."""
 

@@ -24,8 +24,6 @@ from dagster_delta.storage.spark_uris import spark_path
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FileGroup", "FileSplit", "groups_by_columns", "split_files"]
-
 MAX_BROADCAST_BYTES = 256 * 1024 * 1024
 """Deletion vectors larger than this on every executor are applied file by file."""
 

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql import types as spark_types
 
-__all__ = [
-    "are_equal",
-    "are_in_directories",
-    "directory_column",
-    "directory_read_fields",
-    "partition_literal",
-    "partition_table",
-]
-
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
 _TIMESTAMP_NTZ = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
 _TIMESTAMP = re.compile(_TIMESTAMP_NTZ.pattern + r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")

@@ -29,8 +29,6 @@ from dagster_delta.storage import StoreLocation, open_store
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = ["FILE_SCHEMA", "ReadTask", "encode_files"]
-
 FILE_SCHEMA = "file string"
 """Input of a read task, as a Spark schema: one live file as JSON per row."""
 

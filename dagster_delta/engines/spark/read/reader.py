@@ -83,8 +83,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = ["FILE_KEY", "ROW_INDEX", "read_frame", "read_listed_files"]
-
 FILE_KEY = "__delta_file_key"
 """Column of a read with positions: the key of the row's file, see `keys_of_files`."""
 ROW_INDEX = "__delta_row"

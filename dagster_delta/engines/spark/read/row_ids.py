@@ -18,8 +18,6 @@ from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["with_row_ids"]
-
 _KEY, _BASE, _VERSION = "__delta_ids_of", "__delta_base_row_id", "__delta_default_version"
 
 

@@ -25,13 +25,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "FileIndex",
-    "collect_numbers",
-    "collect_rows",
-    "with_number_marks",
-]
-
 _BUCKET, _BITS = "__delta_bucket", "__delta_bits"
 _CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
 

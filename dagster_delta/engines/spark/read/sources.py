@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
-__all__ = [
-    "can_open",
-    "hadoop_settings",
-    "list_directory",
-    "list_files",
-    "open_parquet",
-    "takes_lists",
-]
-
 _IGNORES_LISTS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 _ENCODER = msgspec.json.Encoder()
 _GUARD = "spark-did-not-take-the-list-of-files.parquet"

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["active_spark_session", "is_spark_frame"]
-
 
 def is_spark_frame(data: object) -> bool:
     """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""

@@ -36,19 +36,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = [
-    "declared_column",
-    "has_nested_void",
-    "has_unreadable_widening",
-    "is_declared",
-    "logical_column",
-    "padded_column",
-    "physical_read_schema",
-    "quote",
-    "read_name",
-    "sql_column",
-]
-
 VOID = PrimitiveType("void")
 
 _INT32_TYPES = frozenset({PrimitiveType("byte"), PrimitiveType("short"), PrimitiveType("integer")})

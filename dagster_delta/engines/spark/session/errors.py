@@ -16,15 +16,6 @@ from dagster_delta.errors import (
     StorageFailure,
 )
 
-__all__ = [
-    "executor_failure",
-    "executor_failures",
-    "is_missing_file_system",
-    "missing_data_file",
-    "read_failure",
-    "spark_failures",
-]
-
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '(?P<module>dagster_delta|pyarrow|msgspec|pyroaring|"
     r"fsspec|numpy|pandas|sqlglot|duckdb)[.']"

@@ -13,8 +13,6 @@ from dagster_delta.errors import SparkSessionLost
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["naming_lost_session", "running_session"]
-
 
 def running_session() -> SparkSession | None:
     """The session of this process, classic or Connect; None if it has none.

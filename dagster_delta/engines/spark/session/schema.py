@@ -20,14 +20,6 @@ from dagster_delta.protocol.schema import (
 if TYPE_CHECKING:
     from pyspark.sql import types as spark_types
 
-__all__ = [
-    "column_metadata",
-    "declared_spark_type",
-    "from_spark_schema",
-    "to_spark_schema",
-    "to_spark_type",
-]
-
 _COLLATIONS_KEY = "__COLLATIONS"
 """Field metadata: collations of the texts in a column, by their path in it."""
 

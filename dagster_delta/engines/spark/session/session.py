@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession, types
 
-__all__ = [
-    "FIELD_ID_READ",
-    "MAX_RECORDS",
-    "check_java",
-    "frame_of",
-    "functions_of",
-    "has_jvm",
-    "is_apache_spark",
-    "is_connect",
-    "is_utc",
-    "lending_lock",
-    "local_spark_session",
-    "session_conf",
-    "settings_without_effect",
-    "start_session",
-]
-
 MINIMUM_JAVA = 17
 
 _UTC_ZONES = frozenset(

@@ -18,8 +18,6 @@ from dagster_delta.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ship_package"]
-
 _SHIPPED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 

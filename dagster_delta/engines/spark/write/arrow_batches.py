@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["collect_counted"]
-
 _MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DEFAULT_BYTES = "67108864b"
 _UNBOUNDED_BYTES = str(2**31 - 1)

@@ -30,8 +30,6 @@ from dagster_delta.storage.unreferenced_files import delete_unreferenced
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["backfill_on_spark"]
-
 TASK_BYTES = 128 * 1024 * 1024
 """Bytes of data files that one task rewrites."""
 

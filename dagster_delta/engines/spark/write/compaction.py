@@ -41,8 +41,6 @@ from dagster_delta.storage import StoreLocation, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession, types
 
-__all__ = ["compact_on_spark", "sort_on_spark"]
-
 _GROUP_SCHEMA = "position int, files binary"
 _PLACE = "__zorder_place"
 _UNCOUNTED_SHARE = 0.01

@@ -13,8 +13,6 @@ from dagster_delta.protocol.features.column_values import LONG_MAX, LONG_MIN, Id
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["identity_value"]
-
 _ROW_BITS = 33
 """Spark numbers the rows of a task with this many low bits; the task's number is above them."""
 

@@ -40,8 +40,6 @@ from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
-__all__ = ["PACKED_PARTITION", "PACKED_SCHEMA", "PackTask", "UnpackTask", "slice_size_bytes"]
-
 MIN_ROWS = 100_000
 MIN_BYTES = 8 * 1024 * 1024
 """Arrow bytes that are enough for a row group, even with few rows."""

@@ -28,15 +28,6 @@ from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
-__all__ = [
-    "WriteDetail",
-    "WriteTask",
-    "concatenated",
-    "joined_batches",
-    "report_result",
-    "result_of",
-]
-
 _TASK_BATCH_ROWS = 65_536
 _TASK_BATCH_BYTES = 32 * 1024 * 1024
 """Spark's batches are joined to about this many rows or Arrow bytes before they are cast and split.

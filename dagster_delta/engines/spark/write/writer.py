@@ -37,8 +37,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["write_frame"]
-
 _OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 
 
