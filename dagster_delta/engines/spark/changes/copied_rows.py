@@ -24,6 +24,7 @@ from dagster_delta.engines.spark.changes.copy_tasks import (
     CopyTask,
 )
 from dagster_delta.engines.spark.session.session import frame_of
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
@@ -69,21 +70,14 @@ def copy_rows(
     groups = list(_packed([*staying, *map(_as_source, small)], target_bytes))
     if not groups:
         return CopiedRows(tuple(written))
-    source = rewrite.source
-    task = CopyTask(
-        source.store.location,
-        source.version,
-        source.configuration,
-        source.columns,
-        rewrite.data,
-        rewrite.change_data,
-    )
+    task = CopyTask(ShippedPlan.of(rewrite.source), rewrite.data, rewrite.change_data)
     encoded = [msgspec.json.encode(group).decode() for group in groups]
     rows = pa.Table.from_arrays([string_column(encoded)], names=["files"])
     frame = frame_of(session, rows, COPIED_FILES_SCHEMA)
-    copied = collect_changes(frame.repartition(min(len(groups), _MAX_TASKS)), task, source.store)
+    store = rewrite.source.store
+    copied = collect_changes(frame.repartition(min(len(groups), _MAX_TASKS)), task, store)
     created.add_logged(copied.paths)
-    united = CreatedFiles(source.store)
+    united = CreatedFiles(store)
     united.add_logged(each.path for each in small)
     united.delete()
     paths = {each.path for each in small}

@@ -15,14 +15,14 @@ from functools import partial
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from dagster_delta.engines.plans import ReadPlan, RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import ChangeDetail
 from dagster_delta.engines.spark.executor_reports import report, reported
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.storage import StoreLocation, open_store
 
 COPIED_FILES_SCHEMA = "files string"
 """Input of a copy task, as a Spark schema: `CopiedFile`s that are written together, as JSON."""
@@ -49,11 +49,7 @@ _DECODER = msgspec.json.Decoder(list[CopiedFile])
 class CopyTask:
     """Writes the remaining rows of files, and records the removed rows."""
 
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    """The read plan of the rows."""
-    columns: tuple[str, ...]
+    plan: ShippedPlan
     data: WriteSpec
     change_data: WriteSpec | None
     """How removed rows are recorded; None if they are not."""
@@ -87,13 +83,7 @@ class CopyTask:
             for file in copied
             if file.matches is not None
         }
-        plan = ReadPlan(
-            store=open_store(self.location.uri, self.location.options),
-            version=self.version,
-            configuration=self.configuration,
-            files=pa.Table.from_pylist(rows, schema),
-            columns=self.columns,
-        )
+        plan = replace(self.plan.open(), files=pa.Table.from_pylist(rows, schema))
         return rewrite_rows(
             RowRewrite(plan, matches, (), True, self.data, change_data=self.change_data)
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -22,12 +21,8 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.storage import StoreLocation, open_store
-
-if TYPE_CHECKING:
-    from dagster_delta.sql.expressions import SqlExpression
 
 FILE_SCHEMA = "file string"
 """Input of a read task, as a Spark schema: one live file as JSON per row."""
@@ -37,33 +32,18 @@ FILE_SCHEMA = "file string"
 class ReadTask:
     """Reads data files with the Arrow engine."""
 
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    columns: tuple[str, ...]
-    """Logical columns of the rows, in order."""
-    where: SqlExpression | None
-    """Filter to apply early; Spark applies it to all rows later."""
+    plan: ShippedPlan
+    """Its filter is applied early; Spark applies it to all rows later."""
     with_positions: bool = False
     """Whether the key of the file and the index of the row follow the columns."""
-    verifies_pages: bool = True
-    """Whether to verify Parquet page checksums."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The live rows of the files named by batches of `FILE_SCHEMA`."""
-        store = None
+        opened = None
         for batch in batches:
-            store = store or open_store(self.location.uri, self.location.options)
+            opened = opened or self.plan.open()
             rows = _decode_files(batch.column(0))
-            plan = ReadPlan(
-                store=store,
-                version=self.version,
-                configuration=self.configuration,
-                files=_file_table(rows),
-                columns=self.columns,
-                where=self.where,
-                verifies_pages=self.verifies_pages,
-            )
+            plan = msgspec.structs.replace(opened, files=_file_table(rows))
             if self.with_positions:
                 keys = np.array([each.key for each in rows], dtype=np.int64)
                 yield from _read_with_positions(plan, keys)

@@ -64,6 +64,7 @@ from dagster_delta.engines.spark.session.session import (
     is_utc,
     session_conf,
 )
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import (
@@ -457,15 +458,14 @@ class _FrameReader:
         if counts_only and not is_apache_spark(self.session):
             # Other servers refuse batches for rows without columns.
             return replace(self, with_positions=True).read_spread(files).select()
-        task = ReadTask(
-            location=plan.store.location,
-            version=plan.version,
-            configuration=plan.configuration,
-            columns=tuple(each.name for each in self._needed_fields),
+        columns = tuple(each.name for each in self._needed_fields)
+        shipped = replace(
+            ShippedPlan.of(plan),
+            columns=columns,
             where=self._early_filter(),
-            with_positions=self.with_positions,
             verifies_pages=plan.verifies_pages,
         )
+        task = ReadTask(shipped, self.with_positions)
         return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:

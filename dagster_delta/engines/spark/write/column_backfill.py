@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
@@ -23,8 +24,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.storage import StoreLocation, open_store
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan, decode_table, encode_table
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
             of a file; files already written are deleted if the store allows it.
     """
-    task = BackfillTask(spec.location, plan.version, plan.configuration, plan.columns, spec)
-    shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
+    task = BackfillTask(ShippedPlan.of(plan), spec)
+    shares = pa.table({"files": pa.array([encode_table(each) for each in _shares(plan.files)])})
     with spark_failures(table=spec.location.uri):
         frame = frame_of(session, shares, "files binary").repartition(shares.num_rows)
         rows = frame.mapInArrow(task, REPORT_SCHEMA).collect()
@@ -74,10 +74,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
 class BackfillTask:
     """Rewrites the files that are encoded in the rows of one binary column."""
 
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    columns: tuple[str, ...]
+    plan: ShippedPlan
     spec: WriteSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,17 +83,11 @@ class BackfillTask:
         Raises:
             StorageFailure: the store refused or failed; the task may be run again.
         """
-        store = None
+        opened = None
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                store = store or open_store(self.location.uri, self.location.options)
-                plan = ReadPlan(
-                    store=store,
-                    version=self.version,
-                    configuration=self.configuration,
-                    files=_decode(share),
-                    columns=self.columns,
-                )
+                opened = opened or self.plan.open()
+                plan = replace(opened, files=decode_table(share))
                 yield reported(partial(self._fill, plan))
 
     def _fill(self, plan: ReadPlan) -> pa.RecordBatch:
@@ -117,15 +108,3 @@ def _shares(files: pa.Table) -> Iterator[pa.Table]:
             start, size = index, 0
         size += size_bytes
     yield files.slice(start)
-
-
-def _encode(files: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, files.schema) as writer:
-        writer.write_table(files)
-    return bytes(sink.getvalue())
-
-
-def _decode(data: bytes) -> pa.Table:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()

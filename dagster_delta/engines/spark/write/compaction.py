@@ -33,10 +33,9 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan, decode_table, encode_table
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.values.nested_arrays import index_of
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession, types
@@ -62,13 +61,11 @@ def compact_on_spark(
         InvalidArgument: the executors cannot import this package.
     """
     first = groups[0]
-    task = _CompactionTask(
-        first.store.location, first.version, first.configuration, first.columns, spec
-    )
+    task = _CompactionTask(ShippedPlan.of(first), spec)
     encoded = pa.table(
         {
             "position": pa.array(range(len(groups)), pa.int32()),
-            "files": pa.array([_encode(each.files) for each in groups], pa.binary()),
+            "files": pa.array([encode_table(each.files) for each in groups], pa.binary()),
         }
     )
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
@@ -100,38 +97,21 @@ def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
 class _CompactionTask:
     """Rewrites groups of files on an executor, and reports the new files."""
 
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    columns: tuple[str, ...]
+    plan: ShippedPlan
     spec: WriteSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = None
+        opened = None
         for batch in batches:
-            store = store or open_store(self.location.uri, self.location.options)
+            opened = opened or self.plan.open()
             for position, files in zip(*(each.to_pylist() for each in batch.columns), strict=True):
-                plan = ReadPlan(
-                    store, self.version, self.configuration, _decode(files), self.columns
-                )
+                plan = msgspec.structs.replace(opened, files=decode_table(files))
                 yield reported(partial(self._compact, position, plan))
 
     def _compact(self, position: int, plan: ReadPlan) -> pa.RecordBatch:
         (written,) = ArrowEngine().compact([plan], self.spec)
         paths = tuple(each.path for each in written.files)
         return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
-
-
-def _encode(files: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, files.schema) as writer:
-        writer.write_table(files)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
-
-
-def _decode(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
 
 
 def sort_on_spark(
