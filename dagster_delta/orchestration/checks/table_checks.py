@@ -9,8 +9,7 @@ Spec: Column Invariants; CHECK Constraints; Generated Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,13 +19,12 @@ from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints
-from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
+from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.maintenance.health import TableHealth, table_health
 from dagster_delta.table.read.scan import Scan
@@ -164,25 +162,17 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """
     import duckdb
 
-    from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
+    from dagster_delta.orchestration.io.embedded_query import sealed_connection
 
     scan = Scan(snapshot, columns)
-    with scratch_directory("unique-") as directory:
-        settings: dict[str, Any] = {
-            **SEALED_CONFIG,
-            "temp_directory": directory,
-            "memory_limit": _MEMORY_LIMIT,
-        }
-        failures: list[DeltaError] = []
-        with (
-            _reading(failures, duckdb.Error),
-            duckdb.connect(":memory:", config=settings) as connection,
-        ):
-            connection.register("given", _noting(scan.to_batches(), failures))
-            names = ", ".join(_quoted(each) for each in scan.columns)
-            count = "rows"
-            while count in {each.casefold() for each in scan.columns}:
-                count += "_"
+    rows = scan.duckdb_dataset()
+    names = ", ".join(_quoted(each) for each in scan.columns)
+    count = "rows"
+    while count in {each.casefold() for each in scan.columns}:
+        count += "_"
+    try:
+        with sealed_connection(_MEMORY_LIMIT) as connection:
+            connection.register("given", rows)
             connection.execute(
                 f"CREATE TABLE repeated AS SELECT {names}, count(*) AS {count} FROM given "
                 "GROUP BY ALL HAVING count(*) > 1"
@@ -192,6 +182,10 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
                 f"SELECT * FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
             )
             examples = first_rows(found.to_arrow_table().to_batches(), _MAX_EXAMPLES)
+    except duckdb.Error:
+        if rows.failure is not None:
+            raise rows.failure from None
+        raise
     ((keys, repeated),) = totals
     spelled = ", ".join(scan.columns)
     return Finding(
@@ -202,30 +196,6 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
         facts={"violations": int(keys)},
         examples=tuple(examples),
     )
-
-
-def _noting(rows: pa.RecordBatchReader, failures: list[DeltaError]) -> pa.RecordBatchReader:
-    """The `pyarrow.RecordBatchReader`, which records the error that ends it."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from rows
-        except DeltaError as error:
-            failures.append(error)
-            raise
-
-    return pa.RecordBatchReader.from_batches(rows.schema, batches())
-
-
-@contextmanager
-def _reading(failures: Sequence[DeltaError], engine_error: type[Exception]) -> Iterator[None]:
-    """Replaces the SQL engine's report of a failed input by the error of the input."""
-    try:
-        yield
-    except engine_error:
-        if failures:
-            raise failures[0] from None
-        raise
 
 
 def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any
 
+import msgspec
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from dagster_delta.errors import DeltaError
@@ -24,8 +22,7 @@ _log = logging.getLogger(__name__)
 _TABLES_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveredColumn:
+class DiscoveredColumn(msgspec.Struct, frozen=True):
     """A top-level column of a table's schema."""
 
     name: str
@@ -34,8 +31,7 @@ class DiscoveredColumn:
     comment: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveredTable:
+class DiscoveredTable(msgspec.Struct, frozen=True):
     """A table, with metadata of its latest version."""
 
     uri: str
@@ -61,8 +57,7 @@ class DiscoveredTable:
         return {"dagster/column_schema": MetadataValue.table_schema(TableSchema(columns))}
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(msgspec.Struct, frozen=True):
     """The tables discovered below a root."""
 
     root: str
@@ -71,13 +66,12 @@ class Discovery:
 
     def to_json(self) -> str:
         """The value as text."""
-        return json.dumps(asdict(self), indent=1)
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Discovery:
         """Parse the text of `to_json`."""
-        plain = json.loads(text)
-        return cls(plain["root"], tuple(_table(each) for each in plain["tables"]))
+        return msgspec.json.decode(text, type=cls)
 
 
 def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
@@ -114,11 +108,4 @@ def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTabl
             for each in snapshot.schema
         ),
         tuple(snapshot.configuration.partition_columns),
-    )
-
-
-def _table(plain: Mapping[str, Any]) -> DiscoveredTable:
-    columns = tuple(DiscoveredColumn(**each) for each in plain["columns"])
-    return DiscoveredTable(
-        plain["uri"], plain["description"], columns, tuple(plain["partition_columns"])
     )

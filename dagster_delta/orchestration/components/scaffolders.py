@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, TypeVar, cast
 
 import dagster as dg
 from pydantic import BaseModel, Field
@@ -16,6 +16,9 @@ __all__ = [
     "DeltaSqlScaffolder",
     "DeltaTableScaffolder",
 ]
+
+
+_P = TypeVar("_P", bound=BaseModel)
 
 
 class TableParams(BaseModel):
@@ -60,35 +63,6 @@ class UpstreamParams(BaseModel):
     )
 
 
-class DeltaSqlScaffolder(dg.Scaffolder[UpstreamParams]):
-    """Declares an asset by a query."""
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[UpstreamParams]:
-        """The class of the parameters."""
-        return UpstreamParams
-
-    def scaffold(self, request: dg.ScaffoldRequest[UpstreamParams]) -> None:
-        """Write the declaration, with a query that copies the upstream asset."""
-        key, upstream = request.params.key or _folder(request), request.params.upstream
-        attributes = {"upstream": {"source": upstream}, "sql": "SELECT * FROM {source}"}
-        _write(request, {"asset": {"key": key}, **attributes})
-
-
-class DeltaChangeFeedScaffolder(dg.Scaffolder[UpstreamParams]):
-    """Declares an incremental asset."""
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[UpstreamParams]:
-        """The class of the parameters."""
-        return UpstreamParams
-
-    def scaffold(self, request: dg.ScaffoldRequest[UpstreamParams]) -> None:
-        """Write the declaration of an asset that appends every change."""
-        key, upstream = request.params.key or _folder(request), request.params.upstream
-        _write(request, {"asset": {"key": key}, "upstream": upstream, "mode": "append"})
-
-
 class FilesParams(BaseModel):
     """Parameters for an asset of files."""
 
@@ -98,86 +72,92 @@ class FilesParams(BaseModel):
     )
 
 
-class DeltaIngestionScaffolder(dg.Scaffolder[FilesParams]):
-    """Declares an asset of files and its sensor."""
+class _Scaffolder(dg.Scaffolder[_P]):
+    """Writes a `defs.yaml` with the attributes of one component."""
+
+    params: ClassVar[type[BaseModel]]
 
     @classmethod
-    def get_scaffold_params(cls) -> type[FilesParams]:
+    def get_scaffold_params(cls) -> type[_P]:
         """The class of the parameters."""
-        return FilesParams
+        return cast("type[_P]", cls.params)
 
-    def scaffold(self, request: dg.ScaffoldRequest[FilesParams]) -> None:
-        """Write the declaration of an asset that appends the rows of new files."""
-        key, source = request.params.key or _folder(request), request.params.source
+    def scaffold(self, request: dg.ScaffoldRequest[_P]) -> None:
+        """Write the declaration."""
+        path = request.target_path
+        folder = path.parent.name if request.append else path.name
+        dg.scaffold_component(request, self._attributes(request.params, folder))
+
+    def _attributes(self, params: _P, folder: str) -> dict[str, Any]:
+        """The declaration; the name of the folder names what has no other name."""
+        raise NotImplementedError
+
+
+class DeltaSqlScaffolder(_Scaffolder[UpstreamParams]):
+    """Declares an asset by a query that copies the upstream asset."""
+
+    params = UpstreamParams
+
+    def _attributes(self, params: UpstreamParams, folder: str) -> dict[str, Any]:
+        query = {"upstream": {"source": params.upstream}, "sql": "SELECT * FROM {source}"}
+        return {"asset": {"key": params.key or folder}, **query}
+
+
+class DeltaChangeFeedScaffolder(_Scaffolder[UpstreamParams]):
+    """Declares an incremental asset that appends every change."""
+
+    params = UpstreamParams
+
+    def _attributes(self, params: UpstreamParams, folder: str) -> dict[str, Any]:
+        asset = {"key": params.key or folder}
+        return {"asset": asset, "upstream": params.upstream, "mode": "append"}
+
+
+class DeltaIngestionScaffolder(_Scaffolder[FilesParams]):
+    """Declares an asset that appends the rows of new files, and its sensor."""
+
+    params = FilesParams
+
+    def _attributes(self, params: FilesParams, folder: str) -> dict[str, Any]:
+        asset = {"key": params.key or folder}
         sensor = {"minimum_interval_seconds": 60}
-        _write(request, {"asset": {"key": key}, "source": source, "sensor": sensor})
+        return {"asset": asset, "source": params.source, "sensor": sensor}
 
 
-class DeltaTableScaffolder(dg.Scaffolder[TableParams]):
+class DeltaTableScaffolder(_Scaffolder[TableParams]):
     """Declares one table."""
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[TableParams]:
-        """The class of the parameters."""
-        return TableParams
+    params = TableParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[TableParams]) -> None:
-        """Write the declaration."""
-        key = request.params.key or _folder(request)
-        _write(request, {"key": key, "uri": request.params.uri, "checks": {"constraints": True}})
+    def _attributes(self, params: TableParams, folder: str) -> dict[str, Any]:
+        return {"key": params.key or folder, "uri": params.uri, "checks": {"constraints": True}}
 
 
-class DeltaMaintenanceScaffolder(dg.Scaffolder[MaintenanceParams]):
-    """Declares the maintenance of one table."""
+class DeltaMaintenanceScaffolder(_Scaffolder[MaintenanceParams]):
+    """Declares the maintenance of one table, with the switch that makes VACUUM delete files."""
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[MaintenanceParams]:
-        """The class of the parameters."""
-        return MaintenanceParams
+    params = MaintenanceParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[MaintenanceParams]) -> None:
-        """Write the declaration, including the switch that makes VACUUM delete files."""
-        params = request.params
-        attributes: dict[str, object] = {"name": params.name}
-        if params.cron is not None:
-            attributes["cron_schedule"] = params.cron
-        attributes["tables"] = {params.uri.rstrip("/").rsplit("/", 1)[-1]: params.uri}
-        attributes["config"] = {"vacuum": {"dry_run": True}}
-        _write(request, attributes)
+    def _attributes(self, params: MaintenanceParams, folder: str) -> dict[str, Any]:  # noqa: ARG002
+        schedule = {} if params.cron is None else {"cron_schedule": params.cron}
+        tables = {params.uri.rstrip("/").rsplit("/", 1)[-1]: params.uri}
+        config = {"vacuum": {"dry_run": True}}
+        return {"name": params.name, **schedule, "tables": tables, "config": config}
 
 
-class DeltaSensorScaffolder(dg.Scaffolder[SensorParams]):
+class DeltaSensorScaffolder(_Scaffolder[SensorParams]):
     """Declares a sensor on one table."""
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[SensorParams]:
-        """The class of the parameters."""
-        return SensorParams
+    params = SensorParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[SensorParams]) -> None:
-        """Write the declaration."""
-        params = request.params
-        name = params.name or _folder(request)
-        _write(request, {"name": name, "tables": params.uri, "assets": params.assets})
+    def _attributes(self, params: SensorParams, folder: str) -> dict[str, Any]:
+        return {"name": params.name or folder, "tables": params.uri, "assets": params.assets}
 
 
-class DeltaLakeScaffolder(dg.Scaffolder[LakeParams]):
+class DeltaLakeScaffolder(_Scaffolder[LakeParams]):
     """Declares all tables below a root."""
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[LakeParams]:
-        """The class of the parameters."""
-        return LakeParams
+    params = LakeParams
 
-    def scaffold(self, request: dg.ScaffoldRequest[LakeParams]) -> None:
-        """Write the declaration."""
-        _write(request, {"root": request.params.root})
-
-
-def _folder(request: dg.ScaffoldRequest[Any]) -> str:
-    path = request.target_path
-    return path.parent.name if request.append else path.name
-
-
-def _write(request: dg.ScaffoldRequest[Any], attributes: dict[str, object]) -> None:
-    dg.scaffold_component(request, attributes)
+    def _attributes(self, params: LakeParams, folder: str) -> dict[str, Any]:  # noqa: ARG002
+        return {"root": params.root}

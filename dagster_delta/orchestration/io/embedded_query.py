@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.batch_dataset import BatchDataset
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["run_query"]
+__all__ = ["run_query", "sealed_connection"]
 
 _FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spark SQL'
 
@@ -50,7 +50,7 @@ def run_query(
     datasets = {table: scan.duckdb_dataset() for table, scan in tables.items()}
     with ExitStack() as stack:
         stack.enter_context(_errors_of_query(name, datasets))
-        connection = stack.enter_context(_sealed_connection(memory_limit))
+        connection = stack.enter_context(sealed_connection(memory_limit))
         for table, dataset in datasets.items():
             connection.register(table, dataset)
         statements = connection.extract_statements(sql)
@@ -68,7 +68,7 @@ def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterato
 
 
 @contextmanager
-def _sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
+def sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB that reads registered inputs only: no files, network or variables.
 
     Raises:

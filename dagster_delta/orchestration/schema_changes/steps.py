@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.maintenance.steps import Log, spell_bytes
@@ -141,16 +141,17 @@ def _materialize_defaults(
 def _change_column(
     table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
 ) -> ChangeReport:
-    plan = table.plan_column_change(
-        config.column,
-        config.new_type,
-        cast=config.cast,
-        on_error=config.on_error,
-        nullable=config.nullable,
-        position=config.position,
-        enable_features=config.enable_features,
-        batch_bytes=config.batch_bytes,
-    )
+    asked: dict[str, Any] = {
+        "column": config.column,
+        "new_type": config.new_type,
+        "cast": config.cast,
+        "on_error": config.on_error,
+        "nullable": config.nullable,
+        "position": config.position,
+        "enable_features": config.enable_features,
+        "batch_bytes": config.batch_bytes,
+    }
+    plan = table.plan_column_change(**asked)
     markdown = plan.to_markdown()
     columns = (plan.change.path[0],)
     if config.dry_run:
@@ -158,17 +159,7 @@ def _change_column(
         return ChangeReport(markdown, columns, is_dry_run=True)
     progress_log = _ProgressLog(log)
     result = table.change_column(
-        config.column,
-        config.new_type,
-        cast=config.cast,
-        on_error=config.on_error,
-        nullable=config.nullable,
-        position=config.position,
-        enable_features=config.enable_features,
-        batch_bytes=config.batch_bytes,
-        engine=config.engine,
-        commit_info=info,
-        on_progress=progress_log,
+        **asked, engine=config.engine, commit_info=info, on_progress=progress_log
     )
     report = f"{markdown}\n{progress_log.markdown()}"
     return ChangeReport(report, columns, is_dry_run=False, metrics=result.metrics)
