@@ -6,13 +6,13 @@ such metadata takes its keys from `METADATA_KEYS`, and its order from `shown`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from dagster_delta.orchestration.metadata_values import RawMetadata
 
-__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "shown"]
+__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "first_names", "shown"]
 
 DETAILS = "delta/details"
 """Key of the facts that have no key of their own, as JSON."""
@@ -168,3 +168,9 @@ def shown(*parts: Mapping[str, object]) -> RawMetadata:
     }
     ordered = sorted(kept.items(), key=lambda item: _POSITIONS.get(item[0], len(_POSITIONS)))
     return cast("RawMetadata", dict(ordered))
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first names of a list as text, and the number of the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

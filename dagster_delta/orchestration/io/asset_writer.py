@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from dagster import TableColumnLineage
@@ -23,6 +24,7 @@ from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.partition_frames import FrameMismatch
 from dagster_delta.orchestration.io.table_owner import TableClaim
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
 from dagster_delta.protocol.features.column_values import filled_columns
@@ -41,8 +43,6 @@ __all__ = [
     "default_partition_columns",
     "write_asset",
 ]
-
-_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,6 @@ class WrittenAsset:
     """Why nothing was written, or None."""
     merge_type: str | None = None
     """How the mode `merge` merged."""
-    history: int = 0
-    """Latest commits to show."""
     column_lineage: TableColumnLineage | None = None
     """Lineage of its columns, if known."""
     compacted_version: int | None = None
@@ -145,7 +143,6 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         (write.options.merge or MergeConfig()).merge_type.value
         if write.options.mode == "merge"
         else None,
-        history=write.options.history,
         compacted_version=result.compacted_version,
         attempts=result.attempts,
         other_properties={} if before is None else _other_properties(properties, before),
@@ -253,9 +250,7 @@ def _outside_of_run(
     error: PartitionMismatch,
 ) -> PartitionMismatch:
     """The error in terms of the asset, with the rows of the first error."""
-    named = ", ".join(selection.keys[:_MAX_NAMED])
-    more = len(selection.keys) - _MAX_NAMED
-    run = f"{named} and {more} more" if more > 0 else named
+    run = first_names(selection.keys)
     plural = "s" if len(selection.keys) > 1 else ""
     return PartitionMismatch(
         f"{write.name} returned rows outside of the partition{plural} {run} of the run, for which "
@@ -313,9 +308,7 @@ def _keep_existing(
     what = "the table" if predicate is None else "a partition of the run"
     if write.options.mode == "ignore":
         reason = f"the mode is ignore, and {what} exists already"
-        return WrittenAsset(
-            write.options.mode, before, {}, predicate, reason, history=write.options.history
-        )
+        return WrittenAsset(write.options.mode, before, {}, predicate, reason)
     raise TableAlreadyExists(
         f"{what} of {write.name} exists already, and the mode is error; set the mode to "
         "overwrite or append, or to ignore to leave it as it is",
@@ -346,24 +339,13 @@ def _commit(
     if options.mode == "overwrite":
         # An overwrite is idempotent, so it needs no transaction id, and the log does not grow by
         # one per run.
-        return table.overwrite(
-            data,
-            where=predicate,
-            schema_mode=options.schema_mode,
-            partition_by=partition_by,
-            commit_info=write.commit_info,
-            properties=options.properties,
-            progress=write.progress,
-            description=write.description,
-            sort_by=options.sort_by or (),
-            cluster_by=options.cluster_by,
-        )
-    return table.append(
+        commit = partial(table.overwrite, where=predicate)
+    else:
+        commit = partial(table.append, check=predicate, idempotency=write.idempotency)
+    return commit(
         data,
-        check=predicate,
         schema_mode=options.schema_mode,
         partition_by=partition_by,
-        idempotency=write.idempotency,
         commit_info=write.commit_info,
         properties=options.properties,
         progress=write.progress,

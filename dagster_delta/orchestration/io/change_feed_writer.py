@@ -198,9 +198,7 @@ def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:
         snapshot = transaction.commit(
             "WRITE", parameters={"mode": "Append"}, user_info=write.commit_info
         ).snapshot
-    return WrittenAsset(
-        write.options.mode, snapshot, {}, None, reason, history=write.options.history
-    )
+    return WrittenAsset(write.options.mode, snapshot, {}, None, reason)
 
 
 def _latest(table: DeltaTable, write: AssetWrite) -> Snapshot:

@@ -159,9 +159,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
         except TableNotFound:
             return None
         reason = f"all {load.matching} files were loaded before"
-        return WrittenAsset(
-            write.options.mode, table, {}, None, reason, history=write.options.history
-        )
+        return WrittenAsset(write.options.mode, table, {}, None, reason)
     rows: object = load.new.to_reader(load.known)
     if load.keys:
         rows = _last_rows(load.new.to_reader(load.known).read_all(), load.keys, write.name)

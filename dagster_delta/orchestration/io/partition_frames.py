@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import InvalidArgument, PartitionMismatch, SchemaMismatch
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.protocol.schema import StructType
@@ -17,7 +18,6 @@ from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arr
 
 __all__ = ["FrameMismatch", "PartitionFrames"]
 
-_MAX_NAMED = 5
 _MAX_EXAMPLES = 3
 
 
@@ -54,17 +54,17 @@ class PartitionFrames:
                 f"{self.asset} is not partitioned: return one frame; pyarrow.table makes one of a "
                 "mapping from column to values"
             )
-        run_keys, run = selection.keys, _named(selection.keys)
+        run_keys, run = selection.keys, first_names(selection.keys)
         if others := [key for key in self.frames if key not in run_keys]:
             raise InvalidArgument(
-                f"{self.asset} returned frames for {_named(others)}, which are not partitions of "
-                f"the run: return one for each of {run} (context.partition_keys)"
+                f"{self.asset} returned frames for {first_names(others)}, which are not partitions "
+                f"of the run: return one for each of {run} (context.partition_keys)"
             )
         if missing := [key for key in run_keys if key not in self.frames]:
             raise InvalidArgument(
-                f"{self.asset} returned no frame for {_named(missing)}, of the partitions {run} "
-                "of the run: return an empty frame to have no rows in a partition, or None to "
-                "leave it as it is"
+                f"{self.asset} returned no frame for {first_names(missing)}, of the partitions "
+                f"{run} of the run: return an empty frame to have no rows in a partition, or None "
+                "to leave it as it is"
             )
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -134,8 +134,3 @@ class PartitionFrames:
                         examples=tuple(repr(row) for row in python_rows(outside)),
                     )
                 yield batch
-
-
-def _named(keys: Sequence[str]) -> str:
-    more = len(keys) - _MAX_NAMED
-    return ", ".join(keys[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

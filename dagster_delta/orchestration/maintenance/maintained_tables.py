@@ -21,6 +21,7 @@ from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
@@ -40,7 +41,6 @@ __all__ = [
 _URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
 
-_MAX_NAMED = 30
 
 _RESERVED = frozenset(
     {
@@ -205,10 +205,8 @@ def maintained_tables(
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
-    """The names of tables as text, the first `_MAX_NAMED` of them."""
-    named = ", ".join(each.name for each in tables[:_MAX_NAMED])
-    more = len(tables) - _MAX_NAMED
-    return f"{named} and {more} more" if more > 0 else named
+    """The names of tables as text."""
+    return first_names([each.name for each in tables], 30)
 
 
 def config_naming_tables(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from dagster_delta.errors import DeltaError
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.sensors.table_watcher import PollResult
 from dagster_delta.orchestration.sensors.watch_state import SensorState, WaitingChanges
 
-__all__ = ["named", "skip_reason", "waiting_text"]
+__all__ = ["skip_reason", "waiting_text"]
 
 # A longer list is not useful.
-_MAX_NAMED = 10
 
 
 def skip_reason(
@@ -36,7 +36,7 @@ def skip_reason(
         if poll.uri not in waiting:
             group, text = _outcome(poll, before, is_reported=poll.uri in reported)
             groups[group].append(text)
-    found = [f"{group}: {named(texts)}" for group, texts in groups.items() if texts]
+    found = [f"{group}: {first_names(texts, 10)}" for group, texts in groups.items() if texts]
     return ". ".join(found) or "There is no table below the root yet"
 
 
@@ -63,12 +63,6 @@ def waiting_text(
         age = (now_ms - waiting.seen_at_ms) / 1000
         limits.append(f"an age of {minimum_age_seconds:,.0f} seconds, which is {age:,.0f} now")
     return f"{what}, until {' or '.join(limits) or 'the next tick'}"
-
-
-def named(names: Sequence[str]) -> str:
-    """The first names of a list, and the number of the others."""
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tuple[str, str]:
