@@ -10,9 +10,7 @@ rewrite runs alone, as it fails when somebody appends meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import logging
 import os
 import shutil
 import statistics
@@ -27,9 +25,8 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from dagster_delta.engines.spark.session.session import local_spark_session
+from benchmarks._delta_spark import arguments_of_rows, delta_spark_session
 from dagster_delta.table.delta_table import DeltaTable
-from tests.reference.jars import resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,22 +163,8 @@ def report(samples: dict[str, list[Sample]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    jars, why = resolve_jars()
-    if not jars:
-        sys.exit(why)
-    logging.disable(logging.WARNING)
-    conf = {
-        "spark.driver.memory": "4g",
-        "spark.jars": ",".join(jars),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "2",
-    }
-    spark = local_spark_session("benchmark", conf)
+    arguments = arguments_of_rows(20_000_000).parse_args()
+    spark = delta_spark_session(settings={"spark.databricks.delta.snapshotPartitions": "2"})
     ways = {
         "ours, Arrow": ours("arrow"),
         "ours, Spark": ours("spark"),

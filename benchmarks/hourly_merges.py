@@ -107,16 +107,14 @@ def _report(name: str, table: DeltaTable, seconds: list[float], *, inserts: bool
 def spark_session() -> SparkSession | None:
     """A session of delta-spark, where its JARs are."""
     from dagster_delta.engines.spark.session.session import local_spark_session
-    from tests.reference.jars import resolve_jars
+    from tests.reference.jars import delta_spark_settings, resolve_jars
 
     jars, why = resolve_jars()
     if not jars:
         print(f"without Spark: {why}")
         return None
     settings = {
-        "spark.jars": ",".join(jars),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **delta_spark_settings(jars),
         "spark.sql.shuffle.partitions": "4",
         # By default 50, and 10,000 tasks that list directories: too many for two cores.
         "spark.databricks.delta.snapshotPartitions": "2",

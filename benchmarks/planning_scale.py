@@ -17,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.harness import Case, Peer, main
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PART_FILES = 1_000_000
 TAIL_COMMITS = 5
@@ -213,19 +210,14 @@ def _write_rows(path: Path, first: int) -> None:
     pq.write_table(pa.table({"id": ids, "value": ids + 0.5}), path)
 
 
-def _session(conf: dict[str, str]) -> SparkSession:
-    from dagster_delta.engines.spark.session.session import local_spark_session
-
-    spark = local_spark_session("benchmark", {"spark.driver.memory": HEAP, **conf})
-    spark.range(10).count()
-    return spark
-
-
 def _ours(where: str, max_driver_files: int) -> Peer:
     def peer(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
+        from dagster_delta.engines.spark.session.session import local_spark_session
 
-        spark = _session({"spark.dagster_delta.maxDriverFiles": str(max_driver_files)})
+        limit = {"spark.dagster_delta.maxDriverFiles": str(max_driver_files)}
+        spark = local_spark_session("benchmark", {"spark.driver.memory": HEAP, **limit})
+        spark.range(10).count()
 
         def run() -> object:
             scan = DeltaTable(str(directory / "table")).snapshot().scan(where=where)
@@ -238,19 +230,10 @@ def _ours(where: str, max_driver_files: int) -> Peer:
 
 def _delta_spark(where: str) -> Peer:
     def peer(directory: Path, size: int) -> Callable[[], object]:
-        from tests.reference.jars import resolve_jars
+        from benchmarks._delta_spark import delta_spark_session
 
-        jars, why = resolve_jars()
-        if not jars:
-            raise SystemExit(why)
-        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        spark = _session(
-            {
-                "spark.jars": ",".join(jars),
-                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                "spark.sql.catalog.spark_catalog": catalog,
-            }
-        )
+        spark = delta_spark_session(HEAP)
+        spark.range(10).count()
         path = str(directory / "table")
         return lambda: spark.read.format("delta").load(path).where(where).count()
 

@@ -9,22 +9,23 @@ rows. The JARs of delta-spark come from Maven, see tests/reference/jars.py.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import logging
 import os
 import shutil
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session.session import local_spark_session
+from benchmarks._delta_spark import (
+    arguments_of_rows,
+    delta_spark_session,
+    print_head,
+    print_medians,
+    seconds,
+)
 from dagster_delta.table.delta_table import DeltaTable
-from tests.reference.jars import resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,12 +117,6 @@ def changed(metrics: object) -> object:
     return next(metrics[name] for name in _COUNTS if name in metrics)
 
 
-def seconds(run: Change, uri: str) -> float:
-    start = time.perf_counter()
-    run(uri)
-    return time.perf_counter() - start
-
-
 def check_equal(spark: SparkSession, workloads: Workloads, name: str) -> None:
     """Both leave the same rows."""
     table, ours, theirs = workloads.pairs()[name]
@@ -136,29 +131,15 @@ def check_equal(spark: SparkSession, workloads: Workloads, name: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = arguments_of_rows(3_000_000)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     arguments = parser.parse_args()
-    jars, why = resolve_jars()
-    if not jars:
-        sys.exit(why)
-    logging.disable(logging.WARNING)
-    conf = {
-        "spark.driver.memory": "4g",
-        "spark.jars": ",".join(jars),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Its default of 50 costs it a second per operation on two cores.
-        "spark.databricks.delta.snapshotPartitions": "2",
-    }
-    spark = local_spark_session("benchmark", conf)
+    # Its default of 50 costs it a second per operation on two cores.
+    spark = delta_spark_session(settings={"spark.databricks.delta.snapshotPartitions": "2"})
     with tempfile.TemporaryDirectory() as root:
         workloads = Workloads(spark, Path(root), arguments.rows)
         workloads.prepare()
-        print("| workload | ours, s | delta-spark, s | ratio |")
-        print("|---|---|---|---|")
+        print_head()
         for name, (table, ours, theirs) in workloads.pairs().items():
             if arguments.only not in name:
                 continue
@@ -167,8 +148,7 @@ def main() -> None:
                 (seconds(ours, workloads.copy(table)), seconds(theirs, workloads.copy(table)))
                 for _ in range(arguments.rounds)
             ]
-            mine, other = (statistics.median(each) for each in zip(*samples, strict=True))
-            print(f"| {name} | {mine:.2f} | {other:.2f} | {mine / other:.2f} |", flush=True)
+            print_medians(name, samples)
     spark.stop()
 
 

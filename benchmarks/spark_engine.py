@@ -8,25 +8,26 @@ values. Writes go to a new directory each time. The JARs of delta-spark come fro
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import logging
 import os
 import shutil
-import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_delta.engines.spark.session.session import local_spark_session
+from benchmarks._delta_spark import (
+    arguments_of_rows,
+    delta_spark_session,
+    print_head,
+    print_medians,
+    seconds,
+)
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
-from tests.reference.jars import resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,33 +246,14 @@ def to_plan(frame: DataFrame) -> object:
     return None
 
 
-def seconds(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = arguments_of_rows(5_000_000)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     arguments = parser.parse_args()
-    jars, why = resolve_jars()
-    if not jars:
-        sys.exit(why)
-    logging.disable(logging.WARNING)
-    conf = {
-        "spark.driver.memory": "4g",
-        "spark.jars": ",".join(jars),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
-    spark = local_spark_session("benchmark", conf)
+    spark = delta_spark_session()
     with tempfile.TemporaryDirectory() as root:
         workloads = Workloads(spark, Path(root), arguments.rows)
-        print("| workload | ours, s | delta-spark, s | ratio |")
-        print("|---|---|---|---|")
+        print_head()
         for name, (ours, theirs) in workloads.pairs().items():
             if arguments.only not in name:
                 continue
@@ -279,8 +261,7 @@ def main() -> None:
             if answers[0] != answers[1]:
                 sys.exit(f"{name}: the engines disagree: {answers}")
             samples = [(seconds(ours), seconds(theirs)) for _ in range(arguments.rounds)]
-            mine, other = (statistics.median(each) for each in zip(*samples, strict=True))
-            print(f"| {name} | {mine:.2f} | {other:.2f} | {mine / other:.2f} |", flush=True)
+            print_medians(name, samples)
     spark.stop()
 
 

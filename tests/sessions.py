@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from tests.reference.jars import resolve_jars
+from tests.reference.jars import delta_spark_settings, resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +73,7 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.connect.grpc.binding.port": str(free_port()),
     }
     if jars:
-        settings |= {
-            "spark.jars": ",".join(jars),
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        }
+        settings |= delta_spark_settings(jars)
     return settings
 
 

@@ -29,6 +29,15 @@ def resolve_jars() -> tuple[tuple[str, ...], str]:
     return (() if problem else tuple(sorted(map(str, target.glob("*.jar"))))), problem
 
 
+def delta_spark_settings(jars: tuple[str, ...]) -> dict[str, str]:
+    """What a session is started with to have delta-spark."""
+    return {
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
 def _download(target: Path) -> str:
     """Fetch the JARs into `target`; what went wrong, or an empty text."""
     maven = shutil.which("mvn")
