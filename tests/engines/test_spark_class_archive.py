@@ -105,6 +105,21 @@ def test_another_java_has_another_archive(java: Path) -> None:
     assert find_class_archive({}) is None
 
 
+@pytest.mark.usefixtures("java")
+def test_a_jvm_gets_every_jar_once_and_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an archive does not fit: Java 21 refuses JARs that are named twice."""
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    for name in ("b.jar", "slf4j-api-2.jar", "a.jar", "notes.txt"):
+        (jars / name).touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    with archive_for().in_use():
+        expected = f"{jars}/slf4j-api-2.jar:{jars}/a.jar:{jars}/b.jar"
+        assert f' -cp "{expected}" ' in options()
+
+
 def test_the_archive_of_an_image_fits_the_files_of_its_layers(java: Path) -> None:
     base = java / "lib" / "server" / "classes.jsa"
     os.utime(base, ns=(1_700_000_000_987_654_321, 1_700_000_000_987_654_321))
@@ -132,6 +147,7 @@ def test_a_read_only_cache_is_used_if_it_has_the_archive(monkeypatch: pytest.Mon
         ({"spark.driver.defaultJavaOptions": "-javaagent:/agent.jar"}, {}),
         ({}, {"JAVA_TOOL_OPTIONS": "-Xshare:off"}),
         ({}, {"HADOOP_CONF_DIR": "/etc/hadoop"}),
+        ({}, {"PYSPARK_SUBMIT_ARGS": "--driver-class-path /opt/jars pyspark-shell"}),
         ({}, {"PYSPARK_GATEWAY_PORT": "1"}),
         ({}, {"SPARK_CONF_DIR": "{tmp_path}"}),
     ],

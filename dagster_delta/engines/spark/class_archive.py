@@ -38,7 +38,7 @@ _CLASS_PATH_SETTING = "spark.driver.extraClassPath"
 _OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", _JVM_OPTIONS)
 _OPTION_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _OTHER_ARCHIVE = re.compile(
-    r"Archive|Shared|-Xshare|-XX:AOT|-javaagent|-agent|-Xboot|-XX:Flags|extraClassPath"
+    r"Archive|Shared|-Xshare|-XX:AOT|-javaagent|-agent|-Xboot|-XX:Flags|extraClassPath|class[-.]?path|-cp\b"
 )
 """Options of users who have their own archive, or change classes while they are loaded."""
 
@@ -47,6 +47,10 @@ _QUIETLY = "-Xshare:auto -Xlog:cds*=off"
 
 _WHOLE = b"\xa8\xab\x0b\xf0"
 """The first bytes of an archive. A JVM writes them last."""
+
+_UNQUOTABLE = re.compile(r'["\\\n]')
+_LONGEST_OPTION = 100_000
+"""Characters; Linux starts no process with an argument of more than 128 KiB."""
 
 _ENVIRONMENT = threading.Lock()
 _SECONDS_UNUSED = 60 * 24 * 3600
@@ -59,6 +63,7 @@ class ClassArchive:
 
     directory: Path
     key: str
+    class_path: str
 
     @property
     def file(self) -> Path | None:
@@ -89,13 +94,14 @@ class ClassArchive:
 
     def _options(self) -> str:
         path = self.adopt()
+        options = f'{_QUIETLY} -cp "{self.class_path}"'
         if path is None:
             # Several JVMs may write at once, each to its own file.
             path = self.directory / f"{self.key}-{uuid.uuid4().hex}.part"
-            return f'{_QUIETLY} "-XX:ArchiveClassesAtExit={path}"'
+            return f'{options} "-XX:ArchiveClassesAtExit={path}"'
         with suppress(OSError):
             os.utime(path)
-        return f'{_QUIETLY} "-XX:SharedArchiveFile={path}"'
+        return f'{options} "-XX:SharedArchiveFile={path}"'
 
     def adopt(self) -> Path | None:
         """The archive, which a JVM may have finished meanwhile; None if there is none."""
@@ -200,9 +206,11 @@ def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
         ]
     except (OSError, RuntimeError):
         return None
-    if directory is None:
+    class_path = os.pathsep.join(map(str, jars))
+    if directory is None or len(class_path) > _LONGEST_OPTION or _UNQUOTABLE.search(class_path):
         return None
-    archive = ClassArchive(directory, hashlib.sha256(repr(facts).encode()).hexdigest()[:20])
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
+    archive = ClassArchive(directory, key, class_path)
     return archive if os.access(directory, os.W_OK) or archive.file else None
 
 
@@ -227,14 +235,19 @@ def _base_archive() -> Path | None:
 
 
 def _jars() -> list[Path]:
-    """The JARs on Spark's class path; none if it has other entries too."""
+    """The JARs on Spark's class path; none if it has other entries too.
+
+    Spark names the API for logging twice, so that the JVM of Java 21 ignores every archive, and
+    the others in the order of the directory, which a copy of an image may change.
+    """
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent).resolve()
     settings = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     if settings.is_dir() and any(settings.iterdir()):
         return []
-    return sorted((home / "jars").glob("*.jar"))
+    jars = (home / "jars").glob("*.jar")
+    return sorted(jars, key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
 
 
 def _cache_directory() -> Path | None:
@@ -245,7 +258,7 @@ def _cache_directory() -> Path | None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()
     is_private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    is_plain = not re.search(r'["\\\n]', str(directory))
+    is_plain = not _UNQUOTABLE.search(str(directory))
     return directory if is_private and is_plain else None
 
 
