@@ -41,6 +41,7 @@ from dagster_delta.table.read.time_travel import version_at
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.conftest import GOLDEN_TABLES
 from tests.table.logs import (
+    CHECKPOINT_TYPES,
     PROTOCOL,
     Action,
     add_file,
@@ -300,21 +301,28 @@ def test_a_checkpoint_in_parts_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize("extension", ["json", "parquet"])
-def test_a_v2_checkpoint_is_read_with_its_sidecars(extension: str) -> None:
+def test_a_v2_checkpoint_is_read_with_its_sidecars_whatever_their_tags(extension: str) -> None:
     store = new_table()
     sidecar = checkpoint_bytes(
         [add_file("a"), remove_file("z", deletionTimestamp=10**15), add_file("b")]
     )
     store.put("_delta_log/_sidecars/s.parquet", sidecar)
+    tags = {"numOfAddFiles": "2", "unknown": None}
     manifest: list[Action] = [
-        {"checkpointMetadata": {"version": 0}},
+        {"checkpointMetadata": {"version": 0, "tags": tags}},
         PROTOCOL,
         metadata(),
         {"txn": {"appId": "app", "version": 3}},
-        {"sidecar": {"path": "s.parquet", "sizeInBytes": 1, "modificationTime": 1}},
+        {"sidecar": {"path": "s.parquet", "sizeInBytes": 1, "modificationTime": 1, "tags": tags}},
         add_file("inline"),
     ]
-    data = encode(*manifest) if extension == "json" else checkpoint_bytes(manifest)
+    texts = pa.map_(pa.string(), pa.string())
+    types = {
+        **CHECKPOINT_TYPES,
+        "checkpointMetadata": pa.struct([("version", pa.int64()), ("tags", texts)]),
+        "sidecar": pa.struct([*CHECKPOINT_TYPES["sidecar"], ("tags", texts)]),
+    }
+    data = encode(*manifest) if extension == "json" else checkpoint_bytes(manifest, types)
     store.put(v2_checkpoint_path(0, UUID, extension), data)
     commit(store, 1, remove_file("a", deletionTimestamp=10**15), add_file("c"))
     snapshot = Snapshot.load(store)
