@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.testing.faulty_store import FaultyStore
 from tests.sample_tables import VECTORS, numbered
 
 KEPT = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
@@ -65,6 +67,23 @@ def test_setting_the_property_writes_all_of_them(tmp_path: Path) -> None:
     table = make(tmp_path, {}, ("p",))
     table.set_properties(KEPT)
     assert sorted(listed(table)) == ["p=0", "p=1"]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)])
+def test_a_late_writer_keeps_the_files_of_a_newer_version(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    table = make(tmp_path, KEPT, partition_by)
+    waiting = [lambda: DeltaTable(table.uri).append(numbered(7))]
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put" and path.endswith("manifest") and waiting:
+            waiting.pop()()
+
+    late = DeltaTable(table.uri, store=FaultyStore(open_store(table.uri), before_call=rival))
+    assert late.append(numbered(5)).version == 1
+    assert table.refresh().version == 2
+    assert sorted(path for paths in listed(table).values() for path in paths) == live(table)
 
 
 def test_readers_of_manifests_are_not_shown_deleted_rows(

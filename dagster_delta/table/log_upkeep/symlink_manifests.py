@@ -70,6 +70,10 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
         store.put(manifest, "".join(f"{uri}\n" for uri in uris).encode())
     stale = _present(store) if only is None else only
     store.delete([path for path in stale if path not in lines])
+    latest = snapshot.update()
+    if latest.version > snapshot.version:
+        # Its writer may have written newer manifests, which were replaced just now.
+        return generate_manifests(latest, only)
     return tuple(lines)
 
 
