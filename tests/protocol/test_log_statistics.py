@@ -130,3 +130,19 @@ def test_values_are_spelled_as_writers_spell_them() -> None:
         '{"numRecords":1,"minValues":{"d":1.50,"t":"2024-05-01T12:00:00.123456Z",'
         '"n":"2024-05-01T12:00:00.000000","day":"2024-05-01","ok":true}}'
     )
+
+
+def test_bounds_of_variants_are_passed_over() -> None:
+    variant = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
+    bounds = pa.struct([("id", pa.int64()), ("v", variant)])
+    encoded = {"id": 3, "v": {"metadata": b"\1\0\0", "value": b"\0"}}
+    row = {"numRecords": 1, "minValues": encoded, "maxValues": encoded}
+    parsed = pa.struct([("numRecords", pa.int64()), ("minValues", bounds), ("maxValues", bounds)])
+    part = _part(path=pa.array(["a"]), stats_parsed=pa.array([row], parsed))
+    (text,) = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    assert json.loads(text) == {"numRecords": 1, "minValues": {"id": 3}, "maxValues": {"id": 3}}
+    columns = [ID, StatisticsColumn(("v",), PrimitiveType("variant"))]
+    texts = pa.array([json.dumps({**row, "minValues": {"id": 3, "v": "0S&u"}, "maxValues": {}})])
+    for found in (part, _part(path=pa.array(["a"]), stats=texts)):
+        (statistics,) = checkpoint_statistics(found, _all(found), columns).to_pylist()
+        assert (statistics["min.0"], statistics["min.1"], statistics["max.1"]) == (3, None, None)

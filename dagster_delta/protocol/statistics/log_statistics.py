@@ -100,7 +100,7 @@ def _spell(statistics: Mapping[str, object] | None) -> str | None:
     if statistics is None:
         return None
     named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
-    return _ENCODER.encode(_plain(named)).decode()
+    return _ENCODER.encode(_plain(named) or {}).decode()
 
 
 def _plain(value: object) -> object:
@@ -108,7 +108,9 @@ def _plain(value: object) -> object:
     match value:
         case dict():
             items = {key: _plain(item) for key, item in value.items()}
-            return {key: item for key, item in items.items() if item is not None}
+            known = {key: item for key, item in items.items() if item is not None}
+            # The bounds of a variant are two binaries here, and not an object in JSON.
+            return known if known or not value else None
         case float() if not math.isfinite(value):
             return None
         case bool() | int() | float() | str() | Decimal():
