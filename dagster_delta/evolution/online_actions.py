@@ -22,7 +22,7 @@ from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.sql.types import is_primitive
+from dagster_delta.sql.types import VOID, is_primitive
 
 __all__ = ["is_online", "online_request"]
 
@@ -43,7 +43,7 @@ def is_online(schema: StructType, action: SchemaAction) -> bool:
     old, new = place.data_type, action.data_type
     if action.using is not None:
         return True
-    if old == new or "key" in place.steps:
+    if old in (new, VOID) or "key" in place.steps:
         return False
     return is_primitive(old) and is_primitive(new) and not is_widening(old, new)
 

@@ -19,7 +19,7 @@ from dagster_delta.protocol.features.type_widening import (
     record_type_changes,
 )
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_delta.sql.types import is_primitive
+from dagster_delta.sql.types import VOID, is_primitive
 
 __all__ = ["Promotion", "records_versions"]
 
@@ -78,6 +78,9 @@ class Promotion(msgspec.Struct, frozen=True):
                 return replace(old, key_type=key, value_type=value)
             case _ if old == new:
                 return old
+            case _ if old == VOID:
+                # Spec: Void Type. Any other type may follow, and no feature is needed.
+                return new
             case _:
                 if not is_widening(old, new):
                     raise self._refusal(old, new, path, done)

@@ -74,3 +74,22 @@ def test_a_new_column_of_nulls_alone_says_what_to_do(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t", must_exist=False)
     with pytest.raises(InvalidArgument, match=r"column v is new, contains only nulls.*cast it"):
         table.append(NULLS)
+
+
+@pytest.mark.parametrize("statement", ["ALTER COLUMN v TYPE STRING", "MODIFY v STRING"])
+def test_a_void_column_is_given_a_type_without_a_feature(tmp_path: Path, statement: str) -> None:
+    table = _table(tmp_path)
+    before = table.protocol()
+    table.alter(statement)
+    assert table.protocol() == before
+    assert table.schema().field("v").metadata == {}
+    table.append(VALUES)
+    assert _rows(table) == [None, "x"]
+    assert ReferenceTable(tmp_path / "t").to_pyarrow_table().num_rows == 2
+
+
+def test_a_void_column_is_given_a_nested_type(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    table.alter("ALTER COLUMN v TYPE STRUCT<a: INT, b: ARRAY<STRING>>")
+    assert str(table.schema().field("v").data_type) == "struct<a:integer,b:array<string>>"
+    assert _rows(table) == [None]

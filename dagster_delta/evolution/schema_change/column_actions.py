@@ -43,6 +43,7 @@ from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.sql.types import VOID
 
 __all__ = [
     "add_column",
@@ -260,7 +261,8 @@ def change_type(draft: SchemaDraft, action: ChangeType) -> None:
         draft.note(f"lift the limit on the length of column {column}")
         return
     _refuse_type_dependants(draft, place)
-    draft.require_type_widening()
+    if place.data_type != VOID:
+        draft.require_type_widening()
     draft.set_schema(change_field(draft.schema, place.field_path, lambda _: field))
     draft.note(f"widen column {column} from {place.data_type} to {action.data_type}")
 
