@@ -29,8 +29,7 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.sql.filters import at_moment
-from dagster_delta.sql.repeatability import unsteady_functions
+from dagster_delta.sql.filters import at_moment, unsteady_functions
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.types import sql_type_name
 

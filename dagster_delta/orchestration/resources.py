@@ -118,8 +118,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to provide your own session."""
-        from dagster_delta.engines.spark.session.running_session import running_session
-        from dagster_delta.engines.spark.session.session import is_connect
+        from dagster_delta.engines.spark.session.session import is_connect, running_session
         from dagster_delta.engines.spark.session.shipping import ship_package
 
         refuse_mask("remote", self.remote)

@@ -1,4 +1,4 @@
-"""Literals of Spark SQL as Python values with their Spark types."""
+"""Literals and intervals of Spark SQL as Python values with their Spark types."""
 
 from __future__ import annotations
 

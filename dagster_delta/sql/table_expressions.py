@@ -17,8 +17,8 @@ from itertools import pairwise
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.filters import OF_THE_SESSION
 from dagster_delta.sql.literals import INTERVAL_UNITS
-from dagster_delta.sql.repeatability import OF_THE_SESSION
 from dagster_delta.sql.tokens import Token, tokenize
 
 _FUNCTION_NAMES = """

@@ -1,4 +1,4 @@
-"""The typed tree of a Spark SQL text."""
+"""The typed tree of a Spark SQL text: columns found, Spark's implicit casts made explicit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a table as a source, with the names of Delta Lake."""
+"""The options of a table as a source, with the names of Delta Lake, and the offsets of a stream."""
 
 from __future__ import annotations
 

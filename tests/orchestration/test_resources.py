@@ -290,9 +290,7 @@ def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
 
 def test_a_server_that_the_environment_names_is_used_as_spark_itself_would(monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
-    monkeypatch.setattr(
-        "dagster_delta.engines.spark.session.running_session.running_session", lambda: None
-    )
+    monkeypatch.setattr("dagster_delta.engines.spark.session.session.running_session", lambda: None)
     monkeypatch.setattr(
         "dagster_delta.engines.spark.session.session.start_session",
         lambda builder, *_, **__: builder,

@@ -34,7 +34,7 @@ from dagster_delta.protocol.statistics.predicates import (
     Unknown,
 )
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.repeatability import check_repeatable, unsteady_functions
+from dagster_delta.sql.filters import check_repeatable, unsteady_functions
 
 LONG, INTEGER, STRING = PrimitiveType("long"), PrimitiveType("integer"), PrimitiveType("string")
 TIMESTAMP, BOOLEAN = PrimitiveType("timestamp"), PrimitiveType("boolean")

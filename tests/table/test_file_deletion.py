@@ -246,9 +246,8 @@ def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
 DELETES = {
     "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
     "engines/parquet/write/writer.py": "files that this writer created",
-    "engines/spark/changes/copied_rows.py": "small files of this statement that it has united",
     "engines/spark/changes/merge.py": "files that the tasks of this merge reported",
-    "engines/spark/changes/row_changes.py": "files that the tasks of this change reported",
+    "engines/spark/changes/row_changes.py": "files that the tasks of this change reported, united",
     "engines/spark/executor_reports.py": "files that the tasks of this write reported",
     "engines/spark/write/column_backfill.py": "files that the tasks of this backfill reported",
     "storage/cloud/store.py": "the port itself, and the objects of its probe",

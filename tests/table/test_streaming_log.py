@@ -22,6 +22,7 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.streaming.data_source import split_into_tasks
 from dagster_delta.streaming.log_stream import LogStream
 from dagster_delta.streaming.options import (
     Admission,
@@ -29,7 +30,6 @@ from dagster_delta.streaming.options import (
     StreamOffset,
     parse_source_options,
 )
-from dagster_delta.streaming.read_tasks import split_into_tasks
 from dagster_delta.table.delta_table import DeltaTable
 
 _names = itertools.count()

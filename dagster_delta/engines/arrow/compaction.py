@@ -1,5 +1,8 @@
 """Rewriting the rows of data files to fewer, larger or sorted files, in this process.
 
+Sorted rows that do not fit into memory are split into temporary files by ranges of the curve, and
+each range is sorted separately.
+
 Spec: Add File and Remove File (dataChange).
 """
 

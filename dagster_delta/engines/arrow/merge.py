@@ -1,6 +1,9 @@
 """MERGE in this process: which rows change is found first, then they are written.
 
-Spec: Add File and Remove File; Deletion Vectors; Change Data Files.
+Without deletion vectors the other rows of changed files are written too, to the same files.
+
+Spec: Add File and Remove File; Deletion Vectors; Change Data Files; Column Invariants; CHECK
+Constraints.
 """
 
 from __future__ import annotations

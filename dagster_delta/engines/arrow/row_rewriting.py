@@ -1,6 +1,9 @@
 """Rewriting rows of data files, with new values or without some of them, as a stream.
 
-Spec: Add File and Remove File; Add CDC File; Change Data Files.
+To find the rows, only the columns of the predicate are decoded.
+
+Spec: Add File and Remove File; Add CDC File; Change Data Files; Generated Columns; CHECK
+Constraints.
 """
 
 from __future__ import annotations

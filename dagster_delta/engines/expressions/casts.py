@@ -1,4 +1,8 @@
-"""Casts as DuckDB SQL. A cast raises for a value that it cannot convert, as in Spark."""
+"""Casts as DuckDB SQL. A cast raises for a value that it cannot convert, as in Spark.
+
+Texts are converted in Python as Spark reads them: DuckDB accepts other texts, and reads some as
+other values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A polars LazyFrame over rows that are read while a query runs."""
+"""A polars LazyFrame over rows that are read while a query runs.
+
+The part of a predicate that has an equivalent in Spark SQL skips files. polars applies the whole
+predicate itself, so unsupported parts are omitted.
+"""
 
 from __future__ import annotations
 

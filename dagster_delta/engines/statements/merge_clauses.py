@@ -27,7 +27,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.sql.repeatability import check_repeatable
+from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed
 

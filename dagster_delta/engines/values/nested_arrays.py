@@ -1,4 +1,4 @@
-"""Splits nested Arrow arrays into their children and rebuilds them.
+"""Splits nested Arrow arrays into their children and rebuilds them, also with padded texts.
 
 Slices, null lists with hidden elements and null structs with hidden children need care; only this
 module handles them. All arrays are `pyarrow.Array`.

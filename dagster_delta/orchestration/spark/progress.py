@@ -86,7 +86,7 @@ def watch_spark(
         yield work
         return
     from dagster_delta.engines.spark.executor_reports import counting_written_bytes
-    from dagster_delta.engines.spark.session.running_session import naming_lost_session
+    from dagster_delta.engines.spark.session.session import naming_lost_session
 
     with naming_lost_session():
         with counting_written_bytes() as written:

@@ -4,7 +4,10 @@ A row's id is the `baseRowId` of its file plus its position there, unless the fi
 the materialised column; the same goes for the version of the last change and
 `defaultRowCommitVersion`.
 
-Spec: Row Tracking (Row IDs, in the draft).
+The draft stores the highest row id in an action of its own. Here it is a metadata domain, like the
+shipped form: the newest one counts and checkpoints keep it, without special cases elsewhere.
+
+Spec: Row Tracking (Row IDs, in the draft); Increase Row ID High-water Mark (draft).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Bulk replay of many commits goes through `log_tail`, which never makes an object per file.
 
+Commits and version checksums contain a CRC-32 of their own contents, as a field that the protocol
+allows writers to add and other readers ignore. Without it, a damaged digit in a partition value
+reads as another value, and a commit truncated between two lines as a smaller commit.
+
 Spec: Delta Log Entries; Actions.
 """
 

@@ -1,4 +1,4 @@
-"""Functions of numbers in the whitelist, beside the operators."""
+"""Arithmetic and functions of numbers in the whitelist: Spark's result types."""
 
 from __future__ import annotations
 

@@ -129,12 +129,12 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.engines.expressions.partition_filters import with_constants
+        from dagster_delta.engines.expressions.generated_filters import with_constants
         from dagster_delta.sql.skipping import to_predicate
 
         compute = None
         if columns := self.snapshot.configuration.partition_columns:
-            from dagster_delta.engines.expressions.partition_filters import computed_filter
+            from dagster_delta.engines.expressions.generated_filters import computed_filter
 
             compute = partial(computed_filter, columns)
         return to_predicate(

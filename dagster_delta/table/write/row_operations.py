@@ -121,8 +121,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
         refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
         expression = None
         if where is not None:
-            from dagster_delta.sql.filters import parse_filter
-            from dagster_delta.sql.repeatability import check_repeatable
+            from dagster_delta.sql.filters import check_repeatable, parse_filter
 
             expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC))
             check_repeatable(expression, f"the condition of {name}")

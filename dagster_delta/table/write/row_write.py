@@ -184,8 +184,7 @@ class RowWrite:
         if where is None or where == DYNAMIC or snapshot is None:
             return self._replace_files(configuration, where)
         # Imported late, as below: an append needs none of it.
-        from dagster_delta.sql.filters import parse_filter
-        from dagster_delta.sql.repeatability import check_repeatable
+        from dagster_delta.sql.filters import check_repeatable, parse_filter
         from dagster_delta.table.write.replacement import replace_matching_partitions
 
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)

@@ -4,7 +4,7 @@ A writer may split variants into typed columns: a variant, a field or an element
 `value` and a `typed_value` of one type. Each row fills the one that fits; objects may fill both.
 Columns of scalars are encoded buffer by buffer; objects and arrays row by row.
 
-Spec: Parquet, Variant Shredding.
+Spec: Parquet, Variant Shredding; Variant Binary Encoding (Encoding types).
 """
 
 from __future__ import annotations

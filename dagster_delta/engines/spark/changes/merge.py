@@ -24,8 +24,8 @@ from dagster_delta.engines.rows.remaining_rows import remaining_rows
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
-from dagster_delta.engines.spark.changes.copied_rows import CopiedRows, copy_rows
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
+from dagster_delta.engines.spark.changes.row_changes import CopiedRows, copy_rows
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
 from dagster_delta.engines.spark.read.row_positions import (
     FileIndex,

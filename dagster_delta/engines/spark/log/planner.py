@@ -1,6 +1,9 @@
 """Plans reads of tables with more files than the driver should hold, on the cluster.
 
-Spec: Action Reconciliation; Per-file Statistics.
+The checkpoint is read as Parquet, under the columns and types that each of its files has. The
+actions of later commits are few, and are broadcast.
+
+Spec: Action Reconciliation; Checkpoints; Per-file Statistics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Which files of a scan Spark reads itself, and which the Arrow engine reads."""
+"""Which files of a scan Spark reads itself, and which the Arrow engine reads.
+
+Spark's reader shows a column that a file lacks as null, also one with a default. If these columns
+are known, they are not read from the files: a literal gives their value.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Partition values of files, which Spark adds to the rows.
 
-Spec: Partition Value Serialization.
+The log alone defines them: directories give them only if each has exactly the value in the log.
+Spark then skips whole directories for a filter that is added after the scan was planned.
+
+Spec: Partition Value Serialization; Data Files (Hive-style directories are a convention).
 """
 
 from __future__ import annotations

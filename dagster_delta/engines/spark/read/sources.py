@@ -1,4 +1,15 @@
-"""Spark's Parquet source, with options that make the result independent of the session."""
+"""Spark's Parquet source, with options that make the result independent of the session.
+
+Files are listed as Spark's streaming file sink does: a reader of its directory gets the files in
+its log with the sizes there. A directory with only such a log can list files at any location, in
+one call instead of one per file, and without a request to the store for each.
+
+Storage options become settings of Hadoop's file systems (S3A, ABFS, Google's connector) for one
+read. But Hadoop keeps one client per bucket, with the first credentials that the process uses for
+it. So vended credentials, which expire, do not become settings.
+
+Spark: `FileStreamSinkLog`, version 1; `MetadataLogFileIndex`.
+"""
 
 from __future__ import annotations
 

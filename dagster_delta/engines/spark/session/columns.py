@@ -1,5 +1,8 @@
 """Converts columns of data files to columns of the table, as Spark expressions.
 
+Columns keep what the table declares, collations and CHAR(n), which Spark uses in comparisons, also
+in the user's filters.
+
 Spec: Column Mapping.
 """
 

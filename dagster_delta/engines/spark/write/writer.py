@@ -1,6 +1,8 @@
 """Writing a DataFrame: the executors write the data files, the driver gets their names.
 
 The rows never reach the driver. The DataFrame is evaluated once, or again if a row is long.
+
+Spec: Generated Columns; Identity Columns; Default Columns; Column Invariants; CHECK Constraints.
 """
 
 from __future__ import annotations
