@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import Resolve, check_count, fixed, literal_of
+from dagster_delta.sql.functions.signatures import (
+    Operand,
+    Resolve,
+    calls,
+    check_count,
+    fixed,
+    literal_of,
+    of_types,
+    refused_type,
+)
 from dagster_delta.sql.literals import moves_local_days, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
@@ -46,19 +55,41 @@ _EXTRACTED = {
 }  # fmt: skip
 
 
-def _resolve_date_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if len(types) != 1 or types[0] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
-    return Call(name, (cast(arguments[0], DATE),), INTEGER)
+_as_date = of_types(DATE, *_TIMES, target=DATE)
+_as_timestamp = of_types(DATE, *_TIMES, target=TIMESTAMP)
 
 
-def _resolve_time_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if len(types) != 1 or types[0] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
-    operand = cast(arguments[0], TIMESTAMP) if types[0] == DATE else arguments[0]
-    return Call(name, (operand,), INTEGER)
+def _as_time(name: str, argument: Typed) -> Typed:
+    return argument if argument.data_type in _TIMES else _as_timestamp(name, argument)
+
+
+def _integer(name: str, argument: Typed) -> Typed:
+    if not is_integral(types_of([argument])[0]) or argument.data_type == LONG:
+        raise refused_type(name, argument)
+    return cast(argument, INTEGER)
+
+
+def _long(name: str, argument: Typed) -> Typed:
+    if not is_integral(types_of([argument])[0]):
+        raise refused_type(name, argument)
+    return cast(argument, LONG)
+
+
+def _unit(known: Mapping[str, str]) -> Operand:
+    def operand(name: str, argument: Typed) -> Typed:
+        unit = str(literal_of(name, argument, str)).upper()
+        if unit not in known:
+            raise Refusal(f"{name} to {unit!r}")
+        return Literal(known[unit], STRING)
+
+    return operand
+
+
+def _pattern(name: str, argument: Typed) -> Typed:
+    pattern = str(literal_of(name, argument, str))
+    if pattern_units(pattern) is None:
+        raise Refusal(f"{name} with the pattern {pattern!r}")
+    return Literal(pattern, STRING)
 
 
 def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -70,33 +101,8 @@ def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return DATE_FUNCTIONS[part](part, arguments[1:])
 
 
-def _resolve_date_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or types_of(arguments)[1] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of these arguments")
-    unit = str(literal_of(name, arguments[0], str)).upper()
-    known = {**_UNITS, **_TIME_UNITS}
-    if unit not in known:
-        raise Refusal(f"{name} to {unit!r}")
-    operands = (Literal(known[unit], STRING), cast(arguments[1], TIMESTAMP))
-    return Call(name, operands, TIMESTAMP)
-
-
 def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of these arguments")
-    unit = str(literal_of(name, arguments[1], str)).upper()
-    if unit not in _UNITS:
-        raise Refusal(f"{name} to {unit!r}")
-    return Call(name, (Literal(_UNITS[unit], STRING), cast(arguments[0], DATE)), DATE)
-
-
-def _resolve_date_format(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of these arguments")
-    pattern = str(literal_of(name, arguments[1], str))
-    if pattern_units(pattern) is None:
-        raise Refusal(f"{name} with the pattern {pattern!r}")
-    return Call(name, (cast(arguments[0], TIMESTAMP), Literal(pattern, STRING)), STRING)
+    return calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1])
 
 
 def pattern_units(pattern: str) -> list[str] | None:
@@ -107,39 +113,6 @@ def pattern_units(pattern: str) -> list[str] | None:
     if any(each not in _PADDED_NUMBERS and each[0] not in _PUNCTUATION for each in units):
         return None
     return units
-
-
-def _resolve_months(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
-        raise Refusal(f"{name} of these arguments")
-    if not is_integral(types_of(arguments)[1]) or types_of(arguments)[1] == LONG:
-        raise Refusal(f"{name} by {sql_type_name(types_of(arguments)[1])}")
-    return Call(name, (cast(arguments[0], DATE), cast(arguments[1], INTEGER)), DATE)
-
-
-def _resolve_of_date(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    found = _resolve_date_part(name, arguments)
-    return replace(found, data_type=DATE) if isinstance(found, Call) else found
-
-
-def _resolve_make_date(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 3 or not all(
-        is_integral(each) and each != LONG for each in types_of(arguments)
-    ):
-        raise Refusal(f"{name} of these arguments")
-    return Call(name, tuple(cast(each, INTEGER) for each in arguments), DATE)
-
-
-def _resolve_unix_timestamp(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 1 or types_of(arguments)[0] != TIMESTAMP:
-        raise Refusal(f"{name} of these arguments")
-    return Call(name, arguments, LONG)
-
-
-def _resolve_of_unix_time(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 1 or not is_integral(types_of(arguments)[0]):
-        raise Refusal(f"{name} of these arguments")
-    return Call(name, (cast(arguments[0], LONG),), TIMESTAMP)
 
 
 def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -166,22 +139,22 @@ _DATE_PARTS = (
 )  # fmt: skip
 
 DATE_FUNCTIONS: Mapping[str, Resolve] = {
-    **dict.fromkeys(_DATE_PARTS, _resolve_date_part),
-    **dict.fromkeys(("hour", "minute", "second"), _resolve_time_part),
+    **dict.fromkeys(_DATE_PARTS, calls(INTEGER, _as_date)),
+    **dict.fromkeys(("hour", "minute", "second"), calls(INTEGER, _as_time)),
     "extract": _resolve_extract,
-    "date_trunc": _resolve_date_trunc,
-    "date_format": _resolve_date_format,
+    "date_trunc": calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp),
+    "date_format": calls(STRING, _as_timestamp, _pattern),
     "trunc": _resolve_trunc,
-    "add_months": _resolve_months,
-    "last_day": _resolve_of_date,
-    "make_date": _resolve_make_date,
+    "add_months": calls(DATE, _as_date, _integer),
+    "last_day": calls(DATE, _as_date),
+    "make_date": calls(DATE, _integer, _integer, _integer),
     "unix_date": fixed(INTEGER, DATE),
     "date_from_unix_date": fixed(DATE, INTEGER),
     **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), fixed(LONG, TIMESTAMP)),
-    "unix_timestamp": _resolve_unix_timestamp,
-    "timestamp_seconds": _resolve_of_unix_time,
-    "timestamp_millis": _resolve_of_unix_time,
-    "timestamp_micros": _resolve_of_unix_time,
+    "unix_timestamp": calls(LONG, of_types(TIMESTAMP)),
+    **dict.fromkeys(
+        ("timestamp_seconds", "timestamp_millis", "timestamp_micros"), calls(TIMESTAMP, _long)
+    ),
     "interval shift": _resolve_shift,
     **dict.fromkeys(("datediff", "date_diff"), fixed(INTEGER, DATE, DATE)),
 }

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType
 from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import Resolve, boolean_call, typed_by_analysis
+from dagster_delta.sql.functions.signatures import (
+    Resolve,
+    boolean_call,
+    refused_type,
+    typed_by_analysis,
+)
 from dagster_delta.sql.typed import Call, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     INTEGER,
@@ -17,12 +22,7 @@ from dagster_delta.sql.types import (
     is_integral,
     is_numeric,
     is_primitive,
-    sql_type_name,
 )
-
-
-def _refused(name: str, arguments: Sequence[Typed]) -> Refusal:
-    return Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")
 
 
 def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | MapType:
@@ -31,7 +31,7 @@ def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | Ma
         raise Refusal(f"{name} with {len(arguments)} arguments")
     found = types_of(arguments)[0]
     if not isinstance(found, ArrayType | MapType) or not holds_values(found):
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
     return found
 
 
@@ -44,12 +44,12 @@ def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
     array = _nested(name, arguments, 2)
     searched = types_of(arguments)[1]
     if not isinstance(array, ArrayType):
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
     target = common_type([array.element_type, searched])
     # Text is not compared with values of other types here, as it is by `=`.
     is_mixed = STRING in (array.element_type, searched) and array.element_type != searched
     if target is None or searched == VOID or is_mixed or not is_primitive(target):
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
     elements = cast(arguments[0], ArrayType(target, contains_null=array.contains_null))
     return boolean_call(name, (elements, cast(arguments[1], target)))
 
@@ -64,7 +64,7 @@ def _element(name: str) -> Resolve:
                 return Call("map value", (arguments[0], key), value_type)
             case ArrayType(element_type):
                 return Call(name, (arguments[0], _position(name, arguments)), element_type)
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
 
     return resolve
 
@@ -76,7 +76,7 @@ def _key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
         given not in (key_type, VOID)
         and not (widens and common_type([given, key_type]) == key_type)
     ):
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
     return cast(arguments[1], key_type)
 
 
@@ -86,7 +86,7 @@ def _position(name: str, arguments: Sequence[Typed]) -> Typed:
     fits = is_integral(given) and common_type([given, INTEGER]) == INTEGER
     is_null = given == VOID and name in ("[]", "get")
     if not (fits or is_null):
-        raise _refused(name, arguments)
+        raise refused_type(name, *arguments)
     return cast(arguments[1], INTEGER)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType
 from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import Resolve, literal_of, typed_alike
+from dagster_delta.sql.functions.signatures import Resolve, literal_of, refused_type, typed_alike
 from dagster_delta.sql.literals import decimal_literal_type, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
@@ -63,7 +63,7 @@ def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Type
     types = types_of(arguments)
     known = [each for each in types if each != VOID]
     if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+        raise refused_type(name, *arguments)
     return [cast(each, known[0]) if each.data_type == VOID else each for each in arguments]
 
 
@@ -127,7 +127,7 @@ def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed
 def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+        raise refused_type(name, *arguments)
     return Call(name, arguments, types[0])
 
 
@@ -144,7 +144,7 @@ def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
         precision = types[0].precision - types[0].scale + 1
         if precision <= _MAX_PRECISION:
             return Call(name, arguments, DecimalType(precision, 0))
-    raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    raise refused_type(name, *arguments)
 
 
 ARITHMETIC: Mapping[str, Resolve] = {
@@ -181,13 +181,13 @@ def _resolve_round(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_of_double(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]) or isinstance(types[0], DecimalType):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+        raise refused_type(name, *arguments)
     return Call(name, (cast(arguments[0], DOUBLE),), DOUBLE)
 
 
 def _resolve_pmod(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if len(arguments) != 2 or not all(map(is_integral, types_of(arguments))):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")
+        raise refused_type(name, *arguments)
     target, operands = typed_alike(name, arguments)
     return Call(name, tuple(operands), target)
 

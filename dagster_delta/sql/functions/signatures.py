@@ -37,25 +37,52 @@ def typed_alike(
     target = common_type(types)
     handed_on = with_variants and target == VARIANT
     if target is None or not (is_primitive(target) or handed_on):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+        raise refused_type(name, *arguments)
     return target, [cast(each, target) for each in arguments]
 
 
-def fixed(result: DataType, *parameters: DataType) -> Resolve:
-    """A rule for a function of exactly these parameter types. Raises nothing itself."""
+Operand = Callable[[str, Typed], Typed]
+"""Makes an operand from the name of the function and the argument, or raises Refusal."""
+
+
+def calls(result: DataType, *operands: Operand, defaults: Sequence[Literal] = ()) -> Resolve:
+    """A rule for a function of these operands; `defaults` are those of the last ones. Raises
+    nothing itself.
+    """
 
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-        if len(arguments) != len(parameters):
+        missing = len(operands) - len(arguments)
+        if not 0 <= missing <= len(defaults):
             raise Refusal(f"{name} with {len(arguments)} arguments")
-        operands = []
-        for argument, parameter in zip(arguments, parameters, strict=True):
-            is_null = isinstance(argument, Literal) and argument.value is None
-            if argument.data_type != parameter and not is_null:
-                raise Refusal(f"{name} of {sql_type_name(types_of([argument])[0])}")
-            operands.append(cast(argument, parameter))
-        return Call(name, tuple(operands), result)
+        given = (*arguments, *defaults[len(defaults) - missing :])
+        made = (operand(name, each) for operand, each in zip(operands, given, strict=True))
+        return Call(name, tuple(made), result)
 
     return resolve
+
+
+def of_types(*accepted: DataType, target: DataType | None = None, or_null: bool = False) -> Operand:
+    """An operand of one of the types, cast to `target`, or NULL if that is accepted. Raises nothing
+    itself.
+    """
+
+    def operand(name: str, argument: Typed) -> Typed:
+        is_null = or_null and isinstance(argument, Literal) and argument.value is None
+        if argument.data_type not in accepted and not is_null:
+            raise refused_type(name, argument)
+        return argument if target is None else cast(argument, target)
+
+    return operand
+
+
+def refused_type(name: str, *arguments: Typed) -> Refusal:
+    """The refusal of a function of operands of these types. Raises nothing."""
+    return Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")
+
+
+def fixed(result: DataType, *parameters: DataType) -> Resolve:
+    """A rule for a function of exactly these parameter types, or NULL. Raises nothing itself."""
+    return calls(result, *(of_types(each, target=each, or_null=True) for each in parameters))
 
 
 def literal_of(name: str, argument: Typed, kind: type) -> object:
@@ -84,16 +111,8 @@ def check_count(name: str, arguments: Sequence[Typed], *counts: int) -> None:
         raise Refusal(f"{name} with {len(arguments)} arguments")
 
 
-def text_operand(name: str, argument: Typed) -> Typed:
-    """An operand that is text, or NULL.
-
-    Raises:
-        Refusal: it is of another type.
-    """
-    is_null = isinstance(argument, Literal) and argument.value is None
-    if argument.data_type != STRING and not is_null:
-        raise Refusal(f"{name} of {sql_type_name(types_of([argument])[0])}")
-    return cast(argument, STRING)
+text_operand = of_types(STRING, target=STRING, or_null=True)
+"""An operand that is text, or NULL."""
 
 
 def typed_by_analysis(name: str, arguments: tuple[Typed, ...]) -> Typed:

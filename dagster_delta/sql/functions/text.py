@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import (
     Resolve,
+    calls,
     check_count,
     fixed,
     literal_of,
+    of_types,
     text_operand,
 )
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
+from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING
 
 _TEXT_TEST = (BOOLEAN, STRING, STRING)
 
@@ -25,53 +27,30 @@ def _count(name: str, argument: Typed) -> Literal:
     return Literal(found, INTEGER)
 
 
-def _constant_text(name: str, argument: Typed) -> str:
-    found = literal_of(name, argument, str)
-    if not found:
+def _part(name: str, argument: Typed) -> Literal:
+    part = _count(name, argument)
+    if part.value == 0:
+        raise Refusal(f"{name} with the part 0")
+    return part
+
+
+def _constant(name: str, argument: Typed) -> Literal:
+    return Literal(literal_of(name, argument, str), STRING)
+
+
+def _filled_constant(name: str, argument: Typed) -> Literal:
+    text = _constant(name, argument)
+    if not text.value:
         raise Refusal(f"{name} with an empty text")
-    return str(found)
+    return text
 
 
-def _resolve_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2, 3)
-    searched = Literal(_constant_text(name, arguments[1]), STRING)
-    by = text_operand(name, arguments[2]) if len(arguments) == 3 else Literal("", STRING)
-    return Call(name, (text_operand(name, arguments[0]), searched, by), STRING)
-
-
-def _resolve_counted(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
-    return Call(name, (text_operand(name, arguments[0]), _count(name, arguments[1])), STRING)
-
-
-def _resolve_pad(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2, 3)
-    padding = _constant_text(name, arguments[2]) if len(arguments) == 3 else " "
-    operands = (
-        text_operand(name, arguments[0]),
-        _count(name, arguments[1]),
-        Literal(padding, STRING),
-    )
-    return Call(name, operands, STRING)
-
-
-def _resolve_instr(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
-    return Call("instr", tuple(text_operand(name, each) for each in arguments), INTEGER)
+_text_or_bytes = of_types(STRING, BINARY)
 
 
 def _resolve_locate(name: str, arguments: tuple[Typed, ...]) -> Typed:
     check_count(name, arguments, 2)
-    return _resolve_instr(name, (arguments[1], arguments[0]))
-
-
-def _resolve_split_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 3)
-    delimiter = Literal(_constant_text(name, arguments[1]), STRING)
-    part = _count(name, arguments[2])
-    if part.value == 0:
-        raise Refusal(f"{name} with the part 0")
-    return Call(name, (text_operand(name, arguments[0]), delimiter, part), STRING)
+    return Call("instr", tuple(text_operand(name, each) for each in arguments[::-1]), INTEGER)
 
 
 def _resolve_concat_ws(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -80,30 +59,11 @@ def _resolve_concat_ws(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, tuple(text_operand(name, each) for each in arguments), STRING)
 
 
-def _resolve_translate(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 3)
-    constants = [str(literal_of(name, each, str)) for each in arguments[1:]]
-    operands = (text_operand(name, arguments[0]), *(Literal(each, STRING) for each in constants))
-    return Call(name, operands, STRING)
-
-
-def _resolve_digest(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if name == "sha2":
-        check_count(name, arguments, 2)
-        if literal_of(name, arguments[1], int) not in (0, 256):
-            raise Refusal(f"{name} of other than 256 bits")
-    else:
-        check_count(name, arguments, 1)
-    if types_of(arguments)[0] not in (STRING, BINARY):
-        raise Refusal(f"{name} of {sql_type_name(types_of(arguments)[0])}")
-    return Call({"sha2": "sha256"}.get(name, name), arguments[:1], STRING)
-
-
-def _resolve_octets(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 1)
-    if types_of(arguments)[0] not in (STRING, BINARY):
-        raise Refusal(f"{name} of {sql_type_name(types_of(arguments)[0])}")
-    return Call(name, arguments, INTEGER)
+def _resolve_sha2(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    check_count(name, arguments, 2)
+    if literal_of(name, arguments[1], int) not in (0, 256):
+        raise Refusal(f"{name} of other than 256 bits")
+    return Call("sha256", (_text_or_bytes(name, arguments[0]),), STRING)
 
 
 def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -113,13 +73,6 @@ def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if BINARY in types:
         raise Refusal(f"{name} of binary")
     return Call("||", tuple(cast(each, STRING) for each in arguments), STRING)
-
-
-def _resolve_length(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if types not in ([STRING], [BINARY]):
-        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
-    return Call(name, arguments, INTEGER)
 
 
 def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -143,23 +96,23 @@ TEXT_FUNCTIONS: Mapping[str, Resolve] = {
     **dict.fromkeys(("concat", "||"), _resolve_concat),
     **dict.fromkeys(("upper", "lower", "trim", "ltrim", "rtrim"), fixed(STRING, STRING)),
     **dict.fromkeys(("startswith", "endswith", "contains"), fixed(*_TEXT_TEST)),
-    "length": _resolve_length,
+    **dict.fromkeys(("length", "octet_length", "bit_length"), calls(INTEGER, _text_or_bytes)),
     "substring": _resolve_substring,
     "left": _resolve_left,
-    "replace": _resolve_replace,
-    "right": _resolve_counted,
-    "repeat": _resolve_counted,
-    "lpad": _resolve_pad,
-    "rpad": _resolve_pad,
-    "instr": _resolve_instr,
+    "replace": calls(
+        STRING, text_operand, _filled_constant, text_operand, defaults=(Literal("", STRING),)
+    ),
+    **dict.fromkeys(("right", "repeat"), calls(STRING, text_operand, _count)),
+    **dict.fromkeys(
+        ("lpad", "rpad"),
+        calls(STRING, text_operand, _count, _filled_constant, defaults=(Literal(" ", STRING),)),
+    ),
+    "instr": calls(INTEGER, text_operand, text_operand),
     "locate": _resolve_locate,
-    "split_part": _resolve_split_part,
+    "split_part": calls(STRING, text_operand, _filled_constant, _part),
     "concat_ws": _resolve_concat_ws,
-    "translate": _resolve_translate,
-    "md5": _resolve_digest,
-    "sha1": _resolve_digest,
-    "sha2": _resolve_digest,
+    "translate": calls(STRING, text_operand, _constant, _constant),
+    **dict.fromkeys(("md5", "sha1"), calls(STRING, _text_or_bytes)),
+    "sha2": _resolve_sha2,
     "sha256": fixed(STRING, STRING),
-    "octet_length": _resolve_octets,
-    "bit_length": _resolve_octets,
 }

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.sql.functions.signatures import Resolve, boolean_call, fixed, literal_of
+from dagster_delta.sql.functions.signatures import Resolve, calls, fixed, literal_of, of_types
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT
 
@@ -66,16 +66,10 @@ def parse_path(text: str) -> VariantPath:
     return tuple(steps)
 
 
-def _resolve_is_variant_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if types_of(arguments) != [VARIANT]:
-        raise Refusal(f"{name} of these arguments")
-    return boolean_call(name, arguments)
-
-
 VARIANT_FUNCTIONS: Mapping[str, Resolve] = {
     "parse_json": fixed(VARIANT, STRING),
     "try_parse_json": fixed(VARIANT, STRING),
-    "is_variant_null": _resolve_is_variant_null,
+    "is_variant_null": calls(BOOLEAN, of_types(VARIANT)),
     "variant_get": _resolve_get,
     "try_variant_get": _resolve_get,
 }
