@@ -8,10 +8,7 @@ from dagster_delta.engines.choose import (
     spark_engine,
     universal_engine,
 )
-from dagster_delta.engines.spark.session.active_session import (
-    active_spark_session,
-    is_spark_frame,
-)
+from dagster_delta.engines.spark.session.active_session import active_spark_session, is_spark_frame
 
 __all__ = [
     "active_spark_session",

@@ -18,14 +18,7 @@ from dagster_delta.sql.literals import (
     type_from_words,
     typed_literal,
 )
-from dagster_delta.sql.syntax import (
-    CastSyntax,
-    Function,
-    LiteralSyntax,
-    Name,
-    Opaque,
-    Syntax,
-)
+from dagster_delta.sql.syntax import CastSyntax, Function, LiteralSyntax, Name, Opaque, Syntax
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
 
 # Untrusted text must not exhaust the stack.

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
 from dagster_delta.sql.types import DATE, INTEGER, common_type, is_numeric, sql_type_name
 
 _MOMENTS = ("date", "timestamp", "timestamp_ntz")

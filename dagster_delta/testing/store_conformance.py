@@ -27,12 +27,7 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.object_store import (
-    ObjectMeta,
-    ObjectStore,
-    RangeStore,
-    StoreLocation,
-)
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore, StoreLocation
 
 __all__ = ["SPECIAL_PATHS", "ReadConformance", "StoreConformance"]
 

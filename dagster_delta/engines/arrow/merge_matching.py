@@ -11,12 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.merge_join import (
-    ClauseChoice,
-    MergeJoin,
-    Pairs,
-    target_columns,
-)
+from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin, Pairs, target_columns
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,

@@ -37,16 +37,7 @@ from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.sql.text_values import reads_text
-from dagster_delta.sql.typed import (
-    Call,
-    Cast,
-    Column,
-    Literal,
-    Refused,
-    Typed,
-    types_of,
-    walk,
-)
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
 from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
 
 if TYPE_CHECKING:

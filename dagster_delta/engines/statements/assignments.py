@@ -11,12 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Column

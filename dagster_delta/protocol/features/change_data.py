@@ -12,12 +12,7 @@ import msgspec
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import (
-    PrimitiveType,
-    StructField,
-    StructType,
-    nullable_field,
-)
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType, nullable_field
 
 CHANGE_TYPE_COLUMN = "_change_type"
 COMMIT_VERSION_COLUMN = "_commit_version"

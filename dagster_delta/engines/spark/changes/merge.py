@@ -35,12 +35,7 @@ from dagster_delta.engines.spark.read.row_positions import (
 from dagster_delta.engines.spark.session.columns import quote, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import functions_of
-from dagster_delta.engines.statements.merge_clauses import (
-    SOURCE,
-    TARGET,
-    ClauseKind,
-    MergeClause,
-)
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, ClauseKind, MergeClause
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddFile
