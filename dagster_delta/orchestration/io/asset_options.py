@@ -13,7 +13,7 @@ import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from dagster import AssetKey, MetadataValue
@@ -22,8 +22,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
-    parse_merge_config,
-    parse_merge_operations,
+    parse_merge,
 )
 from dagster_delta.orchestration.io.option_values import (
     ASSET_KEY_LIST,
@@ -433,8 +432,8 @@ class _Reader:
 _WRITE_MODE: ValueKind[WriteMode] = one_of(WriteMode)
 _SCHEMA_MODE: ValueKind[SchemaMode] = one_of(SchemaMode)
 _MERGE: ValueKind[MergeConfig | None] = ValueKind(
-    "a MergeConfig, or a mapping like it", parse_merge_config
+    "a MergeConfig, or a mapping like it", partial(parse_merge, MergeConfig)
 )
 _MERGE_OPERATIONS: ValueKind[MergeOperationsConfig | None] = ValueKind(
-    "a MergeOperationsConfig, or a mapping like it", parse_merge_operations
+    "a MergeOperationsConfig, or a mapping like it", partial(parse_merge, MergeOperationsConfig)
 )

@@ -30,8 +30,7 @@ __all__ = [
     "OperationConfig",
     "OperationWithUpdatesConfig",
     "add_clauses",
-    "parse_merge_config",
-    "parse_merge_operations",
+    "parse_merge",
     "refuse_unused_merge",
 ]
 
@@ -164,20 +163,11 @@ class MergeConfig(KnownFieldsOnly, Config):
             )
 
 
-def parse_merge_config(value: object) -> MergeConfig | None:
+def parse_merge(kind: type[T], value: object) -> T | None:
     """The configuration in metadata, as an object or as plain values; None if it is not one.
 
     Objects of other integrations' classes are read by their fields.
     """
-    return _parse(MergeConfig, value)
-
-
-def parse_merge_operations(value: object) -> MergeOperationsConfig | None:
-    """As `parse_merge_config`, for the clauses only."""
-    return _parse(MergeOperationsConfig, value)
-
-
-def _parse(kind: type[T], value: object) -> T | None:
     dump = getattr(value, "model_dump", None)
     plain = dump() if callable(dump) else value
     if not isinstance(plain, Mapping):

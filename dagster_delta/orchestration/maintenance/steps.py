@@ -362,22 +362,21 @@ STEPS: Mapping[str, Step] = {
 """The steps of a maintenance job in their order, by their field of `DeltaMaintenanceConfig`."""
 
 
-def health_metadata(health: TableHealth, prefix: str = "delta/") -> RawMetadata:
+def health_metadata(health: TableHealth) -> RawMetadata:
     """The facts about a table's shape, as metadata."""
-    facts: RawMetadata = {
-        "version": health.version,
-        "live_files": health.num_files,
-        "size_bytes": health.size_bytes,
-        "average_file_bytes": round(health.average_file_bytes),
-        "small_files": health.num_small_files,
-        "files_with_deletions": health.num_files_with_deletions,
-        "deleted_rows": health.num_deleted_records,
-        "partitions": health.num_partitions,
-        "partition_skew": round(health.partition_skew, 2),
-        "commits_since_checkpoint": health.commits_since_checkpoint,
-        "damaged_log_files": len(health.damaged_log_files),
+    return {
+        "delta/version": health.version,
+        "delta/live_files": health.num_files,
+        "delta/size_bytes": health.size_bytes,
+        "delta/average_file_bytes": round(health.average_file_bytes),
+        "delta/small_files": health.num_small_files,
+        "delta/files_with_deletions": health.num_files_with_deletions,
+        "delta/deleted_rows": health.num_deleted_records,
+        "delta/partitions": health.num_partitions,
+        "delta/partition_skew": round(health.partition_skew, 2),
+        "delta/commits_since_checkpoint": health.commits_since_checkpoint,
+        "delta/damaged_log_files": len(health.damaged_log_files),
     }
-    return {f"{prefix}{name}": value for name, value in facts.items()}
 
 
 def spell_bytes(size_bytes: float) -> str:

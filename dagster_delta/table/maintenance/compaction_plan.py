@@ -18,7 +18,6 @@ from dagster_delta.table.write.file_actions import split_by_size
 __all__ = [
     "FileGroup",
     "group_by_partition",
-    "in_batches",
     "is_purged",
     "pack_files",
     "pack_small_files",
@@ -107,11 +106,6 @@ def group_by_partition(files: pa.Table) -> list[FileGroup]:
     """
     everything = boolean_column([True] * files.num_rows)
     return [_group(each) for each in _by_partition(files, everything, everything)]
-
-
-def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[FileGroup]]:
-    """The groups in batches of at most `max_bytes`, or of one group."""
-    return split_by_size(groups, lambda group: group.size_bytes, max_bytes)
 
 
 def is_purged(

@@ -33,7 +33,6 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.maintenance.compaction_plan import (
     FileGroup,
     group_by_partition,
-    in_batches,
     is_purged,
     pack_files,
     pack_small_files,
@@ -44,7 +43,7 @@ from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.schema.outdated_files import Purge, outdated_files
 from dagster_delta.table.write.clustering import table_clustering
-from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.file_actions import split_by_size, tombstones
 from dagster_delta.table.write.moved_groups import MovedGroup, MovedGroups
 from dagster_delta.table.write.moved_rows import check_no_row_lost
 from dagster_delta.table.write.planning import write_spec
@@ -171,7 +170,7 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     job.total_bytes = sum(each.size_bytes for each in groups)
     # A cube is committed alone, because its tag identifies its files.
     max_bytes = 0 if clustering else options.max_commit_bytes
-    for batch in in_batches(groups, max_bytes):
+    for batch in split_by_size(groups, lambda group: group.size_bytes, max_bytes):
         job.run([files.take(index_column(each.positions)) for each in batch])
     return job.result()
 

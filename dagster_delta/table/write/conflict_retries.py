@@ -64,19 +64,11 @@ def conflict_retries(on_conflict: OnConflict) -> ConflictRetries:
 
 
 class Attempts:
-    """The attempts of one statement.
+    """The attempts of one statement."""
 
-    Args:
-        limits: how many, and for how long.
-        elapsed: seconds of a clock that never goes back.
-    """
-
-    def __init__(
-        self, limits: ConflictRetries, *, elapsed: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limits: ConflictRetries) -> None:
         self._limits = limits
-        self._elapsed = elapsed
-        self._started = elapsed()
+        self._started = time.monotonic()
         self.number = 1
         """Of the attempt that runs, from 1 on."""
 
@@ -89,7 +81,7 @@ class Attempts:
         """
         if issubclass(conflict, (ConcurrentTransaction, CommitRetriesExhausted)):
             return False
-        is_late = self._elapsed() - self._started >= self._limits.seconds
+        is_late = time.monotonic() - self._started >= self._limits.seconds
         if is_late or self.number >= self._limits.attempts:
             return False
         self.number += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import string
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from pyroaring import BitMap64
@@ -46,7 +46,6 @@ def store_deletion_vectors(
     configuration: TableConfiguration,
     vectors: Sequence[BitMap64],
     *,
-    new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
     file_bytes: int = FILE_BYTES,
 ) -> StoredVectors:
     """Descriptors of new deletion vectors; vectors that are too long for the log are stored in
@@ -56,7 +55,6 @@ def store_deletion_vectors(
         store: store of the table.
         configuration: configuration of the table.
         vectors: row indexes, one bitmap per data file.
-        new_uuid: names the files.
         file_bytes: a file is closed when it reaches this size.
 
     Raises:
@@ -73,7 +71,7 @@ def store_deletion_vectors(
         for positions in _share_out(sizes, file_bytes):
             data, made = encode_deletion_vector_file(
                 [vectors[each] for each in positions],
-                file_id=new_uuid(),
+                file_id=uuid.uuid4(),
                 prefix=_prefix(configuration),
             )
             path = deletion_vector_path(made[0])

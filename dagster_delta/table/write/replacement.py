@@ -144,7 +144,7 @@ def replace_matching_partitions(
     removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
 
     def may_hold(add: AddFile) -> bool:
-        return bool(by_partition(_partition_map(add))[0].as_py())
+        return bool(by_partition(map_column([add.partition_values]))[0].as_py())
 
     return Replacement(
         removes, ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))
@@ -193,7 +193,3 @@ def _by_partition(
         return pc.fill_null(evaluate_filter(expression, rows), False)
 
     return matches
-
-
-def _partition_map(add: AddFile) -> pa.MapArray:
-    return map_column([add.partition_values])

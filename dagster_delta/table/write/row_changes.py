@@ -22,7 +22,7 @@ from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoad
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.statements.generated_columns import changed_values
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -124,7 +124,7 @@ def change_rows(
     kept = [each for each in touched if not each.leaves] if _merges_on_read(transaction) else []
     _stage_vectors(transaction, kept)
     now_ms = transaction.clock()
-    transaction.stage_removed(each.to_remove(now_ms) for each in touched)
+    transaction.stage_removed(tombstone(each.row, now_ms) for each in touched)
     return _count(touched, kept, rewritten)
 
 
@@ -168,9 +168,6 @@ class _TouchedFile(msgspec.Struct, frozen=True):
     def leaves(self) -> bool:
         """Whether no row of the file stays in the table."""
         return self.selected is None or len(self.selected) == self.num_live
-
-    def to_remove(self, now_ms: int) -> RemoveFile:
-        return tombstone(self.row, now_ms)
 
     def to_add(self, vector: DeletionVectorDescriptor) -> AddFile:
         """The file with another deletion vector."""
