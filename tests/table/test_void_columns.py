@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable as ReferenceTable
 from deltalake import write_deltalake
 
 from dagster_delta import DeltaTable
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedFeature
+from dagster_delta.protocol.log.paths import checksum_path, commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from tests.table.logs import edited
 
 NULLS = pa.table({"id": [1], "p": ["a"], "v": pa.nulls(1)})
 VALUES = pa.table({"id": [2], "p": ["b"], "v": ["x"]})
@@ -93,3 +97,55 @@ def test_a_void_column_is_given_a_nested_type(tmp_path: Path) -> None:
     table.alter("ALTER COLUMN v TYPE STRUCT<a: INT, b: ARRAY<STRING>>")
     assert str(table.schema().field("v").data_type) == "struct<a:integer,b:array<string>>"
     assert _rows(table) == [None]
+
+
+def _declared(store: MemoryStore, **types: pa.DataType) -> DeltaTable:
+    """A table as Spark creates it: what is binary here is void there."""
+    DeltaTable.create("", pa.schema({"id": pa.int64(), **types}), store=store)
+    path = commit_path(0)
+    store.put(path, edited(store.read(path), b"binary", b"void"))
+    store.delete([checksum_path(0)])
+    return DeltaTable("", store=store)
+
+
+def test_void_fields_of_structs_are_left_out_of_files() -> None:
+    store = MemoryStore()
+    struct = pa.struct(
+        [
+            ("b", pa.binary()),
+            ("a", pa.int64()),
+            ("s", pa.struct([("n", pa.int64()), ("b", pa.binary())])),
+        ]
+    )
+    table = _declared(store, s=struct, xs=pa.list_(struct), m=pa.map_(pa.string(), struct))
+    value = {"b": None, "a": 1, "s": {"n": 2, "b": None}}
+    row = {"id": 1, "s": value, "xs": [value, None], "m": [("k", value)]}
+    given = pa.Table.from_pylist([row, {"id": 2}], schema=table.snapshot().arrow_schema)
+    table.append(given)
+    table.append(given.select(["id", "s"]))
+    table.update({"s.a": "5"}, "id = 1")
+    merge = table.merge(given.slice(1), "t.id = s.id").when_matched_update_all()
+    merge.when_not_matched_insert_all().execute()
+    table.optimize()
+    nothing = {"id": 2, "s": None, "xs": None, "m": None}
+    changed = {**row, "s": {**value, "a": 5}}
+    found = table.snapshot().scan().to_arrow().to_pylist()
+    assert sorted(found, key=str) == sorted(
+        [changed, {**changed, "xs": None, "m": None}, nothing, nothing], key=str
+    )
+    (path,) = table.snapshot().files()["path"].to_pylist()
+    stored = pq.read_schema(pa.BufferReader(store.read(path)))
+    assert str(stored.field("s").type) == "struct<a: int64, s: struct<n: int64>>"
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [pa.list_(pa.binary()), pa.map_(pa.string(), pa.binary()), pa.struct([("b", pa.binary())])],
+)
+def test_a_type_of_nothing_but_void_is_not_written(data_type: pa.DataType) -> None:
+    store = MemoryStore()
+    table = _declared(store, v=pa.struct([("a", pa.int64()), ("x", data_type)]))
+    before = len(list(store.list_recursive()))
+    with pytest.raises(UnsupportedFeature, match=r"column v\.x is an array, a map or a struct of"):
+        table.append(pa.table({"id": [1]}))
+    assert len(list(store.list_recursive())) == before

@@ -130,14 +130,17 @@ def rebuild_struct(
 
 def rename_nested(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The same values as `data_type`, which may differ only in the names of struct fields and in
-    whether the parts of variants are required.
+    whether the parts of variants are required, and may lack struct fields of type null.
     """
     if array.type == data_type:
         return array
     if pa.types.is_struct(data_type):
+        found = array.flatten()
+        if len(found) > data_type.num_fields:
+            found = [child for child in found if not pa.types.is_null(child.type)]
         children = [
             _without_hidden_nulls(rename_nested(child, field.type), field)
-            for child, field in zip(array.flatten(), data_type, strict=True)
+            for child, field in zip(found, data_type, strict=True)
         ]
         return rebuild_struct(array, children, data_type)
     if pa.types.is_map(data_type):

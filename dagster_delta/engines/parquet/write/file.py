@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,14 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
 )
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -300,17 +307,38 @@ def _file_schema(configuration: TableConfiguration) -> StructType:
     """Logical schema of the columns that data files store."""
     materialized = any(configuration.supports(each) for each in _MATERIALIZING_FEATURES)
     fields = configuration.schema if materialized else configuration.data_schema
-    # A void column is never written: it has no values, and Parquet has no type for it.
-    kept = StructType(tuple(each for each in fields if each.data_type != _VOID))
-    for path, each in walk_fields(kept):
-        if each.data_type == _VOID:
-            column = ".".join(path)
-            raise UnsupportedFeature(
-                f"column {column} is of type void inside another type and cannot be written: drop "
-                "it or change its type",
-                column=column,
-            )
-    return kept
+    return StructType(tuple(_without_void(fields, ())))
+
+
+def _without_void(fields: Iterable[StructField], path: tuple[str, ...]) -> Iterator[StructField]:
+    """The fields without void ones, at any depth. Spec: Void Type. They are never written, as they
+    have no values.
+    """
+    for field in fields:
+        if field.data_type != _VOID:
+            stored = _stored_type(field.data_type, (*path, field.name))
+            yield StructField(field.name, stored, field.nullable, field.metadata)
+
+
+def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
+    match data_type:
+        case StructType():
+            fields = tuple(_without_void(data_type, path))
+            if fields or not data_type.fields:
+                return StructType(fields)
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_stored_type(element_type, path), contains_null)
+        case MapType(key_type, value_type, contains_null):
+            key, value = _stored_type(key_type, path), _stored_type(value_type, path)
+            return MapType(key, value, contains_null)
+        case _ if data_type != _VOID:
+            return data_type
+    column = ".".join(path)
+    raise UnsupportedFeature(
+        f"column {column} is an array, a map or a struct of nothing but type void and cannot be "
+        "written: drop it or change its type",
+        column=column,
+    )
 
 
 def _may_shred(configuration: TableConfiguration) -> bool:
