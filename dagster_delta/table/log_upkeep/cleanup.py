@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable
+from dagster_delta.errors import (
+    DeltaError,
+    InvalidArgument,
+    InvalidTable,
+    TableNotFound,
+    VersionNotFound,
+)
 from dagster_delta.protocol.log.cleanup import cut_version, expired_log_files, midnight_before
 from dagster_delta.protocol.log.paths import (
     LOG_DIRECTORY,
@@ -120,7 +126,7 @@ def clean_log(
         snapshot.check_newest_commit()
         try:
             _make_readable(store, cut, listing, now_ms)
-        except InvalidTable:
+        except (InvalidTable, TableNotFound, VersionNotFound):
             if {each.path for each in files}.issubset(each.path for each in _log_files(store)):
                 raise
             # Another clean-up deletes the files that the cut would be made readable from.
