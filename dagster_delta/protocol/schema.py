@@ -384,6 +384,19 @@ def walk_fields(
             return
 
 
+def inner_types(data_type: DataType) -> tuple[DataType, ...]:
+    """The types directly inside a type: those of its fields, its elements, its keys and values."""
+    match data_type:
+        case StructType(fields):
+            return tuple(each.data_type for each in fields)
+        case ArrayType(element_type):
+            return (element_type,)
+        case MapType(key_type, value_type):
+            return (key_type, value_type)
+        case _:
+            return ()
+
+
 def nesting_of(data_type: DataType) -> int:
     """How deep a column of the type is nested in Parquet: one level for a struct, two for an array
     or a map, 0 for a primitive type.
@@ -392,13 +405,8 @@ def nesting_of(data_type: DataType) -> int:
     while pending:
         found, nesting = pending.pop()
         deepest = max(deepest, nesting)
-        match found:
-            case StructType(fields):
-                pending += [(each.data_type, nesting + 1) for each in fields]
-            case ArrayType(element_type):
-                pending.append((element_type, nesting + 2))
-            case MapType(key_type, value_type):
-                pending += [(key_type, nesting + 2), (value_type, nesting + 2)]
+        levels = 1 if isinstance(found, StructType) else 2
+        pending += [(each, nesting + levels) for each in inner_types(found)]
     return deepest
 
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from functools import reduce
 
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
     DecimalType,
-    MapType,
     PrimitiveType,
-    StructType,
+    inner_types,
 )
 
 BINARY = PrimitiveType("binary")
@@ -55,14 +53,8 @@ def is_primitive(data_type: DataType) -> bool:
 
 def holds_values(data_type: DataType) -> bool:
     """Whether the type is primitive, or is made of primitive types. Raises nothing."""
-    match data_type:
-        case ArrayType(element_type):
-            return holds_values(element_type)
-        case MapType(key_type, value_type):
-            return holds_values(key_type) and holds_values(value_type)
-        case StructType(fields):
-            return bool(fields) and all(holds_values(field.data_type) for field in fields)
-    return is_primitive(data_type) and data_type != VOID
+    inner = inner_types(data_type)
+    return all(map(holds_values, inner)) if inner else is_primitive(data_type) and data_type != VOID
 
 
 def decimal_of_integral(data_type: DataType) -> DecimalType:

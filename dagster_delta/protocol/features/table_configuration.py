@@ -24,11 +24,10 @@ from dagster_delta.protocol.features.existing_defaults import (
     without_existing_defaults,
 )
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
-    MapType,
     StructField,
     StructType,
+    inner_types,
     walk_fields,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
@@ -285,18 +284,10 @@ class TableConfiguration:
 
 
 def _check_unique_names(data_type: DataType) -> None:
-    match data_type:
-        case StructType(fields):
-            _refuse_duplicates(fields)
-            for each in fields:
-                _check_unique_names(each.data_type)
-        case ArrayType(element_type):
-            _check_unique_names(element_type)
-        case MapType(key_type, value_type):
-            _check_unique_names(key_type)
-            _check_unique_names(value_type)
-        case _:
-            return
+    if isinstance(data_type, StructType):
+        _refuse_duplicates(data_type.fields)
+    for each in inner_types(data_type):
+        _check_unique_names(each)
 
 
 def _refuse_duplicates(fields: Iterable[StructField]) -> None:

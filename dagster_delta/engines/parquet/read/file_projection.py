@@ -49,6 +49,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -299,16 +300,10 @@ def _plan(
 
 def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
     """Whether equal types may still pair the wrong fields: under a mapping, names differ."""
-    if mode == "none":
-        return False
-    match target:
-        case StructType():
-            return True
-        case ArrayType(element_type):
-            return _has_mapped_names(element_type, mode)
-        case MapType(key_type, value_type):
-            return _has_mapped_names(key_type, mode) or _has_mapped_names(value_type, mode)
-    return False
+    return mode != "none" and (
+        isinstance(target, StructType)
+        or any(_has_mapped_names(each, mode) for each in inner_types(target))
+    )
 
 
 def _plan_plain(

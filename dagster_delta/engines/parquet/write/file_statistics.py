@@ -33,6 +33,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
@@ -315,16 +316,9 @@ def _first_parquet_column(fields: list[pa.Field], positions: _Positions) -> int:
 
 
 def _count_parquet_columns(data_type: DataType) -> int:
-    match data_type:
-        case StructType(fields):
-            return sum(_count_parquet_columns(each.data_type) for each in fields)
-        case ArrayType(element_type):
-            return _count_parquet_columns(element_type)
-        case MapType(key_type, value_type):
-            return _count_parquet_columns(key_type) + _count_parquet_columns(value_type)
-        case PrimitiveType("variant"):
-            return 2
-    return 1
+    if isinstance(data_type, StructType | ArrayType | MapType):
+        return sum(map(_count_parquet_columns, inner_types(data_type)))
+    return 2 if data_type == PrimitiveType("variant") else 1
 
 
 def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:

@@ -29,6 +29,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_types,
     walk_fields,
 )
 from dagster_delta.sql.tokens import without_variables
@@ -68,15 +69,7 @@ def _is_void(field: StructField) -> bool:
 
 def has_nested_void(data_type: DataType) -> bool:
     """Whether the type has a nested void, which no Parquet schema can express."""
-    match data_type:
-        case StructType(fields):
-            return any(_is_void(each) or has_nested_void(each.data_type) for each in fields)
-        case ArrayType(element_type):
-            return element_type == VOID or has_nested_void(element_type)
-        case MapType(key_type, value_type):
-            return value_type == VOID or has_nested_void(key_type) or has_nested_void(value_type)
-        case _:
-            return False
+    return any(each == VOID or has_nested_void(each) for each in inner_types(data_type))
 
 
 def has_unreadable_widening(schema: StructType) -> bool:
@@ -200,18 +193,11 @@ def _renamed(
 
 
 def _is_renamed_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
-    match data_type:
-        case StructType(fields):
-            return any(
-                read_name(each, mode) != each.name or _is_renamed_inside(each.data_type, mode)
-                for each in fields
-            )
-        case ArrayType(element_type):
-            return _is_renamed_inside(element_type, mode)
-        case MapType(key_type, value_type):
-            return _is_renamed_inside(key_type, mode) or _is_renamed_inside(value_type, mode)
-        case _:
-            return False
+    if isinstance(data_type, StructType) and any(
+        read_name(each, mode) != each.name for each in data_type
+    ):
+        return True
+    return any(_is_renamed_inside(each, mode) for each in inner_types(data_type))
 
 
 def is_declared(field: StructField) -> bool:
