@@ -30,6 +30,13 @@ SPARK = {
 
 MAINTENANCE = {
     "delta/report": "The table before and after the run.",
+    "delta/average_file_bytes, delta/small_files, delta/partitions, delta/partition_skew": "The "
+    "shape of the table after the run: the mean size of its data files, how many are small, its "
+    "partitions, and the largest of them divided by the mean one.",
+    "delta/files_with_deletions, delta/deleted_rows": "Data files with deletion vectors, and the "
+    "rows that these hide.",
+    "delta/commits_since_checkpoint, delta/damaged_log_files": "Commits after the last checkpoint, "
+    "and damaged files of the log.",
     "delta/optimize_files_added, delta/optimize_files_removed": "Data files of OPTIMIZE.",
     "delta/optimize_bytes_added, delta/optimize_bytes_removed": "Their bytes.",
     "delta/optimize_versions": "Versions that OPTIMIZE committed.",
