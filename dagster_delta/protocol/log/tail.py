@@ -238,7 +238,7 @@ def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Tab
         ordinals: ascending, counted over all commits.
     """
     with garbage_collection_paused():
-        chosen = _chosen(_every_add(commits), ordinals)
+        chosen = list(_chosen(_every_add(commits), ordinals))
         batches = [_add_batch(files) for files in _sliced(chosen)]
     return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
 
@@ -272,10 +272,27 @@ def check_file_actions(commits: Sequence[RawCommit]) -> None:
             del each
 
 
-def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Table:
-    """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0."""
+def remove_columns(
+    commits: Iterable[RawCommit], ordinals: Sequence[int], *, removed_after_ms: int | None = None
+) -> pa.Table:
+    """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0.
+
+    Args:
+        commits: as for `add_columns`.
+        ordinals: as for `add_columns`.
+        removed_after_ms: leave out removes at this time in milliseconds since the epoch or before,
+            and those without a time; None for all.
+    """
     with garbage_collection_paused():
-        chosen = _chosen(_every_remove(commits), ordinals)
+        chosen = [
+            remove
+            for remove in _chosen(_every_remove(commits), ordinals)
+            if removed_after_ms is None
+            or (
+                remove.deletion_timestamp is not None
+                and remove.deletion_timestamp > removed_after_ms
+            )
+        ]
         batches = [_remove_batch(files) for files in _sliced(chosen)]
     return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
 
@@ -323,15 +340,13 @@ def _every_remove(commits: Iterable[RawCommit]) -> Iterator[_Remove]:
                 yield line.remove
 
 
-def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> list[_Action]:
+def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Action]:
     wanted = iter(ordinals)
     following = next(wanted, None)
-    chosen = []
     for ordinal, action in enumerate(actions):
         if ordinal == following:
-            chosen.append(action)
+            yield action
             following = next(wanted, None)
-    return chosen
 
 
 def deletion_vector_column(

@@ -345,8 +345,10 @@ class LogState:
         tail = reconcile_tail(tails)
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
-        newer = remove_columns(_commits(tails), tail.live_removes)
-        return begun(_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
+        newer = remove_columns(
+            _commits(tails), tail.live_removes, removed_after_ms=removed_after_ms
+        )
+        return begun(chain((_unexpired(each, removed_after_ms) for each in older), [newer]))
 
     @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -382,7 +384,7 @@ class LogState:
         """
         with self._lock:
             if self._tombstones is None:
-                self._tombstones = self._read_tombstones()
+                self._tombstones = self._read_tombstones(removed_after_ms)
             # Expired tombstones need not be carried forward.
             self._tombstones = _unexpired(self._tombstones, removed_after_ms)
             return self._tombstones
@@ -443,7 +445,7 @@ class LogState:
             self._added_rows = add_columns(_commits(self._load()[1]), files.tail.live_adds)
         return self._added_rows
 
-    def _read_tombstones(self) -> pa.Table:
+    def _read_tombstones(self, removed_after_ms: int) -> pa.Table:
         base, tails = self._load()
         tails = (*base.tombstone_tails, *tails)
         tail = reconcile_tail(tails)
@@ -458,7 +460,10 @@ class LogState:
         vectors = older.column("deletion_vector")
         kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
         older = older if kept is None else older.filter(kept)
-        return pa.concat_tables([older, remove_columns(_commits(tails), tail.live_removes)])
+        newer = remove_columns(
+            _commits(tails), tail.live_removes, removed_after_ms=removed_after_ms
+        )
+        return pa.concat_tables([older, newer])
 
     def _settle(self, files: _Files) -> LogBase:
         base, tails = self._load()

@@ -13,8 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.commit_file import decode_lines, garbage_collection_paused
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -29,6 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 _LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"
 _COMMITS_AT_ONCE = 256
+
+
+class _RemovedLine(msgspec.Struct, gc=False):
+    remove: RemoveFile | None = None
+    cdc: AddCDCFile | None = None
+
+
+_DECODER = msgspec.json.Decoder(_RemovedLine)
 
 
 class _LastVacuum(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,12 +73,15 @@ def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
     last = _read_last_vacuum(store)
     start = 0 if last is None else last + 1
     found: dict[str, ObjectMeta] = {}
-    for commit in _commits_before(snapshot, start, before_ms):
-        if any((remove.deletion_timestamp_ms or 0) >= before_ms for remove in commit.removes):
-            break
-        for file in _files_of(commit):
-            found.setdefault(file.path, file)
-        last = commit.version
+    with garbage_collection_paused():
+        for version, lines in _commits_before(snapshot, start, before_ms):
+            removes = [line.remove for line in lines if line.remove is not None]
+            if any((remove.deletion_timestamp_ms or 0) >= before_ms for remove in removes):
+                break
+            changes = [line.cdc for line in lines if line.cdc is not None]
+            for file in _files_of(removes, changes):
+                found.setdefault(file.path, file)
+            last = version
     return RemovedFiles(listed_files(found.values()), last)
 
 
@@ -110,7 +122,10 @@ def _read_last_vacuum(store: ObjectStore) -> int | None:
     return info.latest_commit_version_outside_of_retention_window
 
 
-def _commits_before(snapshot: Snapshot, start: int, before_ms: int) -> Iterator[CommitActions]:
+def _commits_before(
+    snapshot: Snapshot, start: int, before_ms: int
+) -> Iterator[tuple[int, list[_RemovedLine]]]:
+    """Versions, and what each removed."""
     store = snapshot.store
     listed = list_log(store, start=start, end=snapshot.version).commits
     versions = []
@@ -130,16 +145,17 @@ def _commits_before(snapshot: Snapshot, start: int, before_ms: int) -> Iterator[
         some = versions[first : first + _COMMITS_AT_ONCE]
         files = [CommitFile(version, version, listed[version]) for version in some]
         for commit in read_commits(store, files):
-            yield decode_commit(commit.data, version=commit.version)
+            version, data, path = commit.version, commit.data, commit.path
+            yield version, list(decode_lines(data, _DECODER, version=version, path=path))
 
 
-def _files_of(commit: CommitActions) -> Iterable[ObjectMeta]:
-    for remove in commit.removes:
+def _files_of(removes: Iterable[RemoveFile], changes: Iterable[AddCDCFile]) -> Iterator[ObjectMeta]:
+    for remove in removes:
         removed_ms = remove.deletion_timestamp_ms or 0
         yield ObjectMeta(decode_path(remove.path), remove.size_bytes or 0, removed_ms)
         vector = remove.deletion_vector
         if vector is not None and vector.storage_type != "i":
             path = deletion_vector_path(vector)
             yield ObjectMeta(path, vector.size_in_bytes, removed_ms)
-    for change in commit.cdc:
+    for change in changes:
         yield ObjectMeta(decode_path(change.path), change.size_bytes, 0)

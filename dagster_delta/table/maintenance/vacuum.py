@@ -47,6 +47,8 @@ __all__ = ["VacuumOptions", "VacuumResult", "vacuum_table"]
 _LOG = logging.getLogger(__name__)
 
 _UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
+_UNUSUAL_PATH = "(^|/)([_./]|$)|^metadata/|:"
+"""Matches every path that may be outside the table or belong to others."""
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
@@ -169,13 +171,16 @@ def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
     removed = removed_files(snapshot, needed.before_ms)
     columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     is_ours = is_vacuumed(columns, others=others)
-    paths = removed.files["path"].to_pylist()
-    inside = boolean_column([_is_relative(path) and is_ours(path) for path in paths])
-    files = removed.files.filter(inside)
+    unusual = pc.match_substring_regex(removed.files["path"], _UNUSUAL_PATH)
+    some = removed.files.filter(unusual)
+    inside = [_is_relative(path) and is_ours(path) for path in some["path"].to_pylist()]
+    files = pa.concat_tables(
+        [removed.files.filter(pc.invert(unusual)), some.filter(boolean_column(inside))]
+    )
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
-    return _Found(files, len(paths), latest, lambda: removed.last_version)
+    return _Found(files, removed.files.num_rows, latest, lambda: removed.last_version)
 
 
 def _is_relative(path: str) -> bool:

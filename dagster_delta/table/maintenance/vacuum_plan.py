@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 _CHANGE_DATA = "_change_data"
+_UNUSUAL_PATH = "[%:]|^/|[./]/"
+"""Matches every path in the log that may reach a file under another spelling."""
 _TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
 
 
@@ -111,7 +113,10 @@ class ReferencedFiles:
         Args:
             files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
         """
-        self.add_paths(files["path"].to_pylist())
+        paths = files["path"]
+        unusual = pc.match_substring_regex(paths, _UNUSUAL_PATH)
+        self._paths.add_all(paths.filter(pc.invert(unusual)).to_pylist())
+        self.add_paths(paths.filter(unusual).to_pylist())
         self.add_decoded(deletion_vector_paths(files["deletion_vector"]))
 
     def add_decoded(self, paths: Iterable[str]) -> None:
@@ -164,7 +169,10 @@ class _HashedTexts:
         return not self._hashes
 
     def add(self, text: str) -> None:
-        self._hashes.append(hash(text))
+        self.add_all([text])
+
+    def add_all(self, texts: Iterable[str]) -> None:
+        self._hashes.extend(map(hash, texts))
         self._sorted = None
 
     def mask(self, texts: pa.Array) -> pa.BooleanArray:
