@@ -1,5 +1,5 @@
 """Parts of a table that depend on a column: partitioning, constraints, computed columns,
-clustering.
+clustering, statistics.
 
 Spec: CHECK Constraints; Column Invariants; Generated Columns; Clustered Table.
 """
@@ -27,6 +27,7 @@ __all__ = [
     "clustering_columns",
     "columns_of_expressions",
     "expression_dependants",
+    "follow_column",
     "is_identity",
     "is_mentioned",
     "placement_dependants",
@@ -35,6 +36,8 @@ __all__ = [
 
 CLUSTERING_DOMAIN = "delta.clustering"
 """Metadata domain of the clustering columns. Spec: Clustered Table."""
+
+_STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
 
 
 class _Clustering(TypedDict, total=False):
@@ -212,3 +215,29 @@ def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> Co
         path.append(found.name)
         level = found.data_type
     return tuple(path)
+
+
+def follow_column(
+    configuration: TableConfiguration, path: ColumnPath, new_path: ColumnPath | None
+) -> Mapping[str, str]:
+    """The table properties, with the list of columns with statistics updated for a column.
+
+    Args:
+        configuration: protocol and metadata before the change.
+        path: logical path of the column.
+        new_path: its path after the change; None if it is dropped.
+    """
+    properties = configuration.metadata.configuration
+    named = configuration.properties.data_skipping_stats_columns
+    if named is None:
+        return properties
+    folded = tuple(step.casefold() for step in path)
+    changed: list[ColumnPath] = []
+    for column in named:
+        if tuple(step.casefold() for step in column[: len(path)]) != folded:
+            changed.append(column)
+        elif new_path is not None:
+            changed.append((*new_path, *column[len(path) :]))
+    if tuple(changed) == named:
+        return properties
+    return {**properties, _STATS_COLUMNS_KEY: ",".join(map(dotted, changed))}

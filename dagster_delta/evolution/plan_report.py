@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_delta.evolution.missing_switch import MissingSwitch
 from dagster_delta.evolution.properties.required_protocol import new_features
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.registry import find_feature
@@ -13,7 +13,27 @@ from dagster_delta.protocol.features.registry import find_feature
 if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
-__all__ = ["code_span", "configuration_lines", "missing_switch_lines", "table_cell"]
+__all__ = [
+    "ENABLE_FEATURES",
+    "MissingSwitch",
+    "code_span",
+    "configuration_lines",
+    "missing_switch_lines",
+    "table_cell",
+]
+
+ENABLE_FEATURES = "pass enable_features=True"
+"""The Python option that turns on the table features for a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSwitch:
+    """A switch that is off and that a change needs."""
+
+    name: str
+    """Table feature, table property or option: `columnMapping`."""
+    remedy: str
+    """How to turn it on, as an imperative, with Python options."""
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:

@@ -1,15 +1,17 @@
-"""Checks of a code location's assets before any of them runs."""
+"""Checks of a code location's assets before any of them runs, and what the UI shows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from inspect import signature
 
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.change_feed_assets import ChangeFeedConfig
-from dagster_delta.orchestration.definition_metadata import with_tables
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     InputOptions,
@@ -19,9 +21,21 @@ from dagster_delta.orchestration.io.asset_options import (
 from dagster_delta.orchestration.io.asset_writer import check_merge_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.merge_config import refuse_unused_merge
+from dagster_delta.orchestration.metadata_values import RawMetadataValue
 from dagster_delta.orchestration.partitions.partitions import select_partitions
+from dagster_delta.orchestration.table_metadata import (
+    DELTA_KIND,
+    IO_MANAGER_KEY,
+    columns_from_log,
+    definition_metadata,
+)
 
 __all__ = ["check_definitions"]
+
+_log = logging.getLogger(__name__)
+
+# Opening a table waits for storage, not for the CPU.
+_TABLES_AT_ONCE = 16
 
 
 def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> dg.Definitions:
@@ -53,7 +67,7 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
     for asset in stored:
         _check_inputs(asset, managers)
     _check_locations([(asset, _check_options(asset)) for asset in stored])
-    return with_tables(definitions, managers, columns=columns)
+    return _with_tables(definitions, managers, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +174,65 @@ def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
     parts = (asset.manager.root_uri, *options.table_path(asset.key, asset.name))
     # An EnvVar cannot be formatted before a run; its methods return its name.
     return tuple(step for part in parts for step in part.rstrip("/").split("/") if step)
+
+
+def _with_tables(
+    definitions: dg.Definitions, keys: Iterable[dg.AssetKey], *, columns: bool
+) -> dg.Definitions:
+    """The definitions, in which assets have the location of their table and the Delta kind.
+
+    What an asset declares itself is kept.
+    """
+    by_manager: dict[str, list[dg.AssetSpec]] = {}
+    for key in keys:
+        asset = definitions.resolve_assets_def(key)
+        manager_key = asset.get_io_manager_key_for_asset_key(key)
+        by_manager.setdefault(manager_key, []).append(asset.get_asset_spec(key))
+    found: dict[dg.AssetKey, Mapping[str, RawMetadataValue]] = {}
+    for manager_key, specs in by_manager.items():
+        manager = (definitions.resources or {})[manager_key]
+        tables = _metadata_by_key(manager, specs, columns=columns)
+        for spec in specs:
+            found[spec.key] = {**tables.get(spec.key, {}), IO_MANAGER_KEY: manager_key}
+
+    def described(spec: dg.AssetSpec) -> dg.AssetSpec:
+        if spec.key not in found:
+            return spec
+        missing = {k: value for k, value in found[spec.key].items() if k not in spec.metadata}
+        return spec.merge_attributes(metadata=missing, kinds={DELTA_KIND})
+
+    assets = definitions.assets or ()
+    mapped = [
+        next(iter(dg.map_asset_specs(described, [asset])))
+        if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec)
+        else asset
+        for asset in assets
+    ]
+    # `Definitions.map_asset_specs` is a preview, and refuses source assets.
+    given = {name: getattr(definitions, name) for name in signature(dg.Definitions).parameters}
+    return dg.Definitions(**{**given, "assets": mapped})
+
+
+def _metadata_by_key(
+    manager: DeltaIOManager, specs: Sequence[dg.AssetSpec], *, columns: bool
+) -> dict[dg.AssetKey, Mapping[str, RawMetadataValue]]:
+    def metadata(spec: dg.AssetSpec) -> Mapping[str, RawMetadataValue]:
+        uri = resolved.asset_table_uri(spec.key, spec.metadata)
+        options = resolved.storage_options.to_options()
+        return definition_metadata(
+            uri,
+            table_name=resolved.asset_table_name(spec.key, spec.metadata),
+            column_schema=columns_from_log(uri, options, spec.key) if columns else None,
+        )
+
+    try:
+        with (
+            manager.process_config_and_initialize_cm() as resolved,
+            ThreadPoolExecutor(_TABLES_AT_ONCE) as threads,
+        ):
+            found = threads.map(metadata, specs)
+            return {spec.key: each for spec, each in zip(specs, found, strict=True)}
+    except dg.DagsterInvalidConfigError:
+        # An environment variable may be set only where runs are executed.
+        _log.info("the location of the tables is not known here, and is shown by the first run")
+        return {}

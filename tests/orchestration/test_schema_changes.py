@@ -16,7 +16,7 @@ from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChan
 from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
-from dagster_delta.orchestration.schema_changes.launchpad_words import in_launchpad_words
+from dagster_delta.orchestration.schema_changes.steps import in_launchpad_words
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema.column_change import begin_column_change

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.evolution.missing_switch import MissingSwitch
 from dagster_delta.evolution.plan_report import (
+    MissingSwitch,
     code_span,
     configuration_lines,
     missing_switch_lines,

@@ -39,7 +39,7 @@ from dagster_delta.evolution.dependants import (
     is_mentioned,
     refuse_dependants,
 )
-from dagster_delta.evolution.missing_switch import ENABLE_FEATURES, MissingSwitch
+from dagster_delta.evolution.plan_report import ENABLE_FEATURES, MissingSwitch
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
 from dagster_delta.protocol.features.column_change import (

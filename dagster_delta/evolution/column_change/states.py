@@ -18,8 +18,7 @@ import msgspec
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
 from dagster_delta.evolution.default_values import check_default_values
-from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
-from dagster_delta.evolution.statistics_columns import follow_column
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, follow_column, is_mentioned
 from dagster_delta.protocol.actions import AddFile, Metadata
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,

@@ -33,12 +33,12 @@ from dagster_delta.evolution.column_paths import (
 )
 from dagster_delta.evolution.dependants import (
     expression_dependants,
+    follow_column,
     is_identity,
     placement_dependants,
     refuse_dependants,
 )
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
-from dagster_delta.evolution.statistics_columns import follow_column
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits

@@ -10,14 +10,8 @@ import msgspec
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import SchemaChangeRefused
-from dagster_delta.evolution.column_paths import (
-    ColumnPath,
-    Place,
-    dotted,
-    find_place,
-    not_null_sql,
-)
-from dagster_delta.evolution.missing_switch import ENABLE_FEATURES, MissingSwitch
+from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted, find_place, not_null_sql
+from dagster_delta.evolution.plan_report import ENABLE_FEATURES, MissingSwitch
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.table_definition import with_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.evolution.column_paths import ColumnPath
-from dagster_delta.evolution.missing_switch import MissingSwitch
 from dagster_delta.evolution.plan_report import (
+    MissingSwitch,
     code_span,
     configuration_lines,
     missing_switch_lines,

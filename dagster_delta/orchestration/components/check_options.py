@@ -1,20 +1,23 @@
-"""Asset checks on a table, declared in a `defs.yaml`."""
+"""Asset checks on a table and the asset of health, declared in a `defs.yaml`."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
-from dagster_delta.orchestration.components.config_fields import documented
+from dagster_delta.orchestration.components.config_fields import documented, documented_texts
+from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
+from dagster_delta.orchestration.maintenance.maintained_tables import Asset
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.protocol.schema import StructField, StructType
 
-__all__ = ["CheckOptions", "RowCountBounds", "build_checks"]
+__all__ = ["CheckOptions", "HealthOptions", "RowCountBounds", "build_checks", "build_health"]
 
 
 class RowCountBounds(dg.Model, dg.Resolvable):
@@ -106,3 +109,50 @@ def _schema(columns: dict[str, str]) -> StructType | None:
     if not columns:
         return None
     return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))
+
+
+class HealthOptions(dg.Model, dg.Resolvable):
+    """The health page of tables, and its thresholds."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    name: Annotated[str, documented("Name of the asset.")] = "delta_health"
+    key_prefix: Annotated[
+        list[str], documented_texts("Prefix of the key of the asset.", list[str])
+    ] = Field(default=[])
+    group_name: Annotated[str | None, documented("Group of the asset.")] = None
+    thresholds: Annotated[
+        dict[str, float | None],
+        documented(
+            "Upper bounds on health measures, by name; null disables a default.",
+            examples=[{"num_small_files": 50, "partition_skew": 20}],
+        ),
+    ] = Field(default={})
+    automation_condition: Annotated[
+        dg.AutomationCondition[Any] | None,
+        documented(
+            "When to report.",
+            examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"],
+            template=True,
+        ),
+    ] = None
+
+
+def build_health(
+    options: HealthOptions, assets: Iterable[Asset], storage_options: StorageOptions | None
+) -> dg.Definitions:
+    """The asset with its check.
+
+    Raises:
+        InvalidArgument: there are no tables, or a threshold has an unknown name.
+    """
+    asset = delta_health_asset(
+        options.name,
+        assets=assets,
+        storage_options=storage_options,
+        thresholds=options.thresholds,
+        key_prefix=options.key_prefix or None,
+        group_name=options.group_name,
+        automation_condition=options.automation_condition,
+    )
+    return dg.Definitions(assets=[asset])

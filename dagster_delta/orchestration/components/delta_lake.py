@@ -12,7 +12,11 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.components.check_options import build_checks
+from dagster_delta.orchestration.components.check_options import (
+    HealthOptions,
+    build_checks,
+    build_health,
+)
 from dagster_delta.orchestration.components.config_fields import (
     StorageField,
     documented,
@@ -29,7 +33,6 @@ from dagster_delta.orchestration.components.discovered_tables import (
     Discovery,
     discover_tables,
 )
-from dagster_delta.orchestration.components.health_options import HealthOptions, build_health
 from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.table_keys import path_below, table_key

@@ -60,8 +60,8 @@ from dagster_delta.orchestration.io.type_handlers import (
     with_table_types,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.partitions.partitions import RunPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.orchestration.partitions.run_partitions import RunPartitions
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark.progress import watch_spark

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow.compute as pc
 from dagster import MetadataValue, OutputContext
 
-from dagster_delta.errors import DeltaError
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import add_partition_metadata, set_data_version
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.metadata_values import RawMetadata
-from dagster_delta.orchestration.partitions.partition_figures import (
-    PartitionFigures,
-    partition_figures,
-)
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
+from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.orchestration.row_tables import (
     MAX_COLUMNS,
     check_masked_columns,
@@ -25,10 +25,18 @@ from dagster_delta.orchestration.row_tables import (
 )
 from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.orchestration.table_metadata import table_metadata
+from dagster_delta.protocol.statistics.skipping import skip_files
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.statistics.predicates import Predicate
+    from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["report_write"]
 
 T = TypeVar("T")
+
+_MAX_COMPARISONS = 10_000_000
+"""Maximum number of partitions times files: at most a few seconds of work after a write."""
 
 _COUNTERS = {
     "numOutputRows": "delta/rows_written",
@@ -120,7 +128,7 @@ def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[st
     if write.selection is None:
         return {}
     large = written.snapshot.is_large_and_unread
-    figures = {} if large else partition_figures(written.snapshot, write.selection)
+    figures = {} if large else _partition_figures(written.snapshot, write.selection)
     replaced = written.mode == "overwrite" and written.skipped_because is None
     found = {key: _of_partition(each, replaced=replaced) for key, each in figures.items()}
     if replaced and len(write.selection.keys) == 1 and not found:
@@ -130,7 +138,7 @@ def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[st
     return found
 
 
-def _of_partition(figures: PartitionFigures, *, replaced: bool) -> dict[str, int]:
+def _of_partition(figures: _PartitionFigures, *, replaced: bool) -> dict[str, int]:
     files, size_bytes, rows = figures.files, figures.size_bytes, figures.rows
     metadata = {"delta/partition_files": files, "delta/partition_size_bytes": size_bytes}
     if rows is not None:
@@ -188,3 +196,52 @@ def _unset_properties(name: str, written: WrittenAsset) -> str:
         f"the table has {differences}. Set them with ALTER TABLE … SET TBLPROPERTIES, in "
         "delta_schema_change_job or DeltaTable.alter"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionFigures:
+    """Totals of one partition."""
+
+    rows: int | None
+    """None if a file has no row count."""
+    files: int
+    size_bytes: int
+
+
+def _partition_figures(
+    snapshot: Snapshot, selection: PartitionSelection
+) -> Mapping[str, _PartitionFigures]:
+    """Partition key to the totals of its rows in this version.
+
+    A key is omitted if a file may hold rows of this partition and of others: neither the partition
+    values nor the bounds of its columns tell.
+    """
+    if len(selection.keys) * snapshot.num_files > _MAX_COMPARISONS:
+        return {}
+    files = snapshot.live_files(["partition_values", "size_bytes"])
+    rows = snapshot.record_counts()
+    figures = {}
+    for key, single in single_partitions(selection).items():
+        predicate = _predicate(snapshot, single)
+        if predicate is None:
+            continue
+        values = files["partition_values"]
+        found = skip_files(predicate, snapshot.configuration, values, snapshot.statistics)
+        if not found.may_match.equals(found.only_matches):
+            continue
+        counts = rows.filter(found.may_match)
+        figures[key] = _PartitionFigures(
+            rows=None if counts.null_count else int(pc.sum(counts).as_py() or 0),
+            files=len(counts),
+            size_bytes=int(pc.sum(files["size_bytes"].filter(found.may_match)).as_py() or 0),
+        )
+    return figures
+
+
+def _predicate(snapshot: Snapshot, selection: PartitionSelection) -> Predicate | None:
+    try:
+        where = snapshot.scan(where=partition_predicate(selection, snapshot.schema)).where
+    except (InvalidArgument, SchemaMismatch):
+        # A column may distinguish all partitions of the run together, and not each of them.
+        return None
+    return None if where is None else where.to_predicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,
     SchemaChangeKind,
 )
-from dagster_delta.orchestration.schema_changes.launchpad_words import in_launchpad_words
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
         ColumnChangeState,
     )
 
-__all__ = ["ChangeReport", "change_schema_step"]
+__all__ = ["ChangeReport", "change_schema_step", "in_launchpad_words"]
+
+_OPTION = re.compile(
+    rf"(?:\bpass )?\b({'|'.join(DeltaSchemaChangeConfig.model_fields)})=(True|False|\"[^\"]*\")"
+)
+_CALL = re.compile(r"(?<![\w.`])change_column(?![\w(`])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +253,16 @@ _STEPS: Mapping[SchemaChangeKind, _Step] = {
     SchemaChangeKind.CANCEL_COLUMN_CHANGE: _cancel,
     SchemaChangeKind.MATERIALIZE_DEFAULTS: _materialize_defaults,
 }
+
+
+def in_launchpad_words(text: str) -> str:
+    """The text with `pass enable_features=True` as `set enable_features: true`, likewise for every
+    option of the config, and `change_column` as the kind of that name.
+    """
+    return _CALL.sub("kind CHANGE_COLUMN", _OPTION.sub(_as_config, text))
+
+
+def _as_config(option: re.Match[str]) -> str:
+    verb = "set " if option[0].startswith("pass ") else ""
+    value = option[2] if option[2].startswith('"') else option[2].lower()
+    return f"{verb}{option[1]}: {value}"
