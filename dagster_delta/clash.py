@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["OTHER_DISTRIBUTION", "clash_explanation", "missing_name"]
-
 OTHER_DISTRIBUTION = "dagster-delta"
 OUR_DISTRIBUTION = "dagster-delta-protocol"
 

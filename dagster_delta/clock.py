@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Clock", "now_ms"]
-
 Clock: TypeAlias = Callable[[], int]
 """Milliseconds since the epoch."""
 

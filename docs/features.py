@@ -11,8 +11,6 @@ from pathlib import Path
 from dagster_delta.protocol.features.registry import TABLE_FEATURES, TableFeature
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, KnownProperty
 
-__all__ = ["OPERATIONS", "Operation", "render"]
-
 PAGE = Path(__file__).with_name("features.md")
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from dagster_delta.orchestration.metadata_keys import METADATA_KEYS
 
-__all__ = ["PAGE", "render"]
-
 PAGE = Path(__file__).with_name("metadata.md")
 
 SPARK = {

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-__all__ = ["OUTSIDE", "PlainDocstrings", "on_files", "on_page_markdown"]
-
 ROOT = Path(__file__).parents[1]
 
 OUTSIDE = {

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Command", "SavedFile", "steps"]
-
 _BLOCK = re.compile(r'^```(?:(\w+) title="([^"]+)"|console)\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
 

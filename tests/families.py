@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["family"]
-
 
 def family(cases: Iterable[object], *examples: object) -> list[object]:
     """The cases as parameters of a test, marked as exhaustive but for some examples.

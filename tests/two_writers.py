@@ -26,18 +26,6 @@ from tests.sample_tables import data
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "DISTANCES",
-    "OPERATIONS",
-    "PAIRS",
-    "TABLES",
-    "Place",
-    "Templates",
-    "check_pair",
-    "excludes",
-    "run_sql",
-]
-
 MY_ROW = 4
 DISTANCES = {"same row": 4, "same file": 6, "same partition": 14, "apart": 24}
 """The row that the second writer names; the first one names `MY_ROW`."""

@@ -33,8 +33,6 @@ from dagster_delta.sql.filters import at_moment, unsteady_functions
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.types import sql_type_name
 
-__all__ = ["Column", "Identity", "check_column_values", "schema_of_columns"]
-
 _LONG = PrimitiveType("long")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

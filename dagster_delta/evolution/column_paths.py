@@ -17,21 +17,6 @@ from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_properties import parse_column_paths
 
-__all__ = [
-    "ColumnPath",
-    "Place",
-    "change_field",
-    "change_struct",
-    "change_type_at",
-    "dotted",
-    "find_place",
-    "is_reached_through_structs",
-    "not_null_sql",
-    "quote_path",
-    "to_path",
-    "with_nullability",
-]
-
 ColumnPath: TypeAlias = tuple[str, ...]
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")

@@ -21,16 +21,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = [
-    "check_column_names",
-    "check_column_types",
-    "check_fields_of_structs",
-    "check_file_columns",
-    "check_nesting",
-    "resolve_partition_columns",
-    "types_outside_structs",
-]
-
 # Files of unmapped tables use the logical names, and Spark's Parquet readers refuse other
 # characters.
 _VOID = PrimitiveType("void")

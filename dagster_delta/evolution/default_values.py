@@ -24,8 +24,6 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 
-__all__ = ["check_default_values", "compute_default"]
-
 
 def check_default_values(fields: Iterable[StructField]) -> None:
     """Refuse defaults that no row could use.

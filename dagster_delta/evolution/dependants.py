@@ -21,19 +21,6 @@ from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.tokens import tokenize
 
-__all__ = [
-    "CLUSTERING_DOMAIN",
-    "check_expressions",
-    "clustering_columns",
-    "columns_of_expressions",
-    "expression_dependants",
-    "follow_column",
-    "is_identity",
-    "is_mentioned",
-    "placement_dependants",
-    "refuse_dependants",
-]
-
 CLUSTERING_DOMAIN = "delta.clustering"
 """Metadata domain of the clustering columns. Spec: Clustered Table."""
 

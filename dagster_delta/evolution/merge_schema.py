@@ -29,8 +29,6 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 
-__all__ = ["check_strict", "merge_schemas", "widenable_columns"]
-
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 

@@ -24,8 +24,6 @@ from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.types import VOID, is_primitive
 
-__all__ = ["is_online", "online_request"]
-
 
 def is_online(schema: StructType, action: SchemaAction) -> bool:
     """Whether an action requires an online change: a type that is not wider, or an expression.

@@ -13,15 +13,6 @@ from dagster_delta.protocol.features.registry import find_feature
 if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
-__all__ = [
-    "ENABLE_FEATURES",
-    "MissingSwitch",
-    "code_span",
-    "configuration_lines",
-    "missing_switch_lines",
-    "table_cell",
-]
-
 ENABLE_FEATURES = "pass enable_features=True"
 """The Python option that turns on the table features for a change."""
 

@@ -8,8 +8,6 @@ import msgspec
 
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 
-__all__ = ["ColumnDifference", "SchemaDiff", "diff_schemas"]
-
 
 class ColumnDifference(msgspec.Struct, frozen=True):
     """One column that differs between table and data, at any depth."""

@@ -13,8 +13,6 @@ from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY, fi
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 
-__all__ = ["SchemaChanges", "compare_schemas"]
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanges:

@@ -49,8 +49,6 @@ from dagster_delta.protocol.log.pending_actions import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
 
-__all__ = ["TableDefinition", "define_table", "with_schema"]
-
 _MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
 
 _IN_COMMIT_TIMESTAMP_START = (

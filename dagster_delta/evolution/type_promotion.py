@@ -21,8 +21,6 @@ from dagster_delta.protocol.features.type_widening import (
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.sql.types import VOID, is_primitive
 
-__all__ = ["Promotion", "records_versions"]
-
 _PREVIEW_FEATURE = "typeWidening-preview"
 
 

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
 
-__all__ = ["AssetReference", "asset_key_of"]
-
 AssetReference: TypeAlias = (
     AssetKey | AssetSpec | AssetsDefinition | SourceAsset | str | Sequence[str]
 )

@@ -65,8 +65,6 @@ from dagster_delta.table.read.scan import Scan
 if TYPE_CHECKING:
     from dagster_delta.orchestration.asset_keys import AssetReference
 
-__all__ = ["FULL_REFRESH_TAG", "ChangeFeedConfig", "delta_change_feed_asset"]
-
 FULL_REFRESH_TAG = "delta/full_refresh"
 """Tag of a run whose incremental assets read every row, with the value `true`."""
 

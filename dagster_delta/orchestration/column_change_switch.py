@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 
-__all__ = ["COLUMN_CHANGE_DESCRIPTION", "NEW_TABLE_PROPERTIES"]
-
 COLUMN_CHANGE_DESCRIPTION = (
     "Whether column types may be changed online. If true, new tables get the property "
     "dagsterDelta.enableColumnChange and the features it needs, column mapping and metadata "

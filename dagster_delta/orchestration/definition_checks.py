@@ -30,8 +30,6 @@ from dagster_delta.orchestration.table_metadata import (
     definition_metadata,
 )
 
-__all__ = ["check_definitions"]
-
 _log = logging.getLogger(__name__)
 
 # Opening a table waits for storage, not for the CPU.

@@ -19,8 +19,6 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
-__all__ = ["delta_files_asset", "delta_files_sensor"]
-
 
 def delta_files_asset(
     name: str,

@@ -15,8 +15,6 @@ from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["KnownFieldsOnly"]
-
 
 class KnownFieldsOnly(BaseModel):
     """A mixin, listed before the Dagster base class of a configuration.

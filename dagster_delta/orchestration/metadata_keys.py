@@ -12,8 +12,6 @@ from typing import cast
 
 from dagster_delta.orchestration.metadata_values import RawMetadata
 
-__all__ = ["DETAILS", "METADATA_KEYS", "MetadataKey", "first_names", "shown"]
-
 DETAILS = "delta/details"
 """Key of the facts that have no key of their own, as JSON."""
 

@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 from dagster import AssetKey, MetadataValue, TableColumnLineage, TableSchema
 
-__all__ = ["RawMetadata", "RawMetadataValue"]
-
 RawMetadataValue: TypeAlias = (
     MetadataValue[Any]
     | TableSchema

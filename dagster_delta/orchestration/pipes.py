@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["report_delta_commit"]
-
 
 def report_delta_commit(
     pipes: PipesContext,

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.schema import StructType
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["DeltaTableResource", "SparkSessionResource"]
-
 _ANY_MASTER = "local[*]"
 
 _TOLD: set[tuple[str, str]] = set()

@@ -14,15 +14,6 @@ from dagster_delta.engines.expressions.constraint_check import python_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
 
-__all__ = [
-    "MAX_COLUMNS",
-    "Row",
-    "check_masked_columns",
-    "first_rows",
-    "hidden_examples",
-    "row_table",
-]
-
 Row: TypeAlias = Mapping[str, Any]
 """Values by column."""
 

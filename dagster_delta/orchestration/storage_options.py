@@ -15,19 +15,6 @@ from pydantic import ConfigDict, Field
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 
-__all__ = [
-    "AnyStorageOptions",
-    "AzureStorageOptions",
-    "FsspecStorageOptions",
-    "GcsStorageOptions",
-    "LocalStorageOptions",
-    "S3StorageOptions",
-    "StorageOptions",
-    "plain_options",
-    "refuse_mask",
-]
-
-
 _MASK = "********"
 """The Launchpad's placeholder for a secret, which it sends back as the value of a run."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["DEFAULT_HISTORY", "history_markdown", "history_metadata", "plain_markdown"]
-
 DEFAULT_HISTORY = 5
 """Number of commits that events show by default."""
 

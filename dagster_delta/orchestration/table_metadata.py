@@ -27,15 +27,6 @@ from dagster_delta.table.write.clustering import table_clustering
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "DELTA_KIND",
-    "IO_MANAGER_KEY",
-    "columns_from_log",
-    "definition_metadata",
-    "table_metadata",
-    "table_schema",
-]
-
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
 

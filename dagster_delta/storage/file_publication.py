@@ -22,8 +22,6 @@ import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
 
-__all__ = ["FileInProgress", "NoExclusiveMove", "TargetExists", "move_if_absent", "publish_file"]
-
 # Errors of link() on file systems without hard links: FAT, some FUSE and network mounts.
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV}

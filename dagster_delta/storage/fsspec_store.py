@@ -27,8 +27,6 @@ from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 if TYPE_CHECKING:
     from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-__all__ = ["FsspecStore"]
-
 # The keys under which file systems report the time of the last modification.
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
 

@@ -46,8 +46,6 @@ from dagster_delta.storage.locations import (
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
-__all__ = ["LocalStore"]
-
 # Opening a FIFO would wait for a process that writes to it.
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 

@@ -14,17 +14,6 @@ from urllib.parse import unquote
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 
-__all__ = [
-    "check_relative_path",
-    "cloud_of",
-    "foreign_scheme",
-    "holds_password",
-    "join_path",
-    "local_root",
-    "scheme_of",
-    "strip_file_scheme",
-]
-
 # At least two characters, so that a Windows drive is a path; the slash, so that a file name with a
 # colon in it is a path too.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

@@ -12,12 +12,6 @@ from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.checkpoint.kept_bytes import CHECKPOINT_BYTES_VARIABLE
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 
-__all__ = [
-    "COMMIT_BYTES_VARIABLE",
-    "check_log_file_size",
-    "max_checkpoint_bytes",
-]
-
 COMMIT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_COMMIT_BYTES"
 """Size of the largest file of the log that is read whole: commits, compacted commits, JSON
 checkpoints, version checksums."""

@@ -26,8 +26,6 @@ from dagster_delta.storage.locations import (
 )
 from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
-__all__ = ["MemoryStore"]
-
 
 class _Objects:
     """The objects of one name in `memory://name`: path → (content, time in ms), under a lock."""

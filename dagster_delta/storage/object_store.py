@@ -17,8 +17,6 @@ import msgspec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "RangeStore", "StoreLocation"]
-
 
 class ObjectMeta(msgspec.Struct, frozen=True):
     """One stored object."""

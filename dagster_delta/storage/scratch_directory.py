@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from dagster_delta.errors import StorageFailure
 
-__all__ = ["scratch_directory"]
-
 
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[str]:

@@ -7,8 +7,6 @@ import re
 
 from dagster_delta.storage.locations import scheme_of, strip_file_scheme
 
-__all__ = ["spark_metadata_path", "spark_path"]
-
 # The characters below U+0080 that java.net.URI encodes in a path.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\x80-\U0010ffff]")
 

@@ -14,8 +14,6 @@ from typing import Self
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["CreatedFiles", "delete_unreferenced"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
         ColumnChangeState,
     )
 
-__all__ = ["ColumnChangeMethods"]
-
 
 class ColumnChangeMethods(TableHandle):
     """Online changes of the type of a column; part of `DeltaTable`."""

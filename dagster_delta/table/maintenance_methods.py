@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.maintenance.vacuum import VacuumResult
     from dagster_delta.table.schema.outdated_files import Purge
 
-__all__ = ["MaintenanceMethods"]
-
 
 class MaintenanceMethods(TableHandle):
     """Maintenance of a table; part of `DeltaTable`."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
-__all__ = ["MissingAttribute", "missing_attribute", "renamed"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.write.merge.builder import MergeBuilder
     from dagster_delta.table.write.merge.statement import MergeSchemaMode
 
-__all__ = ["RowChangeMethods"]
-
-
 _AUTO = "delta.autoOptimize"
 
 

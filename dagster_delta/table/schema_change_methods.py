@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.schema_change.plan import ExistingRows
     from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
-__all__ = ["AlterOptions", "SchemaChangeMethods"]
-
 EngineName = Literal["arrow", "spark"]
 
 

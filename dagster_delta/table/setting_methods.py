@@ -11,8 +11,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.transaction import CommitResult
 
-__all__ = ["SettingMethods"]
-
 
 class SettingMethods(TableHandle):
     """Changes of the properties and protocol of a table; part of `DeltaTable`."""

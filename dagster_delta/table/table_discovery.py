@@ -13,8 +13,6 @@ from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.storage import open_store
 
-__all__ = ["find_tables"]
-
 
 def find_tables(root: str, storage_options: Mapping[str, object] | None = None) -> list[str]:
     """The locations of all tables at or below `root`, sorted.

@@ -21,8 +21,6 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
 
-__all__ = ["TableHandle"]
-
 _RECENT_MS = 10 * 60 * 1000
 _MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
 

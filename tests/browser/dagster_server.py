@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DagsterServer", "serve"]
-
 _REPOSITORY = Path(__file__).parents[2]
 
 _WORKSPACE = f"""\

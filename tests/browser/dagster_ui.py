@@ -13,8 +13,6 @@ from playwright.sync_api import expect
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-__all__ = ["DagsterUI"]
-
 PICTURES_VARIABLE = "DAGSTER_DELTA_SCREENSHOTS"
 """Directory that pictures are written to; none are taken where it is not set."""
 

@@ -16,8 +16,6 @@ from tests.soak.crash_steps import MULTI_COMMIT, OPERATION_ID, SCHEMA_STEPS, Mod
 from tests.soak.crash_writer import Journal
 from tests.soak.part import Round
 
-__all__ = ["check_round"]
-
 REFUSALS = {
     "CommitRetriesExhausted", "ConcurrentAppend", "ConcurrentDeleteDelete", "ConcurrentDeleteRead",
     "ConcurrentDomainMetadata", "ConcurrentTransaction", "MetadataChanged", "ProtocolChanged",

@@ -15,17 +15,6 @@ import pyarrow as pa
 
 from dagster_delta import DeltaTable
 
-__all__ = [
-    "KINDS",
-    "MULTI_COMMIT",
-    "SCHEMA",
-    "SCHEMA_STEPS",
-    "Model",
-    "Step",
-    "choose_step",
-    "perform",
-]
-
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("batch", pa.string()), ("v", pa.int64()), ("n", pa.int64())]
 )

@@ -26,8 +26,6 @@ from tests.soak.crash_writer import WriterTask, run_writer
 from tests.soak.part import Round
 from tests.soak.processes import preloaded_processes
 
-__all__ = ["play_crash_round"]
-
 WRITERS = 3
 ROUND_S = 25.0
 CROWD = 8

@@ -20,8 +20,6 @@ from dagster_delta.storage import open_store
 from dagster_delta.testing.faulty_store import FaultyStore, Operation
 from tests.soak.crash_steps import Step, choose_step, perform
 
-__all__ = ["STEP_LIMIT_S", "Journal", "WriterTask", "run_writer"]
-
 STEP_LIMIT_S = 5.0
 """A step that takes longer is killed: VACUUM may delete what it has written."""
 

@@ -13,8 +13,6 @@ from tests.soak.hostile_tables import limit_resources
 from tests.soak.part import Round
 from tests.soak.processes import ended, preloaded_processes
 
-__all__ = ["play_fuzz_round"]
-
 INPUTS = 1500
 SHORT_INPUTS = 150
 PARSER_S = 60.0

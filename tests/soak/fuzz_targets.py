@@ -22,8 +22,6 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
 
-__all__ = ["TARGETS", "FuzzTarget"]
-
 CORPUS = Path(__file__).with_name("corpus")
 SCHEMA = StructType.from_json((CORPUS / "schema" / "all-types.json").read_text())
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from dagster_delta.errors import DeltaError
 
-__all__ = ["Finding", "Fuzzer", "minimise"]
-
 MAX_BYTES = 60_000
 CPU_S = 5.0
 NUMBERS = (0, 1, 127, 128, 255, 65_535, 2**31 - 1, 2**31, 2**62, 2**63 - 1)

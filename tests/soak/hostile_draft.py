@@ -15,20 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-__all__ = [
-    "Build",
-    "Draft",
-    "HostileTable",
-    "add",
-    "after_start",
-    "dv_bytes",
-    "field",
-    "metadata",
-    "protocol",
-    "schema",
-    "started",
-]
-
 Action = dict[str, Any] | str
 Build = Callable[["Draft"], object]
 

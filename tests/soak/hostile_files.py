@@ -26,8 +26,6 @@ from tests.soak.hostile_draft import (
     started,
 )
 
-__all__ = ["hostile_files"]
-
 Case = tuple[str, Build]
 
 

@@ -19,8 +19,6 @@ from tests.soak.hostile_draft import (
     started,
 )
 
-__all__ = ["hostile_logs"]
-
 DEEP = 100_000
 BIG = (2**63, 2**70, -1, 1.5, "12")
 

@@ -34,8 +34,6 @@ from tests.soak.hostile_logs import hostile_logs
 from tests.soak.part import Round
 from tests.soak.processes import ended, preloaded_processes
 
-__all__ = ["hostile_tables", "limit_resources", "play_hostile_round"]
-
 MEMORY_BYTES = 3 << 30
 CPU_S = 20
 IDLE_S = 40.0

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Failure", "Part", "PartResult", "Round", "Unavailable", "run_part"]
-
 
 class Unavailable(Exception):
     """The part cannot run on this machine; the message says what is missing."""

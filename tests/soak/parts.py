@@ -11,8 +11,6 @@ from tests.soak.same_statement import play_race_round
 from tests.soak.store_faults import play_store_round
 from tests.soak.system_faults import play_system_round
 
-__all__ = ["PARTS"]
-
 PARTS = {
     part.name: part
     for part in (

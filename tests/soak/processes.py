@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-__all__ = ["ended", "ended_by_itself", "is_runnable", "preloaded_processes"]
-
 _SAMPLE_S = 0.1
 
 

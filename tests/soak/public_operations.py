@@ -16,8 +16,6 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 from tests.soak.crash_steps import comparable
 
-__all__ = ["OPERATIONS", "Place", "PublicOperation", "fill", "memory_copy", "rows_of"]
-
 Rows = list[tuple[tuple[str, str], ...]]
 
 PROPERTIES = {

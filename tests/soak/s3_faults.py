@@ -25,8 +25,6 @@ from tests.soak.public_operations import OPERATIONS, Place, PublicOperation, Row
 from tests.soak.s3_proxy import FAULTS, S3Proxy, Strike
 from tests.soak.s3_servers import BUCKET, client_of, moto_server, options_of, s3mock_server
 
-__all__ = ["play_s3_round"]
-
 RACERS = 6
 LONG_LOG = 1001
 """One more than a page of a listing holds."""

@@ -12,8 +12,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, Self
 
-__all__ = ["FAULTS", "FaultKind", "S3Proxy", "Strike"]
-
 FaultKind = Literal["503", "500", "reset", "cut", "lost reply", "lost 500", "html", "slow"]
 FAULTS: tuple[FaultKind, ...] = (
     "503", "500", "reset", "cut", "lost reply", "lost 500", "html", "slow",

@@ -16,8 +16,6 @@ from typing import Any
 
 from tests.soak.part import Unavailable
 
-__all__ = ["BUCKET", "client_of", "moto_server", "options_of", "s3mock_server"]
-
 BUCKET = "soak"
 S3MOCK = "com.adobe.testing:s3mock:5.0.0:jar:exec"
 """A server by another author in another language."""

@@ -26,8 +26,6 @@ from tests.soak.public_operations import (
     rows_of,
 )
 
-__all__ = ["play_race_round"]
-
 URI = "memory://table"
 WRITES = tuple(operation for operation in OPERATIONS if not operation.reads)
 

@@ -24,8 +24,6 @@ from tests.soak.public_operations import (
     rows_of,
 )
 
-__all__ = ["play_store_round"]
-
 URI = "memory://table"
 FaultKind = Literal["crash_before", "crash_after", "lose_reply", "refuse"]
 KINDS: tuple[FaultKind, ...] = ("refuse", "lose_reply", "crash_before", "crash_after")

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from tests.soak.part import Failure, PartResult
 
-__all__ = ["describe_failures", "render_summary"]
-
 _HEADINGS = ("part", "seconds", "rounds", "operations", "attacks", "failures", "repeat")
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from tests.soak.part import Round, Unavailable
 from tests.soak.processes import ended_by_itself
 
-__all__ = ["play_system_round"]
-
 SOURCE = Path(__file__).with_name("system_faults.c")
 IDLE_S = 120.0
 

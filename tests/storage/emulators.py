@@ -30,16 +30,6 @@ import pytest
 from tests.sessions import free_port
 from tests.storage.gcs_front import gcs_front
 
-__all__ = [
-    "AZURITE_KEY",
-    "azurite",
-    "fake_gcs_server",
-    "gofakes3",
-    "make_container",
-    "make_gcs_bucket",
-    "minio",
-]
-
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

@@ -14,8 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-__all__ = ["FailingEndpoint", "Way", "failing_endpoint"]
-
 Way: TypeAlias = str
 """`503`, or a status and a code: an error, with `Retry-After`. `refused`: no answer, and no
 connection from then on. `reset`: no answer. `lost`: none to a request that took effect. `cut`: the

@@ -14,8 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-__all__ = ["gcs_front"]
-
 _BOUNDARY = "part-of-an-upload-6f1c"
 _OWN_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "host"})
 

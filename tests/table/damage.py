@@ -23,8 +23,6 @@ import pyarrow as pa
 from dagster_delta.errors import DeltaError
 from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["Outcome", "all_files", "build_tables", "try_damage"]
-
 Rows = list[tuple[Any, ...]]
 
 _FEATURES = {

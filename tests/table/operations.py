@@ -12,8 +12,6 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.table_rows import sorted_rows
 
-__all__ = ["READS", "WRITES", "Rows", "frame", "table_objects"]
-
 Rows = list[tuple[Any, ...]]
 
 PROPERTIES = {

@@ -20,8 +20,6 @@ from dagster_delta.table.delta_table import DeltaTable
 from tests.table.operations import READS, WRITES, Rows, table_objects
 from tests.table_rows import sorted_rows
 
-__all__ = ["OPERATIONS"]
-
 TRIALS_PER_CALL = 4
 """Of the calls of a kind that an operation makes, so many fail, one in each trial."""
 

@@ -10,28 +10,6 @@ import msgspec
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.schema import DataType
 
-__all__ = [
-    "AddColumn",
-    "AddConstraint",
-    "ChangeType",
-    "ClusterBy",
-    "DropColumn",
-    "DropConstraint",
-    "DropDefault",
-    "DropFeature",
-    "DropNotNull",
-    "MoveColumn",
-    "Position",
-    "RenameColumn",
-    "SchemaAction",
-    "SetComment",
-    "SetDefault",
-    "SetNotNull",
-    "SetProperties",
-    "SetTableComment",
-    "UnsetProperties",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

@@ -9,8 +9,6 @@ from typing import NoReturn
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.sql.tokens import Token, tokenize
 
-__all__ = ["StatementCursor"]
-
 _MAX_SHOWN = 100
 
 

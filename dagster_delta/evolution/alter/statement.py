@@ -52,8 +52,6 @@ from dagster_delta.evolution.alter.cursor import StatementCursor
 from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
 
-__all__ = ["parse_alter"]
-
 _Read = Callable[[StatementCursor], Iterator[SchemaAction]]
 
 _DEFINITION_WORDS = ("NOT", "NULL", "DEFAULT", "COMMENT", "FIRST", "AFTER")

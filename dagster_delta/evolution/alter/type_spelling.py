@@ -16,8 +16,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 
-__all__ = ["parse_type", "read_type"]
-
 _NAMES = {
     "byte": ("TINYINT", "BYTE", "INT1"),
     "short": ("SMALLINT", "SHORT", "INT2", "INT16"),

@@ -20,8 +20,6 @@ from dagster_delta.protocol.schema import DataType
 from dagster_delta.sql.casts import cast_depends_on_time_zone
 from dagster_delta.sql.types import sql_type_name
 
-__all__ = ["BackfillCost", "ColumnChangePlan", "ColumnChangeRequest"]
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnChangeRequest:

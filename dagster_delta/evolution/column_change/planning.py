@@ -69,8 +69,6 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.types import is_primitive, sql_type_name
 
-__all__ = ["plan_column_change"]
-
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _FIRST = "FIRST"

@@ -39,18 +39,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.sql.expressions import parse_expression
 
-__all__ = [
-    "OWN_KEYS",
-    "cancelled_configuration",
-    "check_changed_default",
-    "check_unaltered",
-    "dependent_conditions",
-    "published_clustering",
-    "published_configuration",
-    "refuse_altering_changing_column",
-    "survives_column_change",
-]
-
 OWN_KEYS = (
     ID_KEY,
     PHYSICAL_NAME_KEY,

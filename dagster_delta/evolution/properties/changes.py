@@ -40,14 +40,6 @@ from dagster_delta.protocol.log.pending_actions import (
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = [
-    "enable_feature",
-    "is_protocol_property",
-    "set_properties",
-    "unset_properties",
-    "with_asked_versions",
-]
-
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")

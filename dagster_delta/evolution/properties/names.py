@@ -14,8 +14,6 @@ from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, COL
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = ["COMMENT_KEY", "normalize_properties", "spell_property"]
-
 _SETTABLE = tuple(each.name for each in KNOWN_PROPERTIES if each.can_be_set)
 
 COMMENT_KEY = "comment"

@@ -26,16 +26,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = [
-    "FEATURE_PREFIX",
-    "dependent_features",
-    "downgrade_protocol",
-    "minimal_protocol",
-    "new_features",
-    "required_features",
-    "upgrade_protocol",
-]
-
 FEATURE_PREFIX = "delta.feature."
 """`delta.feature.<name> = supported` lists a feature explicitly."""
 

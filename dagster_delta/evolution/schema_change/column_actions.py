@@ -45,19 +45,6 @@ from dagster_delta.protocol.features.text_limits import without_text_limits
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.sql.types import VOID
 
-__all__ = [
-    "add_column",
-    "change_type",
-    "drop_column",
-    "drop_default",
-    "drop_not_null",
-    "move_column",
-    "rename_column",
-    "set_comment",
-    "set_default",
-    "set_not_null",
-]
-
 _STRING = PrimitiveType("string")
 _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 

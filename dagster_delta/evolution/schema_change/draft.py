@@ -17,8 +17,6 @@ from dagster_delta.evolution.table_definition import with_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 
-__all__ = ["PlannedStep", "SchemaDraft", "StepEffect"]
-
 StepEffect = Literal["nothing", "metadata", "validates", "rewrites", "converts"]
 """The work that a step requires: no change; only the log changes; existing rows are read and
 checked; existing files are rewritten in the commit of the change; or they are rewritten in batches,

@@ -45,8 +45,6 @@ from dagster_delta.protocol.log.pending_actions import (
 from dagster_delta.protocol.schema import StructField
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 
-__all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]
-
 FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
 """Which data files must be rewritten before a feature can be dropped."""
 

@@ -22,8 +22,6 @@ from dagster_delta.protocol.features.existing_defaults import (
 from dagster_delta.protocol.schema import StructField
 from dagster_delta.sql.filters import at_moment
 
-__all__ = ["keep_defaults_in_log", "materialize_defaults"]
-
 
 def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
     """Record in the log the current default values of new columns for existing rows.

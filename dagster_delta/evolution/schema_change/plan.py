@@ -26,8 +26,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 if TYPE_CHECKING:
     from dagster_delta.evolution.column_change.plan import ColumnChangePlan
 
-__all__ = ["ExistingRows", "SchemaChangePlan"]
-
 _EFFECTS = {
     "nothing": "no change",
     "metadata": "metadata only",

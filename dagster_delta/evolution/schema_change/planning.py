@@ -48,8 +48,6 @@ from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 
-__all__ = ["plan_dropped_feature", "plan_schema_changes"]
-
 
 def plan_schema_changes(
     configuration: TableConfiguration,

@@ -31,15 +31,6 @@ from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 
-__all__ = [
-    "add_constraint",
-    "change_properties",
-    "cluster_by",
-    "drop_constraint",
-    "drop_properties",
-    "set_table_comment",
-]
-
 _CONSTRAINT_NAME = re.compile(r"[\w -]+")
 _MAX_CLUSTERING_COLUMNS = 4
 

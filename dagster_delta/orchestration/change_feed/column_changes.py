@@ -18,8 +18,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
 
-__all__ = ["ColumnChange", "column_changes", "columns_narrower_than"]
-
 _Path = tuple[str, ...]
 
 

@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "Consumer",
-    "Consumption",
-    "OnGap",
-    "application_id",
-    "plan_consumption",
-    "without_changes",
-]
-
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
 

@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "ACTION_COLUMN",
-    "DELETE",
-    "UPSERT",
-    "key_columns",
-    "net_changes",
-    "net_changes_of_frame",
-]
-
 ACTION_COLUMN = "_change_type"
 """Instead of the columns of the feed: `UPSERT` or `DELETE`."""
 

@@ -24,8 +24,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CHANGE_COLUMNS", "UpstreamChanges", "VersionRange"]
-
 CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 """Columns that follow those of the upstream table."""
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["delta_asset_checks"]
-
 CheckOfVersion = Callable[["Snapshot", int | None], Finding]
 """Maps a version, and the version at which the rule last held, to the result of the rule."""
 

@@ -32,24 +32,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, last_data_change
 from dagster_delta.table.write.planning import table_constraints
 
-__all__ = [
-    "HEALTH_MEASURES",
-    "Finding",
-    "NewRows",
-    "check_freshness",
-    "check_generated_columns",
-    "check_health",
-    "check_health_limits",
-    "check_not_null",
-    "check_row_constraints",
-    "check_row_count",
-    "check_schema",
-    "check_unique",
-    "health_measure",
-    "rows_since",
-    "spell_age",
-]
-
 _MAX_EXAMPLES = 5
 _MEMORY_LIMIT = "1GB"
 

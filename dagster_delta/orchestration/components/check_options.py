@@ -17,8 +17,6 @@ from dagster_delta.orchestration.maintenance.maintained_tables import Asset
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.protocol.schema import StructField, StructType
 
-__all__ = ["CheckOptions", "HealthOptions", "RowCountBounds", "build_checks", "build_health"]
-
 
 class RowCountBounds(dg.Model, dg.Resolvable):
     """How many rows a table should have."""

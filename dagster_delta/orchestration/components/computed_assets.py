@@ -24,8 +24,6 @@ from dagster_delta.orchestration.io.change_feed_writer import ChangeFeedMode, Re
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 
-__all__ = ["DeltaChangeFeedComponent", "DeltaSqlComponent"]
-
 _KIND_TAG = "dagster/kind/"
 
 

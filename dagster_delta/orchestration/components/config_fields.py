@@ -18,14 +18,6 @@ from pydantic import BaseModel, Field, TypeAdapter, create_model
 from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, StorageOptions
 
-__all__ = [
-    "MaintenanceConfigField",
-    "StorageField",
-    "documented",
-    "documented_texts",
-    "strict_model",
-]
-
 
 def documented(
     description: str, *, examples: list[Any] | None = None, template: bool = False

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict
 
 from dagster_delta.orchestration.components.yaml_schema import model_with_precise_errors
 
-__all__ = ["AssetDeltaComponent", "DeltaComponent"]
-
 
 class DeltaComponent(dg.Component):
     """A component of this library."""

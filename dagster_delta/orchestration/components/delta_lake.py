@@ -38,8 +38,6 @@ from dagster_delta.orchestration.components.sensor_options import SensorOptions,
 from dagster_delta.orchestration.components.table_keys import path_below, table_key
 from dagster_delta.orchestration.storage_options import plain_options
 
-__all__ = ["DeltaLakeComponent"]
-
 _log = logging.getLogger(__name__)
 
 

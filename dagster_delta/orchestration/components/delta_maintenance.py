@@ -21,8 +21,6 @@ from dagster_delta.orchestration.maintenance.jobs import (
     delta_maintenance_schedule,
 )
 
-__all__ = ["DeltaMaintenanceComponent", "MaintenanceOptions", "build_maintenance"]
-
 
 class MaintenanceOptions(dg.Model, dg.Resolvable):
     """The maintenance of tables, and its schedule."""

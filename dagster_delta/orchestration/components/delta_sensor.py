@@ -21,8 +21,6 @@ from dagster_delta.orchestration.components.table_keys import table_key
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.storage import open_store
 
-__all__ = ["DeltaSensorComponent"]
-
 
 @dg.scaffold_with(DeltaSensorScaffolder)
 class DeltaSensorComponent(DeltaComponent, SensorOptions):

@@ -26,8 +26,6 @@ from dagster_delta.orchestration.sensors.observations import (
 )
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
-__all__ = ["DeltaTableComponent", "TableAssetOptions"]
-
 
 class FreshnessOptions(dg.Model, dg.Resolvable):
     """How long ago the last commit of a table may be."""

@@ -14,8 +14,6 @@ from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.storage import open_store
 from dagster_delta.table.table_discovery import find_tables
 
-__all__ = ["DiscoveredColumn", "DiscoveredTable", "Discovery", "discover_tables"]
-
 _log = logging.getLogger(__name__)
 
 # Opening a table waits for storage, not for the CPU.

@@ -18,8 +18,6 @@ from dagster_delta.orchestration.file_assets import delta_files_asset, delta_fil
 from dagster_delta.orchestration.io.file_loads import ChangedFiles
 from dagster_delta.orchestration.io.landing_files import FileFormat
 
-__all__ = ["DeltaIngestionComponent", "FilesSensorOptions"]
-
 
 class FilesSensorOptions(dg.Model, dg.Resolvable):
     """A sensor that runs the asset when files were added or changed."""

@@ -7,17 +7,6 @@ from typing import Any, ClassVar, TypeVar, cast
 import dagster as dg
 from pydantic import BaseModel, Field
 
-__all__ = [
-    "DeltaChangeFeedScaffolder",
-    "DeltaIngestionScaffolder",
-    "DeltaLakeScaffolder",
-    "DeltaMaintenanceScaffolder",
-    "DeltaSensorScaffolder",
-    "DeltaSqlScaffolder",
-    "DeltaTableScaffolder",
-]
-
-
 _P = TypeVar("_P", bound=BaseModel)
 
 

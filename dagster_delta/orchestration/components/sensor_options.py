@@ -12,8 +12,6 @@ from dagster_delta.orchestration.components.config_fields import documented, doc
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.storage_options import StorageOptions
 
-__all__ = ["SensorOptions", "build_sensor"]
-
 _OF_THE_DECLARATION = frozenset({"name", "assets", "job", "change_feed", "enabled"})
 """Fields that `delta_table_sensor` does not have, or has by another name."""
 

@@ -9,8 +9,6 @@ import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["path_below", "table_key"]
-
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
 
 

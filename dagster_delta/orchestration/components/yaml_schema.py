@@ -12,8 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["model_with_precise_errors"]
-
 _TEMPLATE = {"type": "string", "pattern": r"\{\{"}
 
 Schema = dict[str, Any]

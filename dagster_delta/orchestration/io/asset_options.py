@@ -40,20 +40,6 @@ from dagster_delta.orchestration.io.option_values import (
     one_of,
 )
 
-__all__ = [
-    "ASSET_KEYS",
-    "EARLIER_MODES",
-    "INPUT_KEYS",
-    "NAMESPACE",
-    "AssetOptions",
-    "InputOptions",
-    "SchemaMode",
-    "WriteMode",
-    "note_foreign_key",
-    "read_asset_options",
-    "read_input_options",
-]
-
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 

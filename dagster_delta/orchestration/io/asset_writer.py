@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.write.transaction import AppTransaction
 
-__all__ = [
-    "AssetWrite",
-    "WrittenAsset",
-    "check_merge_options",
-    "default_partition_columns",
-    "write_asset",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AssetWrite:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["AppliedChanges", "ChangeFeedMode", "Returns", "consumption_metadata", "write_changes"]
-
 ChangeFeedMode = Literal["merge", "append"]
 """Whether the rows are merged by key, or appended."""
 

@@ -18,8 +18,6 @@ from dagster_delta.errors import UnsupportedExpression
 if TYPE_CHECKING:
     from sqlglot.lineage import Node
 
-__all__ = ["REGISTERED", "UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
-
 REGISTERED = "temp.main"
 """The DuckDB schema of a query's registered upstream tables: a name qualified by it is never a
 CTE."""

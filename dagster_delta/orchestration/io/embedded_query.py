@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.batch_dataset import BatchDataset
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["run_query", "sealed_connection"]
-
 _FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spark SQL'
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.write.transaction import AppTransaction
 
-__all__ = ["ChangedFiles", "FileLoad", "plan_load", "write_load"]
-
 ChangedFiles = Literal["skip", "load"]
 """What happens to a file that was modified after it was loaded."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["INPUT_PREFIX", "input_facts", "log_input_metadata"]
-
 INPUT_PREFIX = "delta/input/"
 """Prefix of the metadata key; the name of the input follows."""
 

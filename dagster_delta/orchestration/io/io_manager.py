@@ -76,8 +76,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["DeltaIOManager"]
-
 
 class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     """Stores assets as Delta tables, and loads tables as inputs.

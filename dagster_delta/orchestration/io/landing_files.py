@@ -18,8 +18,6 @@ from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
 if TYPE_CHECKING:
     from pyarrow.csv import ConvertOptions
 
-__all__ = ["FileFormat", "LandingFiles", "LandingZone"]
-
 FileFormat = Literal["parquet", "csv", "json"]
 """json has one object per line."""
 

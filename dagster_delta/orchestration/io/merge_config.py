@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.table.write.merge.builder import MergeBuilder
 
-__all__ = [
-    "MergeConfig",
-    "MergeOperationsConfig",
-    "MergeType",
-    "OperationAllConfig",
-    "OperationConfig",
-    "OperationWithUpdatesConfig",
-    "add_clauses",
-    "parse_merge",
-    "refuse_unused_merge",
-]
-
-
 T = TypeVar("T", bound=Config)
 
 

@@ -23,8 +23,6 @@ from dagster_delta.table.read.history import history
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["check_client", "emit_write", "note_input", "openlineage_dataset"]
-
 _PRODUCER = f"https://pypi.org/project/dagster-delta-protocol/{__version__}"
 _FACETS = {
     "schema": "1-2-0/SchemaDatasetFacet",

@@ -11,22 +11,6 @@ from typing import Any, Generic, TypeVar, get_args
 
 from dagster import AssetKey
 
-__all__ = [
-    "ASSET_KEY_LIST",
-    "BOOLEAN",
-    "COMMIT_PROPERTIES",
-    "COUNT",
-    "EXPRESSION",
-    "NAMES",
-    "SAMPLE_SIZE",
-    "STRING_MAPPING",
-    "TEXT",
-    "VERSION",
-    "WRITER_PROPERTIES",
-    "ValueKind",
-    "one_of",
-]
-
 T = TypeVar("T")
 
 _MAX_SAMPLE_ROWS = 100

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.statistics.predicates import Predicate
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["report_write"]
-
 T = TypeVar("T")
 
 _MAX_COMPARISONS = 10_000_000

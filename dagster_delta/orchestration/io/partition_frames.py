@@ -16,8 +16,6 @@ from dagster_delta.orchestration.partitions.predicates import partition_predicat
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 
-__all__ = ["FrameMismatch", "PartitionFrames"]
-
 _MAX_EXAMPLES = 3
 
 

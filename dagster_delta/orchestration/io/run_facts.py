@@ -21,18 +21,6 @@ from dagster import (
     OutputContext,
 )
 
-__all__ = [
-    "RunFacts",
-    "add_partition_metadata",
-    "asset_description",
-    "commit_info",
-    "current_execution",
-    "idempotency",
-    "run_facts",
-    "set_data_version",
-    "step_notes",
-]
-
 RETRY_NUMBER_TAG = "dagster/retry_number"
 """Set by Dagster on the runs that it starts automatically to retry a failed run."""
 

@@ -22,8 +22,6 @@ from dagster_delta.orchestration.metadata_values import RawMetadata
 if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["delta_sql_asset"]
-
 
 def delta_sql_asset(
     name: str,

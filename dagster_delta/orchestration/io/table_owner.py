@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["OWNER_PROPERTY", "TableClaim"]
-
 OWNER_PROPERTY = "dagsterDelta.asset"
 """Table property: the key of the asset that writes the table, or `SHARED`."""
 

@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "TABLE_TYPES",
-    "TableInput",
-    "TypeHandler",
-    "annotation_of",
-    "handler_named",
-    "rows_to_write",
-    "takes_none",
-    "type_handler_of",
-    "with_table_types",
-    "without_none",
-]
-
 T = TypeVar("T")
 
 

@@ -10,27 +10,6 @@ from pydantic import Field
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 
-__all__ = [
-    "CheckpointConfig",
-    "CleanLogConfig",
-    "CloneConfig",
-    "DeltaCloneConfig",
-    "DeltaMaintenanceConfig",
-    "DeltaRestoreConfig",
-    "FsckConfig",
-    "OptimizeConfig",
-    "ReorgConfig",
-    "RestoreConfig",
-    "TableCleanLogConfig",
-    "TableCloneConfig",
-    "TableConfig",
-    "TableOptimizeConfig",
-    "TableRestoreConfig",
-    "TableStepConfig",
-    "TableVacuumConfig",
-    "VacuumConfig",
-]
-
 MaintenanceEngine = Literal["arrow", "spark"]
 
 

@@ -32,8 +32,6 @@ else:
     # Dagster does not accept the generic class.
     _Result = dg.MaterializeResult
 
-__all__ = ["DEFAULT_THRESHOLDS", "delta_health_asset"]
-
 DEFAULT_THRESHOLDS: Mapping[str, float] = {
     "num_small_files": 100,
     "deleted_share": 0.2,

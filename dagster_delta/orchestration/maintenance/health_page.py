@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.maintenance.health import TableHealth
 
-__all__ = ["FIGURES_KEY", "EarlierReport", "TableState", "health_page_metadata"]
-
 FIGURES_KEY = "delta/figures"
 """Metadata with the figures of each table, from which later reports show growth."""
 

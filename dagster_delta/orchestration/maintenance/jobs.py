@@ -38,15 +38,6 @@ from dagster_delta.orchestration.table_metadata import table_metadata
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = [
-    "MaintenanceJobOptions",
-    "delta_clone_job",
-    "delta_maintenance_job",
-    "delta_maintenance_schedule",
-    "delta_restore_job",
-    "job_on_one_table",
-]
-
 _SELECT = "select_tables"
 
 _TableConfig = TypeVar("_TableConfig", bound=dg.Config)

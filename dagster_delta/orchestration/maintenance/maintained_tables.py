@@ -29,15 +29,6 @@ from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = [
-    "MaintainedTable",
-    "config_naming_tables",
-    "delta_table_pool",
-    "maintained_tables",
-    "named_tables",
-    "plain_config",
-]
-
 _URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
 

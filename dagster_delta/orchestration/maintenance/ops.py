@@ -44,22 +44,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.maintenance.health import TableHealth
 
-__all__ = [
-    "MAINTENANCE_POOL",
-    "checkpoint_op",
-    "clean_log_op",
-    "clone_op",
-    "commit_info_of_op",
-    "fsck_op",
-    "history_op",
-    "maintain",
-    "open_table",
-    "optimize_op",
-    "reorg_op",
-    "restore_op",
-    "vacuum_op",
-]
-
 MAINTENANCE_POOL = "delta_maintenance"
 """Pool of ops whose table is named only in the run's config."""
 

@@ -13,8 +13,6 @@ from dagster_delta.orchestration.metadata_values import RawMetadata
 if TYPE_CHECKING:
     from dagster_delta.table.maintenance.health import TableHealth
 
-__all__ = ["maintenance_markdown", "maintenance_metadata"]
-
 
 def maintenance_metadata(
     uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]

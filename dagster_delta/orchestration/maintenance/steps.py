@@ -30,24 +30,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.maintenance.optimize import OptimizeProgress
     from dagster_delta.table.schema.outdated_files import Purge
 
-__all__ = [
-    "STEPS",
-    "Log",
-    "Step",
-    "StepReport",
-    "checkpoint_step",
-    "clean_log_step",
-    "clone_step",
-    "fsck_step",
-    "health_metadata",
-    "optimize_step",
-    "reorg_step",
-    "restore_step",
-    "spell_bytes",
-    "vacuum_step",
-    "warn_of_damage",
-]
-
 _MAX_NAMED_FILES = 20
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Bar", "bar_chart", "image_markdown", "line_chart"]
-
 _WIDTH = 720
 _LABEL_WIDTH = 230
 _FIGURE_WIDTH = 110

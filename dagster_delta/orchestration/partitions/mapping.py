@@ -19,8 +19,6 @@ from dagster import (
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["DynamicPartitionsStore", "MappedKeys", "PartitionKeysOf", "PartitionMapping"]
-
 PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 """From the values of one table partition, by column, to partition keys."""
 

@@ -25,15 +25,6 @@ from dagster import (
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = [
-    "DimensionSlice",
-    "PartitionSelection",
-    "RunPartitions",
-    "Window",
-    "select_partitions",
-    "single_partitions",
-]
-
 _KEY_SEPARATOR = "|"
 """Separates the dimensions of a multi-partition key, as in Dagster."""
 

@@ -32,15 +32,6 @@ from dagster_delta.orchestration.partitions.partitions import (
 )
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
 
-__all__ = [
-    "NO_ROWS",
-    "identity_values",
-    "partition_predicate",
-    "quote_column",
-    "quote_string",
-    "resolve_column",
-]
-
 NO_ROWS = "1 = 0"
 """The predicate of an empty selection."""
 

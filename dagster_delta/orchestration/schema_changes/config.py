@@ -10,8 +10,6 @@ from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 
-__all__ = ["DeltaSchemaChangeConfig", "SchemaChangeKind"]
-
 
 class SchemaChangeKind(Enum):
     """The kind of change that a run of a schema change job makes."""

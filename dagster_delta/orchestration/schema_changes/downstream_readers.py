@@ -15,8 +15,6 @@ from dagster import (
 )
 from dagster_shared.check import CheckError
 
-__all__ = ["assets_of_code_location", "downstream_readers"]
-
 _LINEAGE_KEY = "dagster/column_lineage"
 _UNKNOWN = "(no column lineage)"
 

@@ -33,8 +33,6 @@ from dagster_delta.orchestration.table_metadata import table_schema
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["SCHEMA_CHANGE_POOL", "SchemaChangeJobOptions", "delta_schema_change_job"]
-
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
         ColumnChangeState,
     )
 
-__all__ = ["ChangeReport", "change_schema_step", "in_launchpad_words"]
-
 _OPTION = re.compile(
     rf"(?:\bpass )?\b({'|'.join(DeltaSchemaChangeConfig.model_fields)})=(True|False|\"[^\"]*\")"
 )

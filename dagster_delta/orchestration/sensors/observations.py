@@ -36,8 +36,6 @@ from dagster_delta.table.read.watch import (
     start_cursor,
 )
 
-__all__ = ["delta_asset_spec", "observable_delta_asset"]
-
 _POSITION = "log_position"
 """Detail of an observation: version, digest and file time (ms) of the last commit."""
 _COMMITS_AT_ONCE = 1000

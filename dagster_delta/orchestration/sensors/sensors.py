@@ -27,8 +27,6 @@ from dagster_delta.orchestration.sensors.watch_tick import RunConfigFor, Watch
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.read.watch import StartFrom
 
-__all__ = ["DeltaSensorOptions", "delta_change_feed_sensor", "delta_table_sensor"]
-
 
 class DeltaSensorOptions(TypedDict, total=False):
     """Options that both sensors take, all of them optional."""

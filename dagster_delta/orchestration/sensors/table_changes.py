@@ -24,15 +24,6 @@ from dagster_delta.orchestration.metadata_values import RawMetadata
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 
-__all__ = [
-    "AssetEventKind",
-    "DeltaCommitRange",
-    "TableChanges",
-    "commit_event",
-    "commit_facts",
-    "data_version",
-]
-
 AssetEventKind = Literal["materialization", "observation"]
 
 DATA_VERSION_TAG = "dagster/data_version"

@@ -26,8 +26,6 @@ from dagster_delta.table.read.watch import (
     start_cursor,
 )
 
-__all__ = ["CommitRules", "PartitionFilter", "PollResult", "SelectedCommit", "poll_tables"]
-
 # Requests mostly wait for the network: 500 tables take 16 rounds.
 _TABLES_AT_ONCE = 32
 

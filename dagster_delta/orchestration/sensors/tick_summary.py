@@ -9,8 +9,6 @@ from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.sensors.table_watcher import PollResult
 from dagster_delta.orchestration.sensors.watch_state import SensorState, WaitingChanges
 
-__all__ = ["skip_reason", "waiting_text"]
-
 # A longer list is not useful.
 
 

@@ -13,8 +13,6 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor
 
-__all__ = ["SensorState", "TableState", "WaitingChanges", "merge_partitions"]
-
 
 class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Commits that were read and for which no run was requested yet."""

@@ -24,8 +24,6 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.table_discovery import find_tables
 
-__all__ = ["AssetKeyFor", "RunConfigFor", "Watch"]
-
 AssetKeyFor: TypeAlias = Callable[[str], dg.AssetKey]
 """Maps the location of an external table to the key of its asset."""
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["MAX_PLAN_CHARACTERS", "physical_plan", "without_secrets"]
-
 MAX_PLAN_CHARACTERS = 20_000
 """Plans of wide tables can be very long, and metadata is stored for every run."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["APPLICATION_ID", "HISTORY_SERVER_URL", "SparkWork", "watch_spark"]
-
 HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
 """Session setting: URL of an application in the History Server, with `APPLICATION_ID` in it."""
 APPLICATION_ID = "{application_id}"

@@ -13,8 +13,6 @@ import msgspec
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["StageBytes", "StageMetrics"]
-
 _SECONDS_TO_ANSWER = 4.0
 _MAX_ANSWER_BYTES = 64 << 20
 _MAX_FAILURES = 2

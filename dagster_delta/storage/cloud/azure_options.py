@@ -53,8 +53,6 @@ from dagster_delta.storage.cloud.options import (
     parse_text,
 )
 
-__all__ = ["AzureSettings", "parse_azure_options", "service_of"]
-
 _SAME_NAMES = (
     *("account_name", "account_key", "sas_token", "connection_string", "client_id"),
     *("client_secret", "tenant_id", "federated_token_file", "msi_endpoint", "msi_resource_id"),

@@ -17,19 +17,6 @@ from typing import Any, Protocol, TypeVar
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 
-__all__ = [
-    "Bucket",
-    "CloudClient",
-    "CloudSettings",
-    "Provider",
-    "check_not_forked",
-    "client_options",
-    "connect",
-    "environment",
-    "import_client",
-    "retry_options",
-]
-
 _RETRIES = 4
 _FIRST_PAUSE = timedelta(milliseconds=200)
 _LONGEST_PAUSE = timedelta(seconds=2)

@@ -9,8 +9,6 @@ from typing import Any
 
 from dagster_delta.storage.cloud.requests import CloudRequests
 
-__all__ = ["END_BYTES", "CloudInput", "CloudOutput", "merged_ranges"]
-
 END_BYTES = 64 * 1024
 """Bytes that opening an object fetches: small objects whole, and the footers of others."""
 _GAP_BYTES = 64 * 1024

@@ -52,8 +52,6 @@ from dagster_delta.storage.cloud.options import (
 )
 from dagster_delta.storage.cloud.requests import BrokenAnswer
 
-__all__ = ["GcsSettings", "parse_gcs_options"]
-
 _NAMES = {
     "service_account": "key_file",
     "service_account_path": "key_file",

@@ -20,8 +20,6 @@ from dagster_delta.storage.cloud.client import CloudClient
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests
 from dagster_delta.storage.object_store import ObjectMeta
 
-__all__ = ["CloudListing"]
-
 _ATTEMPTS = 3
 _LAST_CHARACTER = "\U0010ffff"
 """Comes after all others."""

@@ -15,16 +15,6 @@ from typing import Any, TypeAlias
 
 from dagster_delta.errors import InvalidArgument
 
-__all__ = [
-    "CredentialProvider",
-    "credential_provider",
-    "expiry_of",
-    "parse_bool",
-    "parse_conditional_put",
-    "parse_options",
-    "parse_text",
-]
-
 CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
 """Returns credentials in the option names of their cloud, and `expires_at`: an aware datetime, or
 None if they never expire."""

@@ -18,8 +18,6 @@ from typing import ClassVar, TypeVar
 
 from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
 
-__all__ = ["BrokenAnswer", "CloudRequests", "Refusal", "refusal_of"]
-
 _ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 0.2
 _MAX_PAUSE_SECONDS = 2.0

@@ -33,8 +33,6 @@ from dagster_delta.storage.cloud.options import CredentialProvider, expiry_of
 from dagster_delta.storage.cloud.requests import BrokenAnswer
 from dagster_delta.storage.cloud.s3_options import S3Settings
 
-__all__ = ["connect_s3"]
-
 # The client asks again five minutes before the end: botocore is asked every minute.
 _ASK_AGAIN = timedelta(minutes=6)
 

@@ -40,8 +40,6 @@ from dagster_delta.storage.cloud.options import (
     parse_text,
 )
 
-__all__ = ["S3Settings", "parse_s3_options"]
-
 _NAMES = {
     "access_key_id": "access_key",
     "key": "access_key",

@@ -60,9 +60,6 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLoc
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-__all__ = ["CloudStore"]
-
-
 # How the options of a cloud are parsed, and what creates a client with them.
 _CLOUDS: Mapping[str | None, tuple[Callable[..., Any], Callable[..., CloudClient]]] = {
     "s3": (parse_s3_options, connect_s3),

@@ -22,8 +22,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import narrowed
 from dagster_delta.table.log.reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
 
-__all__ = ["LogBase", "live_paths", "read_base", "read_segment", "vectors_of"]
-
 
 class LogBase(msgspec.Struct, frozen=True):
     """Everything older than the tail."""

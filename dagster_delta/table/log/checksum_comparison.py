@@ -21,8 +21,6 @@ from dagster_delta.protocol.checkpoint.reader import TableActions
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 
-__all__ = ["ChecksumComparison"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -14,18 +14,6 @@ from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_w
 
 _T = TypeVar("_T")
 
-__all__ = [
-    "chosen",
-    "compacted",
-    "extended",
-    "filtered",
-    "in_known_order",
-    "narrowed",
-    "total_bytes",
-    "with_logical_keys",
-    "with_merged_chunks",
-]
-
 # Every commit adds a chunk to a column; beyond this number small chunks are merged.
 _MAX_CHUNKS = 64
 _SMALL_CHUNK_ROWS = 4096

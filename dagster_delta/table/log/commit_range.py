@@ -15,8 +15,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_commits
 
-__all__ = ["RangeCommit", "read_commit_range"]
-
 # File times are made monotonic starting this many versions before the range, as in the reference
 # implementation.
 _VERSIONS_BEFORE = 100

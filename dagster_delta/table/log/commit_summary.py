@@ -13,8 +13,6 @@ import msgspec
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.commit_file import CommitActions
 
-__all__ = ["CommitSummary", "summarise_commit"]
-
 PartitionValues = Mapping[str, str | None]
 
 # Operation metrics that add up to the rows a commit wrote, changed or deleted, compared without

@@ -15,8 +15,6 @@ from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import located, read_commit
 
-__all__ = ["commit_times", "committed_at_ms"]
-
 
 def committed_at_ms(
     store: ObjectStore,

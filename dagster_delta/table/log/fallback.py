@@ -22,8 +22,6 @@ from dagster_delta.protocol.log.segment import LogSegment
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import list_log
 
-__all__ = ["LogFallback", "begun"]
-
 _LOG = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")

@@ -9,8 +9,6 @@ import pyarrow as pa
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.storage.object_store import ObjectMeta
 
-__all__ = ["LISTED_FILE_SCHEMA", "listed_files"]
-
 LISTED_FILE_SCHEMA = pa.schema(
     [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
 )

@@ -25,8 +25,6 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 
-__all__ = ["LocalFile", "probed_log"]
-
 # Below this version a listing is as fast.
 _MIN_VERSION = 200
 # Commits since the checkpoint after which a listing is used: its writers keep no checkpoints.

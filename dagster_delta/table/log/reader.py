@@ -58,25 +58,6 @@ from dagster_delta.storage.memory_limits import check_log_file_size, max_checkpo
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeStore
 from dagster_delta.table.log.probing import LocalFile, probed_log
 
-__all__ = [
-    "EMPTY_CHECKPOINT",
-    "OpenCheckpoint",
-    "check_sidecar_ends",
-    "configuration_of",
-    "extended_segment",
-    "find_segment",
-    "list_log",
-    "list_settled_log",
-    "located",
-    "open_checkpoint",
-    "read_checksum",
-    "read_checksum_after",
-    "read_commit",
-    "read_commits",
-    "read_last_checkpoint",
-    "read_sidecars",
-]
-
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
 # Checkpoint files up to this size are fetched whole: one request instead of several.

@@ -67,8 +67,6 @@ from dagster_delta.table.log.reader import (
     read_sidecars,
 )
 
-__all__ = ["LogState"]
-
 # Statistics are carried forward from checkpoint to checkpoint up to this size.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
 

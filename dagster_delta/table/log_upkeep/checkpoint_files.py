@@ -49,8 +49,6 @@ from dagster_delta.table.log.reader import read_last_checkpoint
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MAX_ACTIONS_PER_FILE", "MAX_HELD_ACTIONS", "write_checkpoint"]
-
 MAX_ACTIONS_PER_FILE = 1_000_000
 """Number of file actions above which a checkpoint is split into several files."""
 MAX_HELD_ACTIONS = 250_000

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["LogCleanupResult", "clean_expired_log", "clean_log"]
-
 _LOG = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000

@@ -28,8 +28,6 @@ from dagster_delta.table.read.file_totals import add_up_files
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["checkpoint_version", "follow_commit"]
-
 _LOG = logging.getLogger(__name__)
 
 # Looking for expired versions lists the log, in time proportional to its length.

@@ -19,8 +19,6 @@ from dagster_delta.storage.spark_uris import spark_path
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["changed_manifests", "generate_manifests"]
-
 _DIRECTORY = "_symlink_format_manifest"
 _Values = dict[str, str | None]
 

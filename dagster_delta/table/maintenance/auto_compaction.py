@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.engine import Engine
     from dagster_delta.table.maintenance.optimize import OptimizeResult
 
-__all__ = ["compact_after"]
-
 _LOG = logging.getLogger(__name__)
 
 MIN_FILES = 50

@@ -58,8 +58,6 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
 
-__all__ = ["CloneOptions", "clone_table"]
-
 # Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (
     CHECKPOINT_PROTECTION_KEY,

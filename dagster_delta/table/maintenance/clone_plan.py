@@ -26,8 +26,6 @@ from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
-__all__ = ["ClonedFiles", "FileCopy", "Landing", "copied_files", "referenced_files"]
-
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 

@@ -15,14 +15,6 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.write.file_actions import split_by_size
 
-__all__ = [
-    "FileGroup",
-    "group_by_partition",
-    "is_purged",
-    "pack_files",
-    "pack_small_files",
-]
-
 PartitionKey = tuple[Hashable, ...]
 
 

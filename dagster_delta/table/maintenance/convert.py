@@ -42,8 +42,6 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
 
-__all__ = ["ConvertOptions", "convert_directory"]
-
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq")

@@ -21,8 +21,6 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.table.maintenance.compaction_plan import FileGroup
 from dagster_delta.table.write.file_actions import split_by_size
 
-__all__ = ["clustered", "plan_cubes"]
-
 PROVIDER = "liquid"
 """The name of this way of clustering in the reference implementation."""
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["EmptiedDirectories"]
-
 
 class EmptiedDirectories:
     """The directories of files that VACUUM will delete, to be checked again afterwards.

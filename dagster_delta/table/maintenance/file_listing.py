@@ -21,8 +21,6 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.listed_files import LISTED_FILE_SCHEMA
 
-__all__ = ["ListedFiles"]
-
 _FILES_AT_ONCE = 65_536
 
 

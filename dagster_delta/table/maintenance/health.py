@@ -19,8 +19,6 @@ from dagster_delta.table.write.planning import write_spec
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["TableHealth", "table_health"]
-
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:

@@ -33,8 +33,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
 
-__all__ = ["UnreferencedFiles", "find_unreferenced_files"]
-
 _HOUR_MS = 60 * 60 * 1000
 _AGES = (
     ("less than an hour", _HOUR_MS),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MissingFiles", "repair_table"]
-
 _CONCURRENT_LOOKUPS = 32
 _LISTED_FROM = 1000
 """Tables with at least this many files are listed instead of asking for each file."""

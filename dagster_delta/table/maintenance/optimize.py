@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.plans import ReadPlan
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]
-
 _LOG = logging.getLogger(__name__)
 
 MIN_SIZE_SHARE = 0.75

@@ -24,8 +24,6 @@ from dagster_delta.table.log.listed_files import listed_files
 from dagster_delta.table.log.reader import list_log, read_commits
 from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["RemovedFiles", "last_version_before", "record_last_vacuum", "removed_files"]
-
 _LOG = logging.getLogger(__name__)
 
 _LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"

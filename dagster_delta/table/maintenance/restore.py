@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["RestorePlan", "plan_restore", "restore_table", "restored_configuration"]
-
 _CONCURRENT_LOOKUPS = 32
 _MAX_EXAMPLES = 5
 

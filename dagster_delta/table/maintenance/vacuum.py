@@ -42,8 +42,6 @@ from dagster_delta.table.write.transaction import Transaction
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
 
-__all__ = ["VacuumOptions", "VacuumResult", "vacuum_table"]
-
 _LOG = logging.getLogger(__name__)
 
 _UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"

@@ -25,13 +25,6 @@ from dagster_delta.storage.locations import scheme_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "ReferencedFiles",
-    "deletion_vector_paths",
-    "is_entered",
-    "is_vacuumed",
-]
-
 _CHANGE_DATA = "_change_data"
 _UNUSUAL_PATH = "[%:]|^/|[./]/"
 """Matches every path in the log that may reach a file under another spelling."""

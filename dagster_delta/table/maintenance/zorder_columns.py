@@ -20,8 +20,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import parse_column_paths
 
-__all__ = ["zorder_columns"]
-
 _UNORDERED = frozenset({"variant", "void"})
 
 

@@ -11,8 +11,6 @@ import pyarrow.dataset as ds
 from dagster_delta.engines.expressions.arrow_filters import filter_to_sql
 from dagster_delta.errors import DeltaError
 
-__all__ = ["BatchDataset"]
-
 
 class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """The part of a `pyarrow.dataset.Dataset` that DuckDB calls.

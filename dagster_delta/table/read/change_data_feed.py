@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = ["ChangeDataFeed", "find_range"]
-
 Timestamp = dt.datetime | str | int
 
 

@@ -41,8 +41,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
 
-__all__ = ["ChangeFileRows", "ChangedFiles", "commit_constants", "plan_changes"]
-
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  spelled without a zone, like partition values
 _ROWS_PER_BATCH = 10_000
 

@@ -18,8 +18,6 @@ from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import resolve_columns
 from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["changes_columns"]
-
 _MAX_ROWS = 1_000_000
 """Maximum number of row changes to compare; a commit with more counts as changing every column."""
 

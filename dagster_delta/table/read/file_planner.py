@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["CandidateFiles", "FilePlanner", "any_of"]
-
 
 class CandidateFiles(msgspec.Struct, frozen=True):
     """Files that may hold a row that satisfies one of some predicates; all others are left out.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.file_planner import FilePlanner
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["FileTotals", "add_up_files", "count_records", "live_records"]
-
 
 class FileTotals(msgspec.Struct, frozen=True):
     """Totals over the live files."""

@@ -24,8 +24,6 @@ from dagster_delta.table.log.reader import list_log, located, read_commits
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["HistoryEntry", "history", "latest_commits"]
-
 _CONCURRENT_READS = 16
 
 

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column, whole_array
 
-__all__ = ["files_in_partitions", "partition_texts"]
-
 
 def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> pa.StringArray:
     """A text per file; two files have the same text only if all their partition values are spelled

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.read.batch_dataset import BatchDataset
 
-__all__ = ["RowFrames", "require"]
-
 
 class RowFrames(ABC):
     """Rows that can be read batch by batch, and so as a whole."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["SelectedRows", "read_plan", "select_rows"]
-
 
 class SelectedRows(msgspec.Struct, frozen=True):
     """Live rows of a table version, and what their selection depends on."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.batch_dataset import BatchDataset
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["ROW_ID_NAMES", "Scan", "resolve_columns", "resolve_filter"]
-
 ROW_ID_NAMES = ("_row_id", "_row_commit_version")
 """Names under which row ids and the versions of rows are read."""
 

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["Snapshot"]
-
 # Probing costs a request per commit: for a reader that is far behind, a listing is cheaper.
 _MAX_PROBES = 100
 

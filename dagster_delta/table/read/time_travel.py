@@ -19,13 +19,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_settled_log, located, read_commit
 
-__all__ = [
-    "first_version_since",
-    "newest_version_until",
-    "parse_timestamp",
-    "version_at",
-]
-
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The newest version that was committed at or before a time.

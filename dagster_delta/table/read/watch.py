@@ -44,14 +44,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 if TYPE_CHECKING:
     from dagster_delta.protocol.schema import StructField
 
-__all__ = [
-    "LogCursor",
-    "StartFrom",
-    "last_data_change",
-    "read_new_commits",
-    "start_cursor",
-]
-
 StartFrom: TypeAlias = Literal["earliest", "latest"] | int
 """Where a watch begins: after the latest commit, at the oldest commit, or at a version."""
 

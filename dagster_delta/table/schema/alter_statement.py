@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.write.transaction import CommitResult
 
-__all__ = ["alter_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Commit:

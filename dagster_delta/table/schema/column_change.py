@@ -73,13 +73,6 @@ from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import new_column_name, write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
-__all__ = [
-    "BATCH_BYTES",
-    "ColumnChangeJob",
-    "begin_column_change",
-    "plan_for",
-]
-
 BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
 

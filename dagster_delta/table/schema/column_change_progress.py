@@ -23,18 +23,6 @@ from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "BackfillTotals",
-    "ColumnChangeProgress",
-    "ColumnChangeState",
-    "DomainState",
-    "Progress",
-    "State",
-    "recorded_state",
-    "state_of",
-    "unfilled_files",
-]
-
 State = Literal["prepared", "reorganising"]
 Progress = Callable[["ColumnChangeProgress"], None]
 

@@ -25,8 +25,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.file_actions import added_again
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
-__all__ = ["commit_configuration", "stage_configuration_change"]
-
 
 def commit_configuration(
     snapshot: Snapshot,

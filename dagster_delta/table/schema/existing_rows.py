@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["ExistingFiles", "RowValidation"]
-
 _REUSED_FOR_MS = 24 * 60 * 60 * 1000
 """How long after it was written a file may still be committed by another run of the change."""
 _MAX_EXAMPLES = 5

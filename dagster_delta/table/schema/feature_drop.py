@@ -27,8 +27,6 @@ from dagster_delta.table.write.file_actions import added_again
 from dagster_delta.table.write.moved_rows import stage_moved_rows
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
-__all__ = ["drop_feature"]
-
 _NUM_BARRIERS = 3
 """Number of empty commits with a checkpoint each before a reader feature is dropped: a client that
 does not know the feature finds one of them wherever it starts reading close to the drop."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["OlderFiles", "check_unknown_to_files"]
-
 
 @dataclass(slots=True)
 class OlderFiles:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["Purge", "files_of_old_types", "outdated_files"]
-
 Purge = Literal["deletion_vectors", "dropped_columns", "widened_types"]
 _FOOTER_READERS = 8
 

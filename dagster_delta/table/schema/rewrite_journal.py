@@ -25,8 +25,6 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["JournalEntry", "RewriteJournal"]
-
 _LOG = logging.getLogger(__name__)
 
 _DIRECTORY = "_dagster_delta/rewrites"

@@ -48,13 +48,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "SchemaChangeOptions",
-    "SchemaChangeResult",
-    "change_schema",
-    "plan_schema_change",
-]
-
 _MAX_ATTEMPTS = 10
 """How often a change that conflicts with another commit is planned again."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["ApplicationRecord"]
-
 
 class ApplicationRecord(msgspec.Struct, frozen=True):
     """The `txn` actions to record with a commit."""

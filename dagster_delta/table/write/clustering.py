@@ -23,14 +23,6 @@ from dagster_delta.table.write.planning import new_column_name
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "check_clustered_by",
-    "define_clustering",
-    "followed_clustering",
-    "keep_clustering",
-    "table_clustering",
-]
-
 
 def define_clustering(
     configuration: TableConfiguration, columns: Sequence[str], existing: Snapshot | None

@@ -15,8 +15,6 @@ from dagster_delta.errors import ConcurrentTransaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["AppTransaction", "CommitResult"]
-
 
 class CommitResult(msgspec.Struct, frozen=True):
     """Result of one commit."""

@@ -29,8 +29,6 @@ from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingAction
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry"]
-
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
 MAX_ATTEMPTS = 200

@@ -25,8 +25,6 @@ from dagster_delta.table.write.transaction import CommitResult
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["Attempts", "ConflictRetries", "OnConflict", "conflict_retries", "run_with_retries"]
-
 
 class ConflictRetries(msgspec.Struct, frozen=True):
     """Limits of the retries after a conflict. No attempt begins beyond either of them."""

@@ -24,8 +24,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
-__all__ = ["StoredVectors", "store_deletion_vectors"]
-
 INLINE_BYTES = 128
 """Vectors of up to this size are stored in the log: every reader of the table reads them there, so
 they must be hardly longer than a reference to a file."""

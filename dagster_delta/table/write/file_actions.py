@@ -13,17 +13,6 @@ import pyarrow as pa
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 
-__all__ = [
-    "REMOVED_COLUMNS",
-    "added_again",
-    "added_row",
-    "descriptor_of",
-    "file_table",
-    "split_by_size",
-    "tombstone",
-    "tombstones",
-]
-
 _T = TypeVar("_T")
 
 REMOVED_COLUMNS = (

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
     from dagster_delta.table.write.row_conflicts import HiddenRows, UnitedChange
 
-__all__ = ["MovedGroup", "MovedGroups"]
-
 
 @dataclass(frozen=True, slots=True)
 class MovedGroup:

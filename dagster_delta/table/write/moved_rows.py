@@ -26,8 +26,6 @@ from dagster_delta.table.write.transaction import Transaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["check_no_row_lost", "stage_moved_rows"]
-
 
 def stage_moved_rows(
     transaction: Transaction, files: pa.Table, configuration: TableConfiguration

@@ -20,13 +20,6 @@ from dagster_delta.table.write.transaction import CommitResult
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
 
-__all__ = [
-    "append_rows",
-    "commit_written",
-    "overwrite_rows",
-    "plan_write",
-]
-
 
 def append_rows(
     store: ObjectStore,

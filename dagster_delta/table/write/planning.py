@@ -39,17 +39,6 @@ from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.transaction import AppTransaction
 
-__all__ = [
-    "SchemaMode",
-    "WriteOptions",
-    "cast_remedy",
-    "check_widening",
-    "grown_configuration",
-    "new_column_name",
-    "plan_configuration",
-    "write_spec",
-]
-
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
 _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024

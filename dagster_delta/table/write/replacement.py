@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = [
-    "Replacement",
-    "replace_everything",
-    "replace_matching_partitions",
-    "replace_partitions",
-]
-
 PartitionKey = tuple[object, ...]
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.write.row_conflicts import SelectsRows
 
-__all__ = ["RowChangeCounts", "change_rows", "refuse_append_only", "selection"]
-
 
 class RowChangeCounts(msgspec.Struct, frozen=True):
     """What a change did."""

@@ -39,17 +39,6 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 
-__all__ = [
-    "HiddenRows",
-    "RowChange",
-    "UnitedChange",
-    "concurrent_row_changes",
-    "hiding",
-    "removal",
-    "unite_row_changes",
-    "vector_files",
-]
-
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
 
 

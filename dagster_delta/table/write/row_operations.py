@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["delete_rows", "row_change_metrics", "update_rows"]
-
 _NO_RECORD = ApplicationRecord()
 
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.write.replacement import Replacement
 
-__all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
-
 DYNAMIC = "dynamic"
 """`where` of an overwrite that replaces the partitions it has rows for."""
 

@@ -9,8 +9,6 @@ from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseTex
 from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.write.transaction import CommitResult
 
-__all__ = ["MergeBuilder"]
-
 _CONDITION_KEYWORDS = {"predicate": "condition"}
 _UPDATE_KEYWORDS = {"updates": "set", "predicate": "condition"}
 

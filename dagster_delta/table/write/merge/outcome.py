@@ -24,8 +24,6 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MergeOutcome", "MergeTimes", "commit_merge"]
-
 
 class MergeOutcome(msgspec.Struct, frozen=True):
     """The rows that a MERGE changes, and the files written to replace them."""

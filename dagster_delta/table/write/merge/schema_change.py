@@ -14,8 +14,6 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.planning import grown_configuration
 
-__all__ = ["merged_configuration"]
-
 _Path = tuple[str, ...]
 
 

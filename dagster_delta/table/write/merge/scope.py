@@ -22,8 +22,6 @@ from dagster_delta.table.read.file_planner import FilePlanner
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MergeScope"]
-
 
 class MergeScope(msgspec.Struct, frozen=True):
     """The files that a MERGE has to read."""

@@ -21,8 +21,6 @@ from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.table.write.transaction import AppTransaction
 
-__all__ = ["MergeSchemaMode", "MergeStatement"]
-
 MergeSchemaMode = Literal["strict", "merge"]
 
 
