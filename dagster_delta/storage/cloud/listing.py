@@ -11,6 +11,7 @@ providers with the API of S3, list the content of a directory right after its na
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -107,12 +108,28 @@ class CloudListing:
             while page := request():
                 yield page
             return
-        # If the listing starts again, it may repeat entries of the page that is in use.
+        has_failed = False
+
+        def request_unless_failed() -> list[Any]:
+            nonlocal has_failed
+            if has_failed:
+                return []
+            has_failed = True
+            found = request()
+            has_failed = False
+            return found
+
+        # If the listing starts again, it may repeat entries of the pages that are in use.
         with ThreadPoolExecutor(1, "delta-list") as worker:
-            following = worker.submit(request)
-            while page := following.result():
-                following = worker.submit(request)
-                yield page
+            # Two, so that no request waits for this thread to take the page before it.
+            following = deque(worker.submit(request_unless_failed) for _ in range(2))
+            try:
+                while page := following.popleft().result():
+                    following.append(worker.submit(request_unless_failed))
+                    yield page
+            finally:
+                for future in following:
+                    future.cancel()
 
     def _is_new(self, key: str) -> bool:
         # Some services ignore the offset.
