@@ -166,7 +166,7 @@ class ArrowEngine:
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.row_rewriting import find_matches
+        from dagster_delta.engines.arrow.row_matching import find_matches
 
         if plan.where is not None:
             plan.where.check_filter()

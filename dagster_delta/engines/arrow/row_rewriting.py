@@ -1,7 +1,5 @@
 """Rewriting rows of data files, with new values or without some of them, as a stream.
 
-To find the rows, only the columns of the predicate are decoded.
-
 Spec: Add File and Remove File; Add CDC File; Change Data Files; Generated Columns; CHECK
 Constraints.
 """
@@ -9,11 +7,9 @@ Constraints.
 from __future__ import annotations
 
 import dataclasses
-from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -25,7 +21,6 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
-    FILE_ORDINAL,
     ROW_INDEX,
     DataFileReader,
 )
@@ -34,7 +29,7 @@ from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
-from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite
+from dagster_delta.engines.plans import RewriteResult, RowRewrite
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.errors import ConstraintViolation
@@ -43,9 +38,6 @@ from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.expressions import parse_expression
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class _ColumnUpdate:
@@ -172,53 +164,6 @@ def _needed_columns(rewrite: RowRewrite) -> set[str]:
 
 def _roots(paths: Iterable[tuple[str, ...]]) -> set[str]:
     return {path[0] for path in paths}
-
-
-def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
-    """The live rows that satisfy the plan's predicate, file by file; files without any are omitted.
-
-    Args:
-        plan: its columns do not matter.
-
-    Raises:
-        UnsupportedExpression, InvalidArgument: of the predicate.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
-    """
-    reader = DataFileReader(
-        plan.store,
-        plan.configuration,
-        (),
-        where=plan.where,
-        expected_vectors=deletion_vectors_of(plan.files),
-        with_positions=True,
-    )
-    batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
-    for ordinal, rows in _rows_by_file(batches):
-        yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
-
-
-def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
-    current = -1
-    found: list[NDArray[Any]] = []
-    for batch in batches:
-        # `to_numpy` would import pandas, where that is installed.
-        ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
-        indexes = np.from_dlpack(batch.column(ROW_INDEX))
-        bounds = np.flatnonzero(np.diff(ordinals)) + 1
-        for part in np.split(np.arange(len(ordinals)), bounds):
-            ordinal = int(ordinals[part[0]])
-            if ordinal != current and found:
-                yield current, _bitmap(found)
-                found = []
-            current = ordinal
-            found.append(indexes[part[0] : part[-1] + 1])
-    if found:
-        yield current, _bitmap(found)
-
-
-def _bitmap(parts: list[NDArray[Any]]) -> BitMap64:
-    # An array of the standard library is read as a block; other sequences value by value.
-    return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))
 
 
 _MATCHES = "\0matches"

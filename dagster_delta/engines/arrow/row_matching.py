@@ -1,0 +1,74 @@
+"""Finds the rows for which a predicate is true, on the embedded engine.
+
+Only the columns of the predicate are decoded; the position of a row in its file costs nothing. A
+DELETE that only marks rows loads nothing else: rewriting them takes the Parquet writer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from dagster_delta.engines.parquet.read.data_file import data_files
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    FILE_ORDINAL,
+    ROW_INDEX,
+    DataFileReader,
+)
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.plans import MatchedRows, ReadPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
+    """The live rows that satisfy the plan's predicate, file by file; files without any are omitted.
+
+    Args:
+        plan: its columns do not matter.
+
+    Raises:
+        UnsupportedExpression, InvalidArgument: of the predicate.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    reader = DataFileReader(
+        plan.store,
+        plan.configuration,
+        (),
+        where=plan.where,
+        expected_vectors=deletion_vectors_of(plan.files),
+        with_positions=True,
+    )
+    batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
+    for ordinal, rows in _rows_by_file(batches):
+        yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
+
+
+def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
+    current = -1
+    found: list[NDArray[Any]] = []
+    for batch in batches:
+        # `to_numpy` would import pandas, where that is installed.
+        ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
+        bounds = np.flatnonzero(np.diff(ordinals)) + 1
+        for part in np.split(np.arange(len(ordinals)), bounds):
+            ordinal = int(ordinals[part[0]])
+            if ordinal != current and found:
+                yield current, _bitmap(found)
+                found = []
+            current = ordinal
+            found.append(indexes[part[0] : part[-1] + 1])
+    if found:
+        yield current, _bitmap(found)
+
+
+def _bitmap(parts: list[NDArray[Any]]) -> BitMap64:
+    # An array of the standard library is read as a block; other sequences value by value.
+    return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))
