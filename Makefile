@@ -131,7 +131,7 @@ screenshots: $(STAMP)
 
 lock:
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --group docs --extra s3 --extra gcs --extra azure --extra polars \
+	$(BIN)/uv pip compile pyproject.toml --group dev --group docs --extra s3 --extra gcs --extra azure --extra hdfs --extra polars \
 		--extra connect --extra demo --universal --python-version 3.11 --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
 

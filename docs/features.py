@@ -257,6 +257,11 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Commit to HDFS by an exclusive rename",
+        "tests/storage/test_tables_on_hdfs.py::test_writers_that_race_lose_nothing",
+        "tests/storage/test_tables_on_hdfs.py::test_spark_reads_and_writes_what_we_do",
+    ),
+    Operation(
         "Change data feed: read by version or timestamp, with deletion vectors and column mapping",
         "tests/conformance/test_golden_tables.py::test_the_feed_of_a_table_is_the_expected_one",
         "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",

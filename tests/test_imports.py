@@ -22,6 +22,7 @@ HEAVY = (
     "fsspec",
     "botocore",
     "obstore",
+    "hdfs_native",
 )
 
 

@@ -206,7 +206,7 @@ class AzureStorageOptions(StorageOptions):
 
 
 class FsspecStorageOptions(StorageOptions):
-    """Tables on any other storage that fsspec supports, with its options in `extra`."""
+    """Tables on HDFS and any other storage that fsspec supports, with the options in `extra`."""
 
     provider: Literal["fsspec"] = "fsspec"
 

@@ -18,8 +18,8 @@ def open_store(
     """The store rooted at `uri`, which need not exist yet; nothing is read to open it.
 
     Args:
-        uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `gs:`, `abfss:`, `az:`, or any
-            protocol of fsspec.
+        uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `gs:`, `abfss:`, `az:`, `hdfs:`,
+            or any protocol of fsspec.
         storage_options: credentials and settings; the module of each store lists those it supports.
 
     Raises:
@@ -51,6 +51,10 @@ def open_store(
             from dagster_delta.storage.cloud.store import CloudStore
 
             return CloudStore(location, storage_options)
+        case "hdfs":
+            from dagster_delta.storage.hdfs_store import HdfsStore
+
+            return HdfsStore(location, storage_options)
         case _:
             from dagster_delta.storage.fsspec_store import FsspecStore
 

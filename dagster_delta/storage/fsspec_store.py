@@ -1,7 +1,7 @@
 """Tables on any other storage that fsspec opens, read-only.
 
 Writing is refused. A commit must never overwrite another, and fsspec has no operation that
-guarantees this for every file system. The clouds have a store of their own.
+guarantees this for every file system. The clouds and HDFS have stores of their own.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class FsspecStore:
         raise ConditionalPutUnsupported(
             f"Tables on {self._scheme}:// are read-only: no operation there is known to create an "
             "object only if it is absent, so writers could overwrite each other's commits. Write "
-            "on a local disk, on S3, on Google Cloud Storage or on Azure",
+            "on a local disk, on S3, on Google Cloud Storage, on Azure or on HDFS (hdfs://)",
             table=self._root,
             file=path,
         )

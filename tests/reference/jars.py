@@ -1,4 +1,6 @@
-"""JARs that Maven fetches: of delta-spark, the reference implementation, and of Hadoop's S3A and ABFS."""
+"""JARs that Maven fetches: of delta-spark, the reference implementation, and of Hadoop: S3A and ABFS,
+and HDFS itself.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import pyspark
 
 POM = Path(__file__).with_name("pom.xml")
 HADOOP_POM = Path(__file__).with_name("hadoop-pom.xml")
+HDFS_POM = Path(__file__).with_name("hdfs-pom.xml")
 CACHE = Path(__file__).parents[2] / ".cache" / "delta-spark-jars"
 
 
@@ -59,8 +62,8 @@ def _download(target: Path) -> str:
 
 
 @functools.cache
-def hadoop_class_path() -> tuple[str | None, str]:
-    """The class path of S3A and ABFS for the Hadoop of this Spark, and why there is none if there is none.
+def hadoop_class_path(pom: Path = HADOOP_POM) -> tuple[str | None, str]:
+    """The class path of a part of the Hadoop of this Spark, and why there is none if there is none.
 
     It stays in Maven's own repository: the SDK of AWS has 690 MB.
     """
@@ -71,7 +74,7 @@ def hadoop_class_path() -> tuple[str | None, str]:
     hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "class-path"
-        command = [maven, "-B", "-q", "-f", str(HADOOP_POM), "dependency:build-classpath"]
+        command = [maven, "-B", "-q", "-f", str(pom), "dependency:build-classpath"]
         options = [f"-Dhadoop={hadoop}", f"-Dmdep.outputFile={output}"]
         try:
             done = subprocess.run(command + options, capture_output=True, timeout=540, check=False)

@@ -19,6 +19,7 @@ from tests.storage.emulators import (
     AZURITE_KEY,
     azurite,
     fake_gcs_server,
+    hdfs,
     make_container,
     make_gcs_bucket,
     minio,
@@ -138,6 +139,20 @@ def gcs_options(gcs_endpoint: str) -> dict[str, str]:
 def gcs_bucket(gcs_endpoint: str) -> str:
     """The name of a new, empty bucket."""
     return make_gcs_bucket(gcs_endpoint)
+
+
+@pytest.fixture(scope="session")
+def hdfs_cluster() -> Iterator[str]:
+    """The URL of the NameNode of an HDFS cluster."""
+    pytest.importorskip("hdfs_native", reason="HDFS needs hdfs-native")
+    with hdfs() as url:
+        yield url
+
+
+@pytest.fixture
+def hdfs_root(hdfs_cluster: str) -> str:
+    """The URI of a directory that does not exist yet."""
+    return f"{hdfs_cluster}/{uuid.uuid4().hex}/a lake%20#"
 
 
 @dataclass(frozen=True)

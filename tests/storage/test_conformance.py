@@ -91,6 +91,23 @@ class TestGoogleStore(StoreConformance):
         return open_store(f"gs://{gcs_bucket}/some/table", gcs_options)
 
 
+class TestHdfsStore(StoreConformance):
+    processes = 8
+    forbidden_characters = ":"
+
+    @pytest.fixture
+    def store(self, hdfs_root: str) -> ObjectStore:
+        return open_store(hdfs_root)
+
+    @pytest.mark.exhaustive
+    def test_a_long_listing_is_complete(self, store: ObjectStore) -> None:
+        super().test_a_long_listing_is_complete(store)
+
+    @pytest.mark.exhaustive
+    def test_delete_takes_more_than_one_request_holds(self, store: ObjectStore) -> None:
+        super().test_delete_takes_more_than_one_request_holds(store)
+
+
 class TestFsspecStore(ReadConformance):
     @pytest.fixture
     def store(self) -> ObjectStore:

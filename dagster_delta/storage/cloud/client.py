@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage.forks import note_use
 
 _RETRIES = 4
 _FIRST_PAUSE = timedelta(milliseconds=200)
@@ -24,9 +25,6 @@ _RETRY_DEADLINE = timedelta(seconds=180)
 _LONGEST_SILENCE = timedelta(seconds=60)
 
 _Settings = TypeVar("_Settings")
-
-_forked_after_use = False
-_is_used = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +99,8 @@ def connect(
         InvalidArgument: the settings make no sense.
         StorageFailure: the client is not installed.
     """
-    global _is_used
-    check_not_forked()
-    _is_used = True
+    note_use()
     return create(settings, bucket)
-
-
-def check_not_forked() -> None:
-    """Raises StorageFailure in a process that was forked after the client was used."""
-    if _forked_after_use:
-        raise StorageFailure(
-            "This process was forked after cloud storage was used, and the client's threads are "
-            "not in the copy: start processes with 'spawn' or 'forkserver'"
-        )
-
-
-def _note_fork() -> None:
-    global _forked_after_use
-    _forked_after_use = _is_used
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 def import_client(extra: str) -> Any:  # noqa: ANN401

@@ -33,7 +33,6 @@ from dagster_delta.storage.cloud.client import (
     Bucket,
     CloudClient,
     CloudSettings,
-    check_not_forked,
     connect,
 )
 from dagster_delta.storage.cloud.files import (
@@ -47,6 +46,7 @@ from dagster_delta.storage.cloud.listing import CloudListing
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
 from dagster_delta.storage.cloud.s3_client import connect_s3
 from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.forks import check_not_forked
 from dagster_delta.storage.locations import (
     check_relative_path,
     cloud_of,

@@ -33,6 +33,7 @@ from dagster_delta.engines.spark.session.session import is_apache_spark, is_conn
 from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options
 from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
 from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.hdfs_store import hadoop_properties
 from dagster_delta.storage.locations import cloud_of, scheme_of
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
@@ -113,7 +114,7 @@ _AUTHORITY = "https://login.microsoftonline.com"
 
 
 def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
-    """The settings for the storage options of a table; empty outside of the clouds.
+    """The settings for the storage options of a table; empty outside of the clouds and HDFS.
 
     What Hadoop finds itself, as in the environment, needs no setting.
 
@@ -123,7 +124,10 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     Raises:
         InvalidArgument: an option is invalid.
     """
-    match cloud_of(scheme_of(location.uri)):
+    scheme = scheme_of(location.uri)
+    if scheme == "hdfs":
+        return hadoop_properties(location.options)
+    match cloud_of(scheme):
         case "s3":
             settings = _s3a(location.options)
         case "gcs":

@@ -1,0 +1,428 @@
+"""Tables on HDFS, through the client `hdfs-native`, which needs neither Java nor `libhdfs`.
+
+Every file is written under a temporary name in its own directory, closed, and then renamed. For a
+commit the rename must not overwrite, and the NameNode decides which of two writers commits. A crash
+leaves at worst a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM removes.
+
+The client reads `core-site.xml` and `hdfs-site.xml` in `HADOOP_CONF_DIR` (or in `etc/hadoop` below
+`HADOOP_HOME`). Storage options:
+
+- `config_dir`: another directory of these files;
+- `kerberos_principal`, `kerberos_keytab`, `kerberos_cache`: an identity other than that of `kinit`;
+- any setting of Hadoop, such as `dfs.client.use.datanode.hostname`, over those of the files.
+
+Spec: Delta Log Entries (writers must never overwrite an entry).
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import posixpath
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage.cloud.files import CloudInput
+from dagster_delta.storage.forks import check_not_forked, note_use
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    foreign_scheme,
+    join_path,
+    scheme_of,
+)
+from dagster_delta.storage.memory_limits import check_log_file_size
+from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileReader, FileStatus
+    from hdfs_native._internal import RawFileWriter
+
+
+_CLIENT_OPTIONS = frozenset(
+    {"config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache"}
+)
+# What the NameNode answers: the class of a Java exception, its text, and a stack trace.
+_ANSWER = re.compile(r'\w+\("(?:[\w$]+\.)*([\w$]+)", "(.*?)(?:\\n|"\)$)', re.DOTALL)
+_BELOW_A_FILE = "(is not a directory)"
+
+_Answer = TypeVar("_Answer")
+
+
+class HdfsStore:
+    """An `ObjectStore` over a directory of HDFS.
+
+    Args:
+        location: `hdfs://namenode:port/path`, `hdfs://nameservice/path` or `hdfs:///path`. Not
+            percent-decoded.
+        options: see the module.
+
+    Raises:
+        InvalidArgument: an option is unknown, or the location names no NameNode that is configured.
+        StorageFailure: the client is not installed, or refuses its configuration.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
+        self._authority, path = _split(location)
+        self._base = posixpath.normpath(f"/{path.strip('/')}").rstrip("/")
+        self._root = f"{self._authority}{self._base}"
+        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        self._settings = _settings(self._location.options)
+        self._client = _connect(self._authority, self._settings)
+
+    def __repr__(self) -> str:
+        return f"HdfsStore({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The URI of the root, and the options."""
+        return self._location
+
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """True: the NameNode renames a file only if the name is free."""
+        return True
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError or StorageFailure."""
+        reader = self._open(path)
+        check_log_file_size(path, len(reader))
+        return self._read_range(path, reader, 0, len(reader))
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
+        reader = self._open(path)
+        # The client panics at the end of a file.
+        return self._read_range(path, reader, offset, min(length, len(reader) - offset))
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """Size and time of the file, or None if it does not exist."""
+        client, found = self._find(path)
+        try:
+            with self._requests(path):
+                status = client.get_file_info(found)
+        except FileNotFoundError:
+            return None
+        return None if status.isdir else _object_meta(path, status)
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        """The files directly in `directory` named `>= start`, in name order.
+
+        The whole directory is listed, a thousand files per request.
+        """
+        files = {
+            name: status
+            for name, status in self._list(directory)
+            if not status.isdir and name >= start
+        }
+        for name in sorted(files):
+            yield _object_meta(join_path(directory, name), files[name])
+
+    def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
+        """Every file under `directory`."""
+        pending = [directory]
+        while pending:
+            current = pending.pop()
+            for name, status in self._list(current):
+                path = join_path(current, name)
+                if status.isdir:
+                    pending.append(path)
+                else:
+                    yield _object_meta(path, status)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the whole file, or leave an existing one unchanged.
+
+        A rename whose reply was lost is repeated, so `FileExistsError` may refer to the file that
+        this call itself created.
+
+        Raises:
+            FileExistsError: the file exists.
+            StorageFailure: HDFS refused or failed; the file may exist.
+        """
+        self._publish(path, data, overwrite=False)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the file in one step."""
+        self._publish(path, data, overwrite=True)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove the files; a missing file is no error."""
+        for path in paths:
+            found = self._inside(path)
+            with suppress(FileNotFoundError), self._requests(path):
+                _repeating(partial(self._client.delete, found))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """The file as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
+        reader = self._open(path)
+        fetch = partial(self._read_range, path, reader)
+        return pa.PythonFile(CloudInput(len(reader), (), fetch), mode="r")
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """A `pyarrow.NativeFile`. The file appears under its name when it is closed, unless a write
+        failed. Its `write` and `close` raise StorageFailure.
+        """
+        return pa.PythonFile(self._begin(path, overwrite=True), mode="w")
+
+    def local_path(self, path: str) -> None:
+        """None: the files are not on a local file system."""
+
+    def resolve_uri(self, path: str) -> str:
+        """The URI with the authority of the root; an absolute URI is returned unchanged."""
+        return path if scheme_of(path) is not None else self._authority + self._find(path)[1]
+
+    def _inside(self, path: str) -> str:
+        return f"{self._base}/{check_relative_path(path)}".rstrip("/") or "/"
+
+    def _find(self, path: str) -> tuple[Client, str]:
+        scheme = scheme_of(path)
+        if scheme is None:
+            # Some writers name a file outside the table by a path with a leading slash.
+            return self._client, path if path.startswith("/") else self._inside(path)
+        if scheme != "hdfs":
+            raise foreign_scheme(path, scheme, table=self._root)
+        authority, found = _split(path)
+        return _connect(authority, self._settings), found
+
+    def _open(self, path: str) -> FileReader:
+        client, found = self._find(path)
+        with self._requests(path):
+            return client.read(found)
+
+    def _read_range(self, path: str, reader: FileReader, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        with self._requests(path):
+            data: bytes = reader.read_range(offset, length)
+        if len(data) != length:
+            raise self._failure(f"{len(data)} of {length} bytes came", path)
+        return data
+
+    def _list(self, directory: str) -> list[tuple[str, FileStatus]]:
+        """Names and facts of what is directly in a directory; nothing if there is none."""
+        found = self._inside(directory)
+        try:
+            with self._requests(directory):
+                listed = list(self._client.list_status(found))
+        except FileNotFoundError:
+            return []
+        # A file lists as itself.
+        return [
+            (status.path.rpartition("/")[2], status) for status in listed if status.path != found
+        ]
+
+    def _publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
+        output = self._begin(path, overwrite=overwrite)
+        output.write(data)
+        output.close()
+
+    def _begin(self, path: str, *, overwrite: bool) -> _HdfsOutput:
+        requests = partial(self._requests, path, reads=False)
+        return _HdfsOutput(self._client, self._inside(path), requests, overwrite=overwrite)
+
+    @contextmanager
+    def _requests(self, path: str, *, reads: bool = True) -> Iterator[None]:
+        """Name the failures of requests.
+
+        Raises:
+            FileNotFoundError: the file does not exist, in requests that read or delete one.
+            FileExistsError: the file exists.
+            StorageFailure: any other failure.
+        """
+        check_not_forked()
+        try:
+            yield
+        except FileExistsError:
+            raise FileExistsError(errno.EEXIST, "An object is already there", path) from None
+        except (OSError, RuntimeError, NotImplementedError) as error:
+            missing = isinstance(error, FileNotFoundError | IsADirectoryError)
+            if reads and (missing or _BELOW_A_FILE in str(error)):
+                raise FileNotFoundError(
+                    errno.ENOENT, f"No such object in {self._root}", path
+                ) from None
+            raise self._failure(_reason(error), path) from None
+
+    def _failure(self, reason: str, path: str) -> StorageFailure:
+        return StorageFailure(
+            f"HDFS failed or refused: {reason}; check the NameNode, the permissions and the "
+            "identity, then repeat the operation",
+            table=self._root,
+            file=path,
+        )
+
+
+class _HdfsOutput:
+    """A file object for `pyarrow.PythonFile`. The file gets its name when it is closed.
+
+    Args:
+        client: of the NameNode.
+        target: absolute path of the file.
+        requests: names the failures of requests.
+        overwrite: whether to replace an existing file.
+
+    Raises:
+        StorageFailure: HDFS refused or failed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        target: str,
+        requests: Callable[[], Any],
+        *,
+        overwrite: bool,
+    ) -> None:
+        from hdfs_native import WriteOptions
+
+        self._client, self._target, self._requests = client, target, requests
+        self._overwrite = overwrite
+        directory = posixpath.dirname(target).rstrip("/")
+        self._temporary = f"{directory}/.{secrets.token_hex(8)}.tmp"
+        self._is_broken = False
+        self._size_bytes = 0
+        self.closed = False
+        with requests():
+            # Overwriting, as the request may be repeated. The NameNode creates missing directories
+            # with the permissions of the one above.
+            options = WriteOptions(overwrite=True)
+            # The writer of `client.create` closes a file whose write failed when it is collected,
+            # and waits for minutes if the NameNode is gone.
+            self._writer: RawFileWriter = _repeating(
+                lambda: client.inner.create(self._temporary, options)
+            )
+
+    def write(self, data: Any) -> int:  # noqa: ANN401
+        """Write some bytes and return their number. Raises StorageFailure."""
+        with self._discarding_on_error():
+            piece = bytes(data)
+            self._writer.write(piece)
+            self._size_bytes += len(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        """Does nothing: the file appears only when it is closed."""
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._size_bytes
+
+    def close(self) -> None:
+        """Make the file appear, unless a write failed.
+
+        Raises:
+            FileExistsError: there is a file; it may be this one, if a reply was lost.
+            StorageFailure: HDFS refused or failed.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._is_broken:
+            return
+        with self._discarding_on_error():
+            self._writer.close()
+            try:
+                _repeating(
+                    lambda: self._client.rename(self._temporary, self._target, self._overwrite)
+                )
+            except FileNotFoundError:
+                # The rename was repeated as its reply was lost: the first one moved the file.
+                self._client.get_file_info(self._target)
+                if not self._overwrite:
+                    raise FileExistsError from None
+
+    @contextmanager
+    def _discarding_on_error(self) -> Iterator[None]:
+        try:
+            with self._requests():
+                yield
+        except BaseException:
+            self._is_broken = True
+            # The error that is being raised matters more. VACUUM removes the rest.
+            with suppress(OSError, RuntimeError):
+                self._client.delete(self._temporary)
+            raise
+
+
+def _repeating(request: Callable[[], _Answer]) -> _Answer:
+    """What a request returns that changes something and may be made twice, as the connection may
+    break before its reply. The client repeats by itself only what reads.
+    """
+    try:
+        return request()
+    except (FileNotFoundError, FileExistsError, IsADirectoryError):
+        raise
+    except OSError:
+        return request()
+
+
+def hadoop_properties(options: Mapping[str, object]) -> dict[str, str]:
+    """The storage options that are settings of Hadoop, as texts."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if "." in name
+    }
+
+
+_Settings = tuple[tuple[str, str], ...]
+
+
+def _settings(options: Mapping[str, object]) -> _Settings:
+    unknown = sorted(name for name in options if "." not in name and name not in _CLIENT_OPTIONS)
+    if unknown:
+        raise InvalidArgument(
+            f"HDFS has no storage option {unknown[0]!r}: options are settings of Hadoop, such as "
+            f"'dfs.client.use.datanode.hostname', and {', '.join(sorted(_CLIENT_OPTIONS))}"
+        )
+    named = {name: str(options[name]) for name in _CLIENT_OPTIONS & options.keys()}
+    return tuple(sorted({**hadoop_properties(options), **named}.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _connect(authority: str, settings: _Settings) -> Client:
+    """The client of a NameNode or a name service, cached: it holds connections and threads."""
+    note_use()
+    try:
+        from hdfs_native import Client
+    except ImportError as error:
+        raise StorageFailure(
+            "Tables on HDFS need its client: pip install 'dagster-delta-protocol[hdfs]'"
+        ) from error
+    properties = {name: value for name, value in settings if "." in name}
+    named: dict[str, Any] = {name: value for name, value in settings if "." not in name}
+    try:
+        return Client(f"{authority}/", properties, **named)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidArgument(
+            f"The client of HDFS refuses the location or its configuration: {_reason(error)}; name "
+            "the NameNode and its port (hdfs://namenode:8020/path), or set HADOOP_CONF_DIR to the "
+            "directory of core-site.xml and hdfs-site.xml",
+            table=authority,
+        ) from None
+
+
+def _split(location: str) -> tuple[str, str]:
+    """The scheme with the authority, and the path."""
+    rest = location.partition(":")[2]
+    if not rest.startswith("//"):
+        return "hdfs://", rest
+    authority, slash, path = rest[2:].partition("/")
+    return f"hdfs://{authority}", f"{slash}{path}"
+
+
+def _reason(error: Exception) -> str:
+    """What a NameNode answered, without its stack trace."""
+    if isinstance(error, OSError) or (answer := _ANSWER.match(str(error))) is None:
+        return str(error).partition("\n")[0]
+    return f"{answer[1]}: {answer[2]}"
+
+
+def _object_meta(path: str, status: FileStatus) -> ObjectMeta:
+    return ObjectMeta(path, status.length, status.modification_time)
