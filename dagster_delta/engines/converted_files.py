@@ -127,10 +127,11 @@ def _is_moment(columns: pq.ParquetSchema, index: int) -> bool:
 
 
 def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:
+    # A partition column in the file may be in another place than the table gives it.
     if column.logical_type.type == "DECIMAL":
         # Each of its physical types is compared as the number that it is.
-        return (str(column.logical_type),)
-    return column.physical_type, column.length, str(column.logical_type)
+        return column.path, str(column.logical_type)
+    return column.path, column.physical_type, column.length, str(column.logical_type)
 
 
 def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:

@@ -140,6 +140,20 @@ def test_partitions_are_inferred_from_directories(tmp_path: Path) -> None:
     assert sorted(set(theirs["t"].to_pylist())) == ["a b", "c", "d"]
 
 
+def test_bounds_are_those_of_the_column_where_files_hold_the_partition_column(
+    tmp_path: Path,
+) -> None:
+    """The table gives partition columns the last places, and the file may not."""
+    data = {"id": [1, 2], "p": [5, 5], "x": [100, 200]}
+    ints = pa.schema([(name, pa.int32()) for name in data])
+    write(tmp_path, "p=5/a.parquet", pa.table(data, schema=ints))
+    properties = {"delta.feature.materializePartitionColumns": "supported"}
+    table = DeltaTable.convert(tmp_path, properties=properties)
+    (found,) = stats(table)
+    assert found["maxValues"].get("x") in (None, 200)
+    assert [row["id"] for row in stored_rows(table, where="x = 200")] == [2]
+
+
 def test_partition_types_may_be_given(tmp_path: Path) -> None:
     write(tmp_path, "n=01/x.parquet", rows(0))
     table = DeltaTable.convert(tmp_path, partition_by=pa.schema([("n", pa.int16())]))
