@@ -19,6 +19,7 @@ from dagster_delta.engines.parquet.read.source import naming_data_file, read_dat
 from dagster_delta.engines.parquet.write.file import FileFormat, encode_rows
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
 from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.values.nested_arrays import is_list_like
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
@@ -147,6 +148,6 @@ def _nullable_type(data_type: pa.DataType, physical: Iterator[str]) -> pa.DataTy
     if pa.types.is_map(data_type):
         key = _nullable_type(data_type.key_type, physical)
         return pa.map_(key, _nullable(data_type.item_field, physical))
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+    if is_list_like(data_type):
         return pa.list_(_nullable(data_type.value_field, physical))
     return _INSTANT if next(physical) == "INT96" else data_type

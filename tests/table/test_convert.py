@@ -107,6 +107,23 @@ def test_old_timestamps_of_spark_are_instants(tmp_path: Path) -> None:
     assert stored_rows(table) == data.to_pylist()
 
 
+def test_old_timestamps_are_known_after_lists_of_structs(tmp_path: Path) -> None:
+    """Every list has the Parquet columns of its elements, one of fixed length too."""
+    lists = pa.list_(pa.struct([("a", pa.int32()), ("b", pa.int32())]), 1)
+    data = pa.table(
+        {
+            "list": pa.array([[{"a": 1, "b": 2}]], lists),
+            "at": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us")),
+            "id": pa.array([7], pa.int64()),
+        }
+    )
+    write(tmp_path, "a.parquet", data, use_deprecated_int96_timestamps=True)
+    table = DeltaTable.convert(tmp_path)
+    found = [str(table.schema().field(name).data_type) for name in ("at", "id")]
+    assert found == ["timestamp", "long"]
+    assert [row["id"] for row in stored_rows(table)] == [7]
+
+
 def test_days_and_times_in_the_calendar_of_spark_2_are_found(tmp_path: Path) -> None:
     first = dt.datetime(1000, 1, 1, tzinfo=dt.UTC)
     data = pa.table(
