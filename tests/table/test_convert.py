@@ -141,6 +141,14 @@ def test_days_and_times_in_the_calendar_of_spark_2_are_found(tmp_path: Path) -> 
     assert snapshot.scan(where="id > 1").num_files == 0
 
 
+def test_half_floats_are_filtered(tmp_path: Path) -> None:
+    """Their bounds in footers are no numbers."""
+    data = pa.table({"x": pa.array([1.5, -2.5, None, 4.0], pa.float16())})
+    write(tmp_path, "a.parquet", data, row_group_size=2)
+    table = DeltaTable.convert(tmp_path)
+    assert stored_rows(table, where="x > 1.5") == [{"x": 4.0}]
+
+
 def test_partitions_are_inferred_from_directories(tmp_path: Path) -> None:
     data = rows(0).select(["id"])
     for n, (day, text) in enumerate([("2026-01-01", "a%20b"), ("2026-01-02", "c")]):

@@ -132,7 +132,8 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
     types = pa.types
     if types.is_signed_integer(file_type):
         return lambda raw: integer_column(raw).cast(file_type)
-    if types.is_floating(file_type):
+    # The bounds of half floats are bytes.
+    if types.is_floating(file_type) and not types.is_float16(file_type):
         return lambda raw: array_of(raw, from_arrow_type(file_type))
     if types.is_date32(file_type):
         return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
