@@ -239,4 +239,4 @@ def test_the_feed_of_a_table_is_the_expected_one(
 
 def test_the_answers_are_all_there() -> None:
     assert (len(NAMES), len(QUERIES)) == (179, 17)
-    assert len(COMPLETE) == 148
+    assert len(COMPLETE) == 149
