@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import io
 import json
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -568,3 +570,18 @@ def test_conditions_of_chance_are_refused() -> None:
         merge.when_matched_update_all().execute()
     with pytest.raises(InvalidArgument, match=r"condition of DELETE holds uuid"):
         table.delete("uuid() > 'a'")
+
+
+def test_a_condition_that_fails_on_pairs_ends_the_search_for_them_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: ignored.append(each.exc_value))
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    table.append(data((1, "a", 1)))
+    source = data((1, "b", 1), (1, "c", 1))
+    merge = table.merge(source, "t.id = s.id AND CAST(t.v AS INT) < s.id")
+    with pytest.raises(InvalidArgument, match=r"fails on a value of this table"):
+        merge.when_matched_delete().execute()
+    gc.collect()
+    assert ignored == []

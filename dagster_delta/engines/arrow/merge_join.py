@@ -9,7 +9,8 @@ one column are looked up by Arrow: to load and start the SQL engine takes longer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -305,8 +306,10 @@ class MergeJoin:
         """
         keys = self._few_keys()
         joined = self._joined(batches) if keys is None else self._looked_up(batches, keys)
-        for batch in joined:
-            yield from self._matching(batch)
+        # The traceback of an error would keep it open longer than the SQL engine.
+        with closing(joined):
+            for batch in joined:
+                yield from self._matching(batch)
 
     def _few_keys(self) -> pa.Array | None:
         """The keys as a `pyarrow.Array`, if they are few, and Arrow can look each of them up."""
@@ -322,7 +325,7 @@ class MergeJoin:
 
     def _looked_up(
         self, batches: Iterable[pa.RecordBatch], keys: pa.Array
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch]:
         numbers = index_of(np.concatenate(self._source_keys.rows))
         for rows, columns in self._target_rows(batches):
             values = self._keys[0].values(columns, rows.num_rows)
@@ -338,7 +341,7 @@ class MergeJoin:
             if len(taken):
                 yield pa.RecordBatch.from_pydict(arrays)
 
-    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         import duckdb
 
         failures: list[BaseException] = []
