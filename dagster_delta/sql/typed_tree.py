@@ -225,7 +225,7 @@ _MAX_DEPTH = 120
 
 
 def typed_tree(sql: str, schema: StructType) -> Typed:
-    """Parse and _analyse a Spark SQL expression.
+    """Parse and analyse a Spark SQL expression.
 
     Args:
         sql: text of the expression.
