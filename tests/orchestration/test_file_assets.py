@@ -125,8 +125,20 @@ def test_the_last_row_of_a_key_is_merged(landing, put, run, tmp_path) -> None:
         (pa.array([1, 999, 1000], pa.timestamp("ns", "UTC")), 2),
         (pa.array([-1, -999, -1000], pa.timestamp("ns")), 1),
         (pa.array(["a", "b", "a"]).dictionary_encode(), 2),
+        (pa.array([0.0, -0.0, 1.5], pa.float16()), 2),
+        (pa.array([bytes(16)] * 3, pa.binary(16)).cast(pa.uuid()), 1),
+        (pa.array(["a", "b", "a"], pa.string_view()), 2),
     ],
-    ids=["zeros", "not a number", "nanoseconds", "before 1970", "dictionary"],
+    ids=[
+        "zeros",
+        "not a number",
+        "nanoseconds",
+        "before 1970",
+        "dictionary",
+        "half floats",
+        "uuids",
+        "views",
+    ],
 )
 def test_keys_that_are_equal_in_the_table_are_one_key(landing, run, tmp_path, keys, count) -> None:
     asset = flights(landing, mode="merge", keys=["k"])

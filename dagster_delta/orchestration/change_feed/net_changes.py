@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.values.ansi_cast import floor_to_microseconds
+from dagster_delta.engines.values.nested_arrays import plain_array, plain_type
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
@@ -77,8 +78,11 @@ def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
     columns = {}
     for key in keys:
         column = rows[key]
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        if plain_type(column.type) != column.type:
+            parts = [plain_array(chunk) for chunk in column.chunks]
+            column = pa.chunked_array(parts, plain_type(column.type))
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
         if pa.types.is_nested(column.type):
             raise InvalidArgument(
                 f"{asset} cannot identify rows by {key}, which is of type {column.type}: name "

@@ -227,8 +227,11 @@ class LandingFiles:
         if kind == "parquet":
             import pyarrow.parquet as pq
 
+            from dagster_delta.engines.parquet.read.arrow_views import without_views
+
             file = pq.ParquetFile(source)
-            return file.schema_arrow, file.iter_batches()
+            none = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+            return without_views(none).schema, map(without_views, file.iter_batches())
         if kind == "csv":
             from pyarrow import csv
 
