@@ -128,7 +128,8 @@ class _Merge(msgspec.Struct, frozen=True):
             statement: what to do.
             source: its rows.
             began: configuration of the table at the first attempt. A column that others have added
-                since then is none of those that `UPDATE SET *` and `INSERT *` mean.
+                since then, and that the source lacks, is none of those that `UPDATE SET *` and
+                `INSERT *` mean.
 
         Raises:
             UnsupportedExpression: the engine cannot compute an expression exactly.
