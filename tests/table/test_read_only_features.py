@@ -132,7 +132,17 @@ def test_a_table_of_shapes_is_neither_created_nor_written_nor_cloned() -> None:
     before = _objects(store)
     with pytest.raises(UnsupportedFeature, match="columns of type geometry"):
         table.append(pa.table({"id": [2]}))
+    with pytest.raises(UnsupportedFeature, match="columns of type geometry"):
+        table.generate_symlink_manifests()
     assert _objects(store) == before
     with pytest.raises(UnsupportedFeature, match="geospatial"):
         DeltaTable.create("", table.schema(), store=target)
     assert _objects(target) == {}
+
+
+def test_a_comment_about_a_type_of_shapes_makes_no_column_of_it() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"id": [1]}))
+    table.alter("ALTER COLUMN id COMMENT 'of \"geometry(OGC:CRS84)\"'")
+    table.append(pa.table({"id": [2]}))
+    assert table.snapshot().num_records == 2

@@ -25,6 +25,7 @@ from dagster_delta.protocol.features.existing_defaults import (
 )
 from dagster_delta.protocol.schema import (
     DataType,
+    PrimitiveType,
     StructField,
     StructType,
     inner_types,
@@ -274,13 +275,21 @@ class TableConfiguration:
         table_features.check_writable(self.protocol, table=table, version=version)
         for name in ("geometry", "geography"):
             # Also without the feature: files need the types of Parquet that pyarrow does not write.
-            if f'"{name}(' in self.metadata.schema_string:
+            # The text is looked at first, as it is there for every commit.
+            in_text = f'"{name}(' in self.metadata.schema_string
+            if in_text and _has_primitive(self.schema, f"{name}("):
                 raise UnsupportedFeature(
                     f"the table has columns of type {name}, which dagster_delta does not write; "
                     "write them with Spark",
                     table=table,
                     version=version,
                 )
+
+
+def _has_primitive(data_type: DataType, prefix: str) -> bool:
+    if isinstance(data_type, PrimitiveType):
+        return data_type.name.startswith(prefix)
+    return any(_has_primitive(each, prefix) for each in inner_types(data_type))
 
 
 def _check_unique_names(data_type: DataType) -> None:

@@ -35,10 +35,11 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
 
     Raises:
         UnsupportedFeature: the table has column mapping, or files have deletion vectors, which
-            readers of manifests do not know.
+            readers of manifests do not know; or a feature without which it may not be written.
         InvalidTable, StorageFailure.
     """
     store, configuration = snapshot.store, snapshot.configuration
+    configuration.check_writable(table=store.location.uri, version=snapshot.version)
     if configuration.column_mapping_mode != "none":
         raise UnsupportedFeature(
             "the table has column mapping, and readers of symlink manifests would not find its "
