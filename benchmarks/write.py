@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks._rows import batches, stream
@@ -59,23 +60,53 @@ def _deltalake(*partition_by: str) -> Callable[[Path, int], Callable[[], object]
     return prepared
 
 
-def _ours_from_memory(directory: Path, size: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    target, table = _fresh(directory, "ours"), pa.Table.from_batches(batches(size))
-    return lambda: DeltaTable.create(str(target), table.schema).append(table).version
+def _together(size: int) -> pa.Table:
+    return pa.Table.from_batches(batches(size))
 
 
-def _deltalake_from_memory(directory: Path, size: int) -> Callable[[], object]:
-    import deltalake
+def _spread(size: int) -> pa.Table:
+    """Rows of 10,000 partitions in turn."""
+    ids = np.arange(size)
+    texts = [f"x{each % 97}" for each in range(size)]
+    return pa.table({"p": ids * 7919 % 10_000, "v": ids, "s": texts})
 
-    target, table = _fresh(directory, "deltalake"), pa.Table.from_batches(batches(size))
 
-    def run() -> int:
-        deltalake.write_deltalake(str(target), table, target_file_size=TARGET_FILE_SIZE)
-        return 1
+def _ours_from_memory(
+    rows: Callable[[int], pa.Table], *partition_by: str
+) -> Callable[[Path, int], Callable[[], object]]:
+    def prepared(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
 
-    return run
+        target, table = _fresh(directory, "ours"), rows(size)
+        return lambda: (
+            DeltaTable.create(str(target), table.schema, partition_by=partition_by)
+            .append(table)
+            .version
+        )
+
+    return prepared
+
+
+def _deltalake_from_memory(
+    rows: Callable[[int], pa.Table], *partition_by: str
+) -> Callable[[Path, int], Callable[[], object]]:
+    def prepared(directory: Path, size: int) -> Callable[[], object]:
+        import deltalake
+
+        target, table = _fresh(directory, "deltalake"), rows(size)
+
+        def run() -> int:
+            deltalake.write_deltalake(
+                str(target),
+                table,
+                partition_by=list(partition_by) or None,
+                target_file_size=TARGET_FILE_SIZE,
+            )
+            return 1
+
+        return run
+
+    return prepared
 
 
 CASES = {
@@ -95,7 +126,16 @@ CASES = {
         "append a table of {size} rows",
         5_000_000,
         _nothing,
-        {"ours": _ours_from_memory, "deltalake": _deltalake_from_memory},
+        {"ours": _ours_from_memory(_together), "deltalake": _deltalake_from_memory(_together)},
+    ),
+    "many partitions": Case(
+        "append a table of {size} rows to 10,000 partitions",
+        2_000_000,
+        _nothing,
+        {
+            "ours": _ours_from_memory(_spread, "p"),
+            "deltalake": _deltalake_from_memory(_spread, "p"),
+        },
     ),
 }
 
