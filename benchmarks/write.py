@@ -25,41 +25,6 @@ def _fresh(directory: Path, name: str) -> Path:
     return target
 
 
-def _ours(*partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
-    def prepared(directory: Path, size: int) -> Callable[[], object]:
-        from dagster_delta import DeltaTable
-
-        target, rows = _fresh(directory, "ours"), stream(size)
-
-        def run() -> int:
-            table = DeltaTable.create(str(target), rows.schema, partition_by=partition_by)
-            return table.append(rows).version
-
-        return run
-
-    return prepared
-
-
-def _deltalake(*partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
-    def prepared(directory: Path, size: int) -> Callable[[], object]:
-        import deltalake
-
-        target, rows = _fresh(directory, "deltalake"), stream(size)
-
-        def run() -> int:
-            deltalake.write_deltalake(
-                str(target),
-                rows,
-                partition_by=list(partition_by) or None,
-                target_file_size=TARGET_FILE_SIZE,
-            )
-            return 1
-
-        return run
-
-    return prepared
-
-
 def _together(size: int) -> pa.Table:
     return pa.Table.from_batches(batches(size))
 
@@ -71,34 +36,34 @@ def _spread(size: int) -> pa.Table:
     return pa.table({"p": ids * 7919 % 10_000, "v": ids, "s": texts})
 
 
-def _ours_from_memory(
-    rows: Callable[[int], pa.Table], *partition_by: str
-) -> Callable[[Path, int], Callable[[], object]]:
+Rows = Callable[[int], "pa.RecordBatchReader | pa.Table"]
+
+
+def _ours(rows: Rows, *partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
 
-        target, table = _fresh(directory, "ours"), rows(size)
-        return lambda: (
-            DeltaTable.create(str(target), table.schema, partition_by=partition_by)
-            .append(table)
-            .version
-        )
+        target, data = _fresh(directory, "ours"), rows(size)
+
+        def run() -> int:
+            table = DeltaTable.create(str(target), data.schema, partition_by=partition_by)
+            return table.append(data).version
+
+        return run
 
     return prepared
 
 
-def _deltalake_from_memory(
-    rows: Callable[[int], pa.Table], *partition_by: str
-) -> Callable[[Path, int], Callable[[], object]]:
+def _deltalake(rows: Rows, *partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         import deltalake
 
-        target, table = _fresh(directory, "deltalake"), rows(size)
+        target, data = _fresh(directory, "deltalake"), rows(size)
 
         def run() -> int:
             deltalake.write_deltalake(
                 str(target),
-                table,
+                data,
                 partition_by=list(partition_by) or None,
                 target_file_size=TARGET_FILE_SIZE,
             )
@@ -114,27 +79,27 @@ CASES = {
         "append a stream of {size} rows × 10 columns",
         20_000_000,
         _nothing,
-        {"ours": _ours(), "deltalake": _deltalake()},
+        {"ours": _ours(stream), "deltalake": _deltalake(stream)},
     ),
     "partitioned": Case(
         "append a stream of {size} rows to 50 partitions",
         5_000_000,
         _nothing,
-        {"ours": _ours("category"), "deltalake": _deltalake("category")},
+        {"ours": _ours(stream, "category"), "deltalake": _deltalake(stream, "category")},
     ),
     "memory": Case(
         "append a table of {size} rows",
         5_000_000,
         _nothing,
-        {"ours": _ours_from_memory(_together), "deltalake": _deltalake_from_memory(_together)},
+        {"ours": _ours(_together), "deltalake": _deltalake(_together)},
     ),
     "many partitions": Case(
         "append a table of {size} rows to 10,000 partitions",
         2_000_000,
         _nothing,
         {
-            "ours": _ours_from_memory(_spread, "p"),
-            "deltalake": _deltalake_from_memory(_spread, "p"),
+            "ours": _ours(_spread, "p"),
+            "deltalake": _deltalake(_spread, "p"),
         },
     ),
 }

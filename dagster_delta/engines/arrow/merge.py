@@ -23,12 +23,11 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_join import (
-    ClauseChoice,
     MergeJoin,
     SourceKeys,
     source_columns,
 )
-from dagster_delta.engines.arrow.merge_matching import RowActions, find_row_actions
+from dagster_delta.engines.arrow.merge_matching import ClauseChoice, RowActions, find_row_actions
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.memory_budget import MemoryBudget

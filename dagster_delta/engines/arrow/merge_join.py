@@ -1,4 +1,4 @@
-"""Matches rows of the target with rows of the source, and finds the clause that applies.
+"""Matches rows of the target with rows of the source.
 
 Only the columns of the conditions are read. The keys of the source are in an embedded SQL engine
 without file or network access, which spills its hash table to disk if memory is short; the rows of
@@ -22,7 +22,7 @@ from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_i
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.rows.source_rows import SourceRows
-from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.schema import DataType
@@ -134,46 +134,6 @@ class Pairs(msgspec.Struct, frozen=True):
     """The columns of the conditions."""
 
 
-class ClauseChoice:
-    """For each row, the first of several clauses that applies.
-
-    Raises:
-        UnsupportedExpression: a condition cannot be computed exactly.
-    """
-
-    def __init__(self, clauses: Sequence[MergeClause]) -> None:
-        self._conditions = [
-            None if each.condition is None else Computed(each.condition) for each in clauses
-        ]
-        self.columns: dict[tuple[str, ...], DataType] = {}
-        """Type of each column that the conditions read, by path."""
-        for each in self._conditions:
-            self.columns |= {} if each is None else each.columns
-
-    def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
-        """Index of the clause per row, -1 if none applies: numpy int32.
-
-        Raises:
-            InvalidArgument: a condition fails on a value.
-        """
-        chosen = np.full(num_rows, -1, dtype=np.int32)
-        for index, condition in enumerate(self._conditions):
-            open_rows = np.flatnonzero(chosen == -1)
-            if not len(open_rows):
-                break
-            if condition is None:
-                chosen[open_rows] = index
-                break
-            # A condition must not fail on a row to which an earlier clause applies.
-            taken = columns
-            if len(open_rows) < num_rows:
-                places = index_of(open_rows)
-                taken = {path: columns[path].take(places) for path in condition.columns}
-            is_true = condition.is_true(taken, len(open_rows))
-            chosen[open_rows[_places(is_true)]] = index
-        return chosen
-
-
 class SourceKeys(msgspec.Struct, frozen=True):
     """The rows of a source that can match, and their keys."""
 
@@ -199,7 +159,7 @@ class SourceKeys(msgspec.Struct, frozen=True):
             rows = batch
             for each in source_only:
                 columns = source_columns(rows, each.columns)
-                kept = _places(each.is_true(columns, rows.num_rows))
+                kept = places_where(each.is_true(columns, rows.num_rows))
                 rows, places = rows.take(index_of(kept)), places[kept]
             for part, key in zip(parts, keys, strict=True):
                 part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
@@ -466,7 +426,7 @@ class MergeJoin:
         ordinals, rows = _numpy(batch.column("f")), _numpy(batch.column("r"))
         if kept is not None:
             columns = {path: values.filter(kept) for path, values in columns.items()}
-            places = _places(kept)
+            places = places_where(kept)
             ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
         if len(rows):
             yield Pairs(ordinals, rows, source_rows, columns)
@@ -481,7 +441,8 @@ def _numpy(values: pa.Array) -> NDArray[Any]:
     return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _places(is_true: pa.BooleanArray) -> NDArray[np.int64]:
+def places_where(is_true: pa.BooleanArray) -> NDArray[np.int64]:
+    """The indexes of the true values: numpy int64 array."""
     return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin, Pairs, target_columns
+from dagster_delta.engines.arrow.merge_join import MergeJoin, Pairs, places_where, target_columns
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -22,14 +22,57 @@ from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
+from dagster_delta.engines.statements.merge_condition import Columns, Computed
 from dagster_delta.engines.statements.merge_plan import MergePlan
+from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.schema import DataType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_EXAMPLES = 5
 _NO_SOURCE_ROW = -1
+
+
+class ClauseChoice:
+    """For each row, the first of several clauses that applies.
+
+    Raises:
+        UnsupportedExpression: a condition cannot be computed exactly.
+    """
+
+    def __init__(self, clauses: Sequence[MergeClause]) -> None:
+        self._conditions = [
+            None if each.condition is None else Computed(each.condition) for each in clauses
+        ]
+        self.columns: dict[tuple[str, ...], DataType] = {}
+        """Type of each column that the conditions read, by path."""
+        for each in self._conditions:
+            self.columns |= {} if each is None else each.columns
+
+    def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
+        """Index of the clause per row, -1 if none applies: numpy int32.
+
+        Raises:
+            InvalidArgument: a condition fails on a value.
+        """
+        chosen = np.full(num_rows, -1, dtype=np.int32)
+        for index, condition in enumerate(self._conditions):
+            open_rows = np.flatnonzero(chosen == -1)
+            if not len(open_rows):
+                break
+            if condition is None:
+                chosen[open_rows] = index
+                break
+            # A condition must not fail on a row to which an earlier clause applies.
+            taken = columns
+            if len(open_rows) < num_rows:
+                places = index_of(open_rows)
+                taken = {path: columns[path].take(places) for path in condition.columns}
+            is_true = condition.is_true(taken, len(open_rows))
+            chosen[open_rows[places_where(is_true)]] = index
+        return chosen
 
 
 class RowActions(msgspec.Struct, frozen=True):
