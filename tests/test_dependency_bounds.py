@@ -54,3 +54,10 @@ def test_pyspark_takes_the_installed_versions_without_a_warning() -> None:
         pyspark_checks.require_minimum_pandas_version()
         pyspark_checks.require_minimum_pyarrow_version()
         pyspark_checks.require_minimum_numpy_version()
+
+
+def test_the_install_page_lists_every_extra() -> None:
+    page = (Path(__file__).parents[1] / "docs/install.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == set(_PROJECT["project"]["optional-dependencies"])
