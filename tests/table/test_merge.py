@@ -425,6 +425,16 @@ def test_a_large_source_is_put_down_and_found_again(tmp_path: Path, memory_bytes
     ]
 
 
+def test_a_table_is_its_own_source_unless_its_values_must_change(tmp_path: Path) -> None:
+    given = data(*((each, f"s{each}", 0) for each in range(10)))
+    source = SourceRows(given, str(tmp_path), memory_bytes=0)
+    assert not list(tmp_path.iterdir())
+    assert [batch for _, batch in source.batches()] == given.to_batches()
+    unsigned = given.set_column(0, "id", given["id"].cast(pa.uint32()))
+    assert SourceRows(unsigned, str(tmp_path), memory_bytes=0).num_rows == 10
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_source_in_several_batches_is_merged_once() -> None:
     table = make("vectors")
     batches = data(*((each, f"s{each}", each % 2) for each in range(5, 300))).to_batches(40)

@@ -219,16 +219,19 @@ def _of_kind(clauses: Sequence[MergeClause], kind: str) -> list[int]:
     return [index for index, each in enumerate(clauses) if each.text.kind == kind]
 
 
-def _sorted(parts: Sequence[_Columns]) -> _Columns:
-    """All parts joined, in order of file and row."""
+def _sorted(parts: list[_Columns]) -> _Columns:
+    """All parts joined, in order of file and row; the list is emptied."""
     if not parts:
         empty = np.empty(0, dtype=np.int64)
         return empty.astype(np.int32), empty, empty, empty.astype(np.int32)
-    ordinals, rows, source_rows, clauses = (
-        np.concatenate(each) for each in zip(*parts, strict=True)
-    )
-    order = np.lexsort((source_rows, rows, ordinals))
-    return ordinals[order], rows[order], source_rows[order], clauses[order]
+    # There may be many rows, so no more than one column is in memory twice.
+    pieces = list(zip(*parts, strict=True))
+    parts.clear()
+    columns = [np.concatenate(pieces.pop(0)) for _ in range(4)]
+    order = np.lexsort(columns[2::-1])
+    for index in range(4):
+        columns[index] = columns[index][order]
+    return columns[0], columns[1], columns[2], columns[3]
 
 
 def _is_double(found: _Columns) -> NDArray[np.bool_]:
@@ -242,6 +245,8 @@ def _is_double(found: _Columns) -> NDArray[np.bool_]:
 def _without_doubles(found: _Columns) -> _Columns:
     """Every row of the target once."""
     kept = ~_is_double(found)
+    if kept.all():
+        return found
     ordinals, rows, source_rows, clauses = found
     return ordinals[kept], rows[kept], source_rows[kept], clauses[kept]
 

@@ -31,7 +31,8 @@ class SourceRows:
     Args:
         data: anything that an append takes, except a Spark frame.
         directory: where a large source may be stored; it must outlive the source.
-        memory_bytes: Arrow bytes that are kept in memory; a larger source goes to a file.
+        memory_bytes: Arrow bytes that are kept in memory; a larger source goes to a file, unless
+            the caller's own table can be used as it is.
 
     Raises:
         InvalidArgument: the value is not tabular data.
@@ -45,7 +46,11 @@ class SourceRows:
         batches = assign_batches(reader, self.schema, table="the source of the merge")
         # Nothing more than what the batches are needs to be known of nulls.
         self._arrow_schema = to_arrow_schema(self.schema)
-        self._batches = _materialise(batches, self._arrow_schema, directory, memory_bytes)
+        if isinstance(data, pa.Table) and reader.schema.equals(self._arrow_schema):
+            # The batches are slices of it: it is in memory in any case, and a file only a copy.
+            self._batches = [each for each in batches if each.num_rows]
+        else:
+            self._batches = _materialise(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [each.num_rows for each in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
