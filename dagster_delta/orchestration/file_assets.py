@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
@@ -30,6 +31,7 @@ def delta_files_asset(
     format: FileFormat | None = None,  # noqa: A002  the word for it
     columns: Mapping[str, str] | None = None,
     delimiter: str = ",",
+    encoding: str = "utf-8",
     changed_files: ChangedFiles = "skip",
     minimum_age_seconds: float = 0,
     io_manager_key: str = "io_manager",
@@ -58,7 +60,9 @@ def delta_files_asset(
         columns: the columns to load with their types in Spark SQL. Default: all columns of the
             files; new ones follow the `schema_mode` of the asset.
         delimiter: of CSV files.
-        changed_files: whether a file that was modified after it was loaded is loaded again.
+        encoding: of the text in CSV and JSON files, such as `latin-1` or `utf-16`.
+        changed_files: whether a file whose time of modification differs from that of the loaded
+            one is loaded again.
         minimum_age_seconds: younger files are left for the next run.
         io_manager_key: of a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: key_prefix, metadata, description, …
@@ -79,6 +83,12 @@ def delta_files_asset(
             raise InvalidArgument(f"the {option} of {name} is one of {choices}, not {value!r}")
     if len(delimiter) != 1:
         raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
+    try:
+        codecs.lookup(encoding)
+    except LookupError as error:
+        raise InvalidArgument(
+            f"the encoding of {name} is one that Python knows, such as 'latin-1', not {encoding!r}"
+        ) from error
     if bool(keys) != (mode == "merge"):
         raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
     if asset_options.get("partitions_def") is not None:
@@ -99,6 +109,7 @@ def delta_files_asset(
         delimiter,
         minimum_age_seconds,
         tuple(keys),
+        encoding,
     )
 
     def load(context: dg.AssetExecutionContext) -> FileLoad:

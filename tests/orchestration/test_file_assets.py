@@ -20,6 +20,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.io.file_loads import write_load
 from dagster_delta.orchestration.io.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
+from dagster_delta.table.write.transaction import Transaction
 
 Rows = list[dict[str, Any]]
 
@@ -188,6 +189,79 @@ def test_a_changed_file_is_loaded_again_only_if_asked_for(landing, put, run, tmp
     run(flights(landing, changed_files="load"))
     assert "delta/skipped" in run(flights(landing, changed_files="load"))
     assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_file_with_an_older_time_is_a_changed_file(landing, put, run, tmp_path) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing))
+    put("a.csv", "id\n2\n", at=500)
+    details = run(flights(landing))["delta/details"]
+    assert details["changed_files_not_loaded"] == [f"file://{landing}/a.csv"]
+    run(flights(landing, changed_files="load"))
+    DeltaTable(str(tmp_path / "lake/public/flights")).checkpoint()
+    assert "delta/skipped" in run(flights(landing, changed_files="load"))
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "merge", "keys": ["id"]}], ids=["append", "merge"]
+)
+def test_first_runs_at_the_same_time_both_succeed(
+    landing, put, run, tmp_path, monkeypatch, options
+) -> None:
+    put("a.csv", "id\n1\n")
+    put("b.csv", "id\n2\n", at=2000)
+    commit = Transaction.try_commit
+
+    def late(*arguments: Any, **keywords: Any) -> Any:
+        # The table did not exist when this run began, and does when it commits.
+        monkeypatch.setattr(Transaction, "try_commit", commit)
+        run(flights(landing, "a.csv", **options))
+        return commit(*arguments, **keywords)
+
+    monkeypatch.setattr(Transaction, "try_commit", late)
+    assert run(flights(landing, **options))["delta/source_files"] == 1
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+
+
+def test_files_without_rows_that_empty_a_table_are_a_warning(
+    landing, put, run, tmp_path, capfd
+) -> None:
+    put("a.csv", "id\n1\n")
+    run(flights(landing, mode="overwrite"))
+    assert "emptied the table" not in capfd.readouterr().err
+    put("b.csv", "id\n")
+    run(flights(landing, mode="overwrite"))
+    assert "emptied the table; RESTORE to version 0" in capfd.readouterr().err
+    assert rows(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "id,city\n1,Orléans\n"), ("a.json", '{"id": 1, "city": "Orléans"}\n')],
+)
+def test_text_in_another_encoding_is_refused_until_it_is_named(
+    landing, put, run, tmp_path, name, text
+) -> None:
+    put(name, text.encode("latin-1"))
+    with pytest.raises(
+        DeltaError, match=rf"{name} .*byte 0xE9 after b'.*Orl' is not utf-8"
+    ) as caught:
+        run(flights(landing))
+    assert 'encoding="latin-1"' in str(caught.value)
+    run(flights(landing, encoding="latin-1"))
+    put("b" + name, text.encode("utf-16"), at=2000)
+    run(flights(landing, f"b{name}", encoding="utf-16"))
+    assert rows(tmp_path) == [{"id": 1, "city": "Orléans"}] * 2
+
+
+def test_a_field_that_appears_late_in_json_is_named_in_columns(landing, put, run, tmp_path) -> None:
+    line = '{"id": 1, "text": "' + "x" * 1000 + '"}\n'
+    put("a.json", line * 8500 + '{"id": 2, "more": 3}\n')
+    with pytest.raises(DeltaError, match=r"unexpected field.*in `columns`.* its first 8 MiB"):
+        run(flights(landing))
+    run(flights(landing, columns={"id": "INT", "more": "INT", "text": "STRING"}))
+    assert [row["more"] for row in rows(tmp_path) if row["id"] == 2] == [3]
 
 
 def test_no_file_is_loaded_by_two_runs_at_once(landing, put, run, tmp_path, monkeypatch) -> None:
@@ -384,7 +458,13 @@ def test_a_young_file_alone_is_left_too(landing, put) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"format": "xml"}, {"changed_files": "laod"}, {"delimiter": "||"}, {"mode": "ignore"}],
+    [
+        {"format": "xml"},
+        {"changed_files": "laod"},
+        {"delimiter": "||"},
+        {"encoding": "utf9"},
+        {"mode": "ignore"},
+    ],
 )
 def test_unknown_choices_are_refused(landing, options) -> None:
     with pytest.raises(DeltaError, match="of flights is one"):

@@ -77,6 +77,7 @@ class DeltaIngestionComponent(ComputedAssetComponent):
         ),
     ] = None
     delimiter: Annotated[str, documented("Of CSV files.")] = ","
+    encoding: Annotated[str, documented("Of the text in CSV and JSON files.")] = "utf-8"
     changed_files: Annotated[
         ChangedFiles,
         documented("Whether files that change after they were loaded are loaded again."),
@@ -102,6 +103,7 @@ class DeltaIngestionComponent(ComputedAssetComponent):
             format=self.format,
             columns=self.columns,
             delimiter=self.delimiter,
+            encoding=self.encoding,
             changed_files=self.changed_files,
             minimum_age_seconds=self.minimum_age_seconds,
             **self.asset_options(),

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import ConcurrentTransaction, InvalidArgument, TableNotFound
+from dagster_delta.errors import (
+    ConcurrentTransaction,
+    InvalidArgument,
+    MetadataChanged,
+    ProtocolChanged,
+    TableNotFound,
+)
 from dagster_delta.orchestration.change_feed.net_changes import key_columns
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.io.landing_files import LandingFiles
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.write.transaction import AppTransaction
 
 ChangedFiles = Literal["skip", "load"]
-"""What happens to a file that was modified after it was loaded."""
+"""What happens to a file that was replaced or modified after it was loaded."""
 
 _PREFIX = "dagster-delta/file/"
 _MAX_NAMED = 20
@@ -45,7 +51,7 @@ class FileLoad:
     matching: int
     """Number of files that match, loaded before or not."""
     changed: tuple[str, ...]
-    """Files that were modified after they were loaded, and are not loaded again."""
+    """Files that were replaced or modified after they were loaded, and are not loaded again."""
     known: pa.Schema
     """Columns of the table."""
     keys: tuple[str, ...] = ()
@@ -96,10 +102,11 @@ def plan_load(
     for file in found.files:
         app_id = _PREFIX + found.uri(file)
         before = loaded.get(app_id)
-        if before is not None and (before >= file.modified_ms or changed_files == "skip"):
-            # Also a file with an older time, which a copy may keep.
-            if before != file.modified_ms:
-                changed.append(found.uri(file))
+        if before == file.modified_ms:
+            continue
+        # Also if the time is an older one, which a copy may keep.
+        if before is not None and changed_files == "skip":
+            changed.append(found.uri(file))
             continue
         files.append(file)
         progress.append(AppTransaction(app_id, file.modified_ms, before))
@@ -123,10 +130,11 @@ def write_load(write: AssetWrite, load: FileLoad) -> tuple[WrittenAsset | None, 
     while True:
         try:
             return _written(write, load), load
-        except ConcurrentTransaction:
+        except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
+            # Of two first runs, one creates the table.
             table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
             left = _still_new(load, table)
-            if len(left.progress) == len(load.progress):
+            if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
                 raise
             load = left
 

@@ -268,6 +268,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         if written is None:
             context.log.info(f"no file matches the source of {write.name}: nothing was written")
             return
+        if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
+            context.log.warning(
+                f"the new files of {write.name} have no rows, and its mode overwrite emptied the "
+                f"table; RESTORE to version {written.snapshot.version - 1} brings the rows back"
+            )
         self._report(context, write, written, loaded.metadata)
 
     def _report(

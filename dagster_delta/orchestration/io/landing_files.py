@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ class LandingZone:
     """Younger files may still be written, and are left for the next run."""
     keys: Sequence[str] = ()
     """Columns that every file has."""
+    encoding: str = "utf-8"
+    """Of the text in CSV and JSON files, by its name in Python."""
 
     def files(self) -> LandingFiles:
         """The matching files, the oldest first. Names that begin with `_` or `.` do not match.
@@ -166,9 +169,12 @@ class LandingFiles:
             with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
         except (pa.ArrowException, OSError, UnicodeDecodeError, InvalidArgument) as error:
+            what = _wrong_byte(error) if isinstance(error, UnicodeDecodeError) else error
             raise InvalidArgument(
-                f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
-                "away, or give other options or types; no file of this run was loaded"
+                f"{self.uri(file)} cannot be loaded as {kind} ({what}): mend the file, move it "
+                "away, or give its columns and their types in `columns`, which otherwise follow "
+                f"from its first {_BLOCK_BYTES >> 20} MiB, and where STRING takes any text; no "
+                "file of this run was loaded"
             ) from error
 
     @contextmanager
@@ -232,6 +238,7 @@ class LandingFiles:
             file = pq.ParquetFile(source)
             none = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
             return without_views(none).schema, map(without_views, file.iter_batches())
+        source = _utf8(source, self.zone.encoding)
         if kind == "csv":
             from pyarrow import csv
 
@@ -339,6 +346,21 @@ def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
 def _decompressed(raw: pa.NativeFile, path: str) -> pa.NativeFile:
     codec = _CODECS.get(path.lower().rpartition(".")[2])
     return raw if codec is None else pa.CompressedInputStream(raw, codec)
+
+
+def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
+    """The text as UTF-8. Of other bytes, Arrow makes BINARY in CSV and broken text in JSON."""
+    # Arrow checks nothing where both encodings are the same; this one is UTF-8 too.
+    known = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    return pa.transcoding_input_stream(source, known, "utf-8")
+
+
+def _wrong_byte(error: UnicodeDecodeError) -> str:
+    before = error.object[max(error.start - 30, 0) : error.start]
+    return (
+        f"its byte 0x{error.object[error.start]:02X} after {before!r} is not {error.encoding}: "
+        'name the encoding of the file, as in encoding="latin-1"'
+    )
 
 
 def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
