@@ -54,7 +54,9 @@ class MemoryBudget(msgspec.Struct, frozen=True):
             InvalidArgument: it is not a size, or less than 64 MiB.
         """
         given = os.environ.get(MEMORY_LIMIT_VARIABLE) or None if limit is None else limit
-        total = int(_memory_bytes() * _DEFAULT_SHARE) if given is None else _size_bytes(given)
+        total = int(_memory_bytes() * _DEFAULT_SHARE) if given is None else size_bytes(given)
+        if given is not None and total < _LEAST_BYTES:
+            raise InvalidArgument(f"a memory limit is at least 64 MiB, not {given!r}")
 
         def part(divisor: int, default_mib: int) -> int:
             share = total // divisor
@@ -69,7 +71,12 @@ class MemoryBudget(msgspec.Struct, frozen=True):
         )
 
 
-def _size_bytes(limit: int | str) -> int:
+def size_bytes(limit: int | str) -> int:
+    """The bytes of a size such as `2GB` or `512MiB`.
+
+    Raises:
+        InvalidArgument: it is not a size.
+    """
     match = _SIZE.fullmatch(str(limit).strip().upper())
     if match is None:
         raise InvalidArgument(
@@ -77,10 +84,7 @@ def _size_bytes(limit: int | str) -> int:
             f"size such as '2GB', not {limit!r}"
         )
     number, prefix, binary = match.groups()
-    size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix or " "))
-    if size < _LEAST_BYTES:
-        raise InvalidArgument(f"a memory limit is at least 64 MiB, not {limit!r}")
-    return size
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix or " "))
 
 
 def _memory_bytes() -> int:

@@ -514,6 +514,25 @@ def test_a_config_in_a_config_refuses_what_it_does_not_have() -> None:
         DeltaMaintenanceConfig(vacuum={"dryrun": False})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("optimize", "message"),
+    [
+        ({"memory_limit": "lots"}, "a size such as '2GB', not 'lots'"),
+        ({"memory_limit": "1KB"}, "at least 64 MiB"),
+        ({"memory_limit": "2GB", "engine": "spark"}, "for the embedded engine"),
+    ],
+)
+def test_a_wrong_memory_limit_is_refused_before_any_step(
+    lake: Lake, optimize: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimizeConfig(**optimize)
+    job = delta_maintenance_job(assets=ASSETS)
+    with pytest.raises(dg.DagsterConfigMappingFunctionError) as caught:
+        dg.validate_run_config(job, {"optimize": optimize})
+    assert message in str(caught.value.__cause__)
+
+
 def test_tables_may_have_names_that_steps_may_not(lake: Lake) -> None:
     fill(lake)
     uri = str(lake.root / "raw" / "flights")

@@ -33,7 +33,7 @@ from dagster_delta.table.read.watch import LogCursor, last_data_change
 from dagster_delta.table.write.planning import table_constraints
 
 _MAX_EXAMPLES = 5
-_MEMORY_LIMIT = "1GB"
+_MEMORY_BYTES = 1_000_000_000
 
 HEALTH_MEASURES = (
     *(each.name for each in fields(TableHealth) if each.name not in {"version"}),
@@ -153,7 +153,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     while count in {each.casefold() for each in scan.columns}:
         count += "_"
     try:
-        with sealed_connection(_MEMORY_LIMIT) as connection:
+        with sealed_connection(_MEMORY_BYTES) as connection:
             connection.register("given", rows)
             connection.execute(
                 f"CREATE TABLE repeated AS SELECT {names}, count(*) AS {count} FROM given "

@@ -23,7 +23,7 @@ _FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spar
 
 
 def run_query(
-    sql: str, tables: Mapping[str, Scan], *, name: str, memory_limit: str
+    sql: str, tables: Mapping[str, Scan], *, name: str, memory_bytes: int
 ) -> pa.RecordBatchReader:
     """The result of a query as a `pa.RecordBatchReader`, computed while it is consumed.
 
@@ -34,7 +34,7 @@ def run_query(
         sql: one query in DuckDB's SQL.
         tables: name in the query to its input.
         name: of the asset, for messages.
-        memory_limit: of DuckDB, such as `2GB`; sorts, joins and aggregates beyond it go to disk.
+        memory_bytes: of DuckDB; sorts, joins and aggregates beyond it go to disk.
 
     Raises:
         InvalidArgument: DuckDB refuses the query (raised here), or a value fails (raised while
@@ -48,7 +48,7 @@ def run_query(
     datasets = {table: scan.duckdb_dataset() for table, scan in tables.items()}
     with ExitStack() as stack:
         stack.enter_context(_errors_of_query(name, datasets))
-        connection = stack.enter_context(sealed_connection(memory_limit))
+        connection = stack.enter_context(sealed_connection(memory_bytes))
         for table, dataset in datasets.items():
             connection.register(table, dataset)
         statements = connection.extract_statements(sql)
@@ -66,25 +66,15 @@ def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterato
 
 
 @contextmanager
-def sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB that reads registered inputs only: no files, network or variables.
-
-    Raises:
-        InvalidArgument: DuckDB does not understand `memory_limit`.
-    """
+def sealed_connection(memory_bytes: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that reads registered inputs only: no files, network or variables."""
     import duckdb
 
     from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
 
     with scratch_directory("query-") as directory:
-        settings = {**SEALED_CONFIG, "temp_directory": directory, "memory_limit": memory_limit}
-        try:
-            opened = duckdb.connect(":memory:", config=settings)
-        except duckdb.ParserException as error:
-            raise InvalidArgument(
-                f"memory_limit is a size such as '2GB', not {memory_limit!r}: {error}"
-            ) from error
-        with opened as connection:
+        limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
+        with duckdb.connect(":memory:", config={**SEALED_CONFIG, **limits}) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET lock_configuration = true")
             yield connection

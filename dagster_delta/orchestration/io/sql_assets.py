@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
 
+from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.asset_keys import AssetReference, asset_key_of
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
@@ -52,7 +53,8 @@ def delta_sql_asset(
         asset_options: of `dg.asset`: key_prefix, partitions_def, metadata, description, …
 
     Raises:
-        InvalidArgument: the query and its tables do not match, or the engine is unknown.
+        InvalidArgument: the query and its tables do not match, the engine is unknown, or the limit
+            is not a size.
 
     Examples:
         delta_sql_asset(
@@ -63,6 +65,7 @@ def delta_sql_asset(
     """
     if engine not in ("arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
+    memory_bytes = size_bytes(memory_limit)
     if not isinstance(upstream, Mapping):
         raise InvalidArgument(
             f"upstream of {name} is a mapping from the names in the query to assets, such as "
@@ -82,7 +85,7 @@ def delta_sql_asset(
         from dagster_delta.orchestration.io.embedded_query import run_query
 
         qualified = _qualified_query(name, sql, keys, '"')
-        rows = run_query(qualified, scans, name=name, memory_limit=memory_limit)
+        rows = run_query(qualified, scans, name=name, memory_bytes=memory_bytes)
         columns = {table: scan.columns for table, scan in scans.items()}
         lineage = _lineage(context, qualified, keys, columns, rows.schema.names, "duckdb")
         return dg.Output(rows, metadata=_shown(query) | lineage)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from dagster import Config
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
@@ -59,6 +59,15 @@ class OptimizeConfig(KnownFieldsOnly, Config):
         description="Memory for the rows that arrow holds at once, such as 2GB. Default: "
         "DAGSTER_DELTA_MEMORY_LIMIT, or about 0.5 GB, and on small machines less.",
     )
+
+    @model_validator(mode="after")
+    def _check_memory_limit(self) -> Self:
+        # Here, so that definitions and the config of a run fail, and not a step of the run.
+        if type(self.memory_limit) is str:
+            from dagster_delta.engines import engine_for
+
+            engine_for(None, self.engine, memory_limit=self.memory_limit)
+        return self
 
 
 class VacuumConfig(KnownFieldsOnly, Config):
