@@ -54,13 +54,13 @@ def _commits(*files: tuple[Action, ...]) -> list[RawCommit]:
 
 def _live(commits: list[RawCommit]) -> list[str]:
     tail = reconcile_tail([decode_tail(commits)])
-    paths: list[str] = add_columns(commits, tail.live_adds)["path"].to_pylist()
+    paths: list[str] = add_columns([decode_tail(commits)], tail.live_adds)["path"].to_pylist()
     return paths
 
 
 def _removed(commits: list[RawCommit]) -> list[str]:
     tail = reconcile_tail([decode_tail(commits)])
-    paths: list[str] = remove_columns(commits, tail.live_removes)["path"].to_pylist()
+    paths: list[str] = remove_columns([decode_tail(commits)], tail.live_removes)["path"].to_pylist()
     return paths
 
 
@@ -79,7 +79,7 @@ def test_a_file_added_again_is_live_again() -> None:
 def test_the_newest_add_of_a_file_replaces_the_older() -> None:
     commits = _commits((add_file("a", stats="old"), add_file("b")), (add_file("a", stats="new"),))
     tail = reconcile_tail([decode_tail(commits)])
-    found = add_columns(commits, tail.live_adds)
+    found = add_columns([decode_tail(commits)], tail.live_adds)
     assert found.select(["path", "stats"]).to_pylist() == [
         {"path": "b", "stats": None},
         {"path": "a", "stats": "new"},
@@ -96,7 +96,7 @@ def test_a_new_deletion_vector_makes_another_logical_file() -> None:
         ),
     )
     tail = reconcile_tail([decode_tail(commits)])
-    found = add_columns(commits, tail.live_adds)
+    found = add_columns([decode_tail(commits)], tail.live_adds)
     assert found["deletion_vector"].to_pylist() == [
         {
             "storage_type": "u",
@@ -171,19 +171,69 @@ def test_a_commit_that_says_twice_what_may_be_said_once_is_refused(action: Actio
 
 def test_every_field_of_an_action_reaches_its_column() -> None:
     commits = _commits((add_file("a", **EVERY_FIELD), add_file("b")))
-    added = add_columns(commits, [0, 1])
+    added = add_columns([decode_tail(commits)], [0, 1])
     assert added.schema == LIVE_FILE_SCHEMA
     added.validate(full=True)
     assert added.slice(0, 1).to_pylist() == [{"path": "a", **EVERY_COLUMN}]
     commits = _commits(
         (remove_file("a", deletionTimestamp=7, extendedFileMetadata=True, **EVERY_FIELD),)
     )
-    removed = remove_columns(commits, [0])
+    removed = remove_columns([decode_tail(commits)], [0])
     assert removed.schema == TOMBSTONE_SCHEMA
     removed.validate(full=True)
     row = removed.to_pylist()[0]
     assert (row["deletion_timestamp_ms"], row["extended_file_metadata"]) == (7, True)
     assert (row["size_bytes"], row["base_row_id"], row["tags"]) == (3, 5, [("t", "u")])
+
+
+def test_a_commit_without_live_files_is_not_decoded_again() -> None:
+    # If it were, the malformed value would be found.
+    commits = _commits(
+        (add_file("a", stats=5), remove_file("x", size="?", deletionTimestamp=10)),
+        (remove_file("a", deletionTimestamp=20), add_file("b")),
+    )
+    tails = [decode_tail(commits[:1]), decode_tail(commits[1:])]
+    tail = reconcile_tail(tails)
+    assert add_columns(tails, tail.live_adds)["path"].to_pylist() == ["b"]
+    removed = remove_columns(tails, tail.live_removes, removed_after_ms=10)
+    assert removed["path"].to_pylist() == ["a"]
+    with pytest.raises(CorruptLog):
+        remove_columns(tails, tail.live_removes, removed_after_ms=9)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.booleans(), st.sampled_from("abcdef"), st.none() | st.integers(0, 4)),
+            min_size=1,
+        ),
+        min_size=1,
+    ),
+    st.integers(0, 4),
+)
+def test_commits_that_are_not_decoded_again_hold_nothing_that_is_asked_for(
+    commits: list[list[tuple[bool, str, int | None]]], since: int
+) -> None:
+    encoded = _commits(
+        *(
+            tuple(
+                add_file(path) if is_add else remove_file(path, deletionTimestamp=removed_ms)
+                for is_add, path, removed_ms in actions
+            )
+            for actions in commits
+        )
+    )
+    newest = {path: (is_add, ms) for actions in commits for is_add, path, ms in actions}
+    tails = [decode_tail([commit]) for commit in encoded]
+    tail = reconcile_tail(tails)
+    live = add_columns(tails, tail.live_adds)["path"].to_pylist()
+    removed = remove_columns(tails, tail.live_removes, removed_after_ms=since)
+    assert sorted(live) == sorted(path for path, (is_add, _) in newest.items() if is_add)
+    assert sorted(removed["path"].to_pylist()) == sorted(
+        path
+        for path, (is_add, ms) in newest.items()
+        if not is_add and ms is not None and ms > since
+    )
 
 
 @given(st.lists(st.tuples(PATHS, VECTORS)))

@@ -106,7 +106,9 @@ def add_with(**fields: Any) -> Action:
         pytest.param(add_with(baseRowId=2**70), id="baseRowId"),
         pytest.param({"txn": {"appId": "x", "version": 2**70}}, id="txn"),
         pytest.param(remove_file("b", deletionTimestamp=2**70), id="deletionTimestamp"),
-        pytest.param(remove_file("b", size=-(2**63) - 1), id="size of a remove"),
+        pytest.param(
+            remove_file("b", deletionTimestamp=2**53, size=-(2**63) - 1), id="size of a remove"
+        ),
     ],
 )
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.values.arrow_columns import string_column
 
 DELETION_VECTOR_TYPE = pa.struct(
@@ -172,9 +173,16 @@ class HiddenFiles:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._num_keys = len(keys)
-        self._keys = string_column(list(keys))
-        self._paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in keys])
+        self._texts = keys
+
+    # Computed on first use: no file is older than the first commits of a log.
+    @cached_property
+    def _keys(self) -> pa.StringArray:
+        return string_column(list(self._texts))
+
+    @cached_property
+    def _paths(self) -> pa.StringArray:
+        return string_column([key.partition(KEY_SEPARATOR)[0] for key in self._texts])
 
     def rows_to_keep(
         self, paths: pa.ChunkedArray, deletion_vectors: Callable[[pa.BooleanArray], pa.ChunkedArray]
@@ -186,7 +194,7 @@ class HiddenFiles:
             deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
                 DELETION_VECTOR_TYPE; called only if a path matches.
         """
-        if not self._num_keys or len(paths) == 0:
+        if not self._texts or len(paths) == 0:
             return None
         touched = pc.is_in(_canonical_paths(paths), value_set=self._paths).combine_chunks()
         if not touched.true_count:

@@ -8,6 +8,7 @@ Spec: Delta Log Entries; Action Reconciliation.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -58,10 +59,22 @@ class RawCommit(NamedTuple):
     first instead of keeping only the newest."""
 
 
+class CommitContents(NamedTuple):
+    """How many file actions a commit holds."""
+
+    num_adds: int
+    num_removes: int
+    newest_removal_ms: int
+    """Time of its newest remove in milliseconds since the epoch. Large if one may be unreadable,
+    small if no remove has a time."""
+
+
 class LogTail(msgspec.Struct):
     """A run of commits, oldest first. Immutable after decoding."""
 
     commits: tuple[RawCommit, ...]
+    contents: list[CommitContents] = msgspec.field(default_factory=list)
+    """Of every commit."""
     keys: list[str] = msgspec.field(default_factory=list)
     """Key of every file action, in order. See `file_key`."""
     ordinals: list[int] = msgspec.field(default_factory=list)
@@ -98,9 +111,14 @@ class _AddKey(_FileKey, gc=False, rename="camel", kw_only=True):
     size: Int64
 
 
+class _RemoveKey(_FileKey, gc=False, rename="camel", kw_only=True):
+    # Validated where tombstones are read: the live files can be read without it.
+    deletion_timestamp: object = None
+
+
 class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
     add: _AddKey | None = None
-    remove: _FileKey | None = None
+    remove: _RemoveKey | None = None
     protocol: Protocol | None = None
     meta_data: LenientMetadata | None = None
     txn: SetTransaction | None = None
@@ -110,6 +128,8 @@ class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
 
 # A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
 _BATCH_ROWS = 65_536
+
+_NEVER_MS, _ALWAYS_MS = -(2**63), 2**63 - 1
 
 _Action = TypeVar("_Action")
 
@@ -139,7 +159,8 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
 
 def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -> None:
     others: list[_KeyLine] = []
-    first = len(tail.keys)
+    first, num_adds, num_removes = len(tail.keys), len(tail.add_paths), tail.num_removes
+    newest_removal_ms = _NEVER_MS
     for line in lines:
         if (add := line.add) is not None:
             tail.ordinals.append(len(tail.add_paths))
@@ -150,8 +171,19 @@ def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -
             tail.num_removes += 1
             tail.ordinals.append(-tail.num_removes)
             tail.keys.append(_key(remove))
+            removed_ms = remove.deletion_timestamp
+            if type(removed_ms) is int:
+                if removed_ms > newest_removal_ms:
+                    newest_removal_ms = removed_ms
+            elif removed_ms is not None:
+                newest_removal_ms = _ALWAYS_MS
         elif line != _NO_ACTION:
             others.append(line)
+    tail.contents.append(
+        CommitContents(
+            len(tail.add_paths) - num_adds, tail.num_removes - num_removes, newest_removal_ms
+        )
+    )
     if commit.is_compacted:
         tail.keys[first:] = reversed(tail.keys[first:])
         tail.ordinals[first:] = reversed(tail.ordinals[first:])
@@ -230,13 +262,16 @@ _ADD_DECODER = msgspec.json.Decoder(_AddLine)
 _REMOVE_DECODER = msgspec.json.Decoder(_RemoveLine)
 
 
-def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Table:
+def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     """A `pa.Table` of LIVE_FILE_SCHEMA: the adds with these ordinals.
 
     Args:
-        commits: the same commits as decoded for the ordinals.
+        tails: the same commits as decoded for the ordinals. Those without any of these adds are
+            not decoded again.
         ordinals: ascending, counted over all commits.
     """
+    counts = (each.num_adds for tail in tails for each in tail.contents)
+    commits, ordinals = _holding(tails, counts, ordinals)
     with garbage_collection_paused():
         chosen = list(_chosen(_every_add(commits), ordinals))
         batches = [_add_batch(files) for files in _sliced(chosen)]
@@ -273,16 +308,18 @@ def check_file_actions(commits: Sequence[RawCommit]) -> None:
 
 
 def remove_columns(
-    commits: Iterable[RawCommit], ordinals: Sequence[int], *, removed_after_ms: int | None = None
+    tails: Sequence[LogTail], ordinals: Sequence[int], *, removed_after_ms: int | None = None
 ) -> pa.Table:
     """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0.
 
     Args:
-        commits: as for `add_columns`.
+        tails: as for `add_columns`.
         ordinals: as for `add_columns`.
         removed_after_ms: leave out removes at this time in milliseconds since the epoch or before,
             and those without a time; None for all.
     """
+    counts = (each.num_removes for tail in tails for each in tail.contents)
+    commits, ordinals = _holding(tails, counts, ordinals, removed_after_ms)
     with garbage_collection_paused():
         chosen = [
             remove
@@ -318,6 +355,42 @@ def _remove_batch(every: Sequence[_Remove]) -> pa.RecordBatch:
 
 def _sliced(actions: Sequence[_Action]) -> Iterator[Sequence[_Action]]:
     return (actions[at : at + _BATCH_ROWS] for at in range(0, len(actions), _BATCH_ROWS))
+
+
+def _holding(
+    tails: Sequence[LogTail],
+    counts: Iterable[int],
+    ordinals: Sequence[int],
+    removed_after_ms: int | None = None,
+) -> tuple[list[RawCommit], list[int]]:
+    """The commits that hold some of the actions, and the ordinals counted over these commits.
+
+    Args:
+        tails: all commits.
+        counts: number of actions of each commit.
+        ordinals: ascending, counted over all commits.
+        removed_after_ms: leave out commits that removed nothing later; None for all.
+    """
+    every = (
+        (commit, of)
+        for tail in tails
+        for commit, of in zip(tail.commits, tail.contents, strict=True)
+    )
+    commits: list[RawCommit] = []
+    counted: list[int] = []
+    begin = last = num_left_out = 0
+    for (commit, contents), count in zip(every, counts, strict=True):
+        last += count
+        end = bisect_left(ordinals, last, begin)
+        if end > begin and (
+            removed_after_ms is None or contents.newest_removal_ms > removed_after_ms
+        ):
+            commits.append(commit)
+            counted += [each - num_left_out for each in ordinals[begin:end]]
+        else:
+            num_left_out += count
+        begin = end
+    return commits, counted
 
 
 def _every_add(commits: Iterable[RawCommit]) -> Iterator[_Add]:

@@ -93,7 +93,6 @@ class _Source:
 class _Files(msgspec.Struct, frozen=True):
     """Which files are live."""
 
-    tail: ReconciledTail
     masks: tuple[pa.BooleanArray, ...]
     """Per part of the base a `pa.BooleanArray` of its live adds."""
     kept: pa.BooleanArray | None
@@ -136,6 +135,7 @@ class LogState:
         self._later = later
         self._newest_is_whole = newest_is_whole
         self._lock = RLock()
+        self._reconciled_tail: ReconciledTail | None = None
         self._files: _Files | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._added_rows: pa.Table | None = None
@@ -230,7 +230,7 @@ class LogState:
         self._source, self._later = _Source(lambda: (base, ())), ()
         # The part of it that readers need was just decoded.
         self._newest_is_whole = True
-        self._files = self._added_rows = self._statistics = None
+        self._reconciled_tail = self._files = self._added_rows = self._statistics = None
         self._tombstones = self._actions = None
         self._columns = {}
 
@@ -286,8 +286,8 @@ class LogState:
         """
         with self._lock:
             _, tails = self._load()
-            tail = reconcile_tail(tails)
-            return tail.keys, add_columns(_commits(tails), tail.live_adds)
+            tail = self._tail()
+            return tail.keys, add_columns(tails, tail.live_adds)
 
     @_despite_damage
     def live_files(self, names: Sequence[str]) -> pa.Table:
@@ -315,12 +315,12 @@ class LogState:
                 hidden, masks = HiddenFiles(()), self._files.masks
                 known = [self._files.rows, self._added()]
             else:
-                tail = reconcile_tail(tails)
+                tail = self._tail()
                 hidden, masks = HiddenFiles(tail.keys), base.masks or (None,) * len(base.parts)
                 vectors = base.rows.column("deletion_vector")
                 kept = hidden.rows_to_keep(base.rows.column("path"), vectors.filter)
                 rows = base.rows if kept is None else base.rows.filter(kept)
-                known = [rows, add_columns(_commits(tails), tail.live_adds)]
+                known = [rows, add_columns(tails, tail.live_adds)]
         checkpointed = (
             batches_of_part(part, names, statistics, hidden=hidden, live=mask)
             for part, mask in zip(base.parts, masks, strict=True)
@@ -336,16 +336,13 @@ class LogState:
     def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[pa.Table]:
         """The rows of `tombstones`, in several `pa.Table`s; none of them is cached."""
         with self._lock:
-            base, tails = self._load()
+            base, _ = self._load()
             if self._tombstones is not None or base.tombstones is not None:
                 return iter([self.tombstones(removed_after_ms=removed_after_ms)])
-            tails = (*base.tombstone_tails, *tails)
-        tail = reconcile_tail(tails)
+            tails, tail = self._tombstone_tails()
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
-        newer = remove_columns(
-            _commits(tails), tail.live_removes, removed_after_ms=removed_after_ms
-        )
+        newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
         return begun(chain((_unexpired(each, removed_after_ms) for each in older), [newer]))
 
     @_despite_damage
@@ -391,6 +388,20 @@ class LogState:
         base, tails = self._source.load()
         return base, (*tails, *self._later)
 
+    def _tail(self) -> ReconciledTail:
+        with self._lock:
+            if self._reconciled_tail is None:
+                self._reconciled_tail = reconcile_tail(self._load()[1])
+            return self._reconciled_tail
+
+    def _tombstone_tails(self) -> tuple[tuple[LogTail, ...], ReconciledTail]:
+        """The commits that are not in the tombstones of the base."""
+        base, tails = self._load()
+        if not base.tombstone_tails:
+            return tails, self._tail()
+        tails = (*base.tombstone_tails, *tails)
+        return tails, reconcile_tail(tails)
+
     def _reconciled(self) -> _Files:
         with self._lock:
             if self._files is None:
@@ -399,7 +410,7 @@ class LogState:
 
     def _reconcile(self) -> _Files:
         base, tails = self._load()
-        tail = reconcile_tail(tails)
+        tail = self._tail()
         masks, paths = live_paths(base)
         kept = HiddenFiles(tail.keys).rows_to_keep(
             pa.chunked_array(paths, pa.string()), partial(vectors_of, base, masks)
@@ -412,7 +423,7 @@ class LogState:
         added = chosen([path for each in tails for path in each.add_paths], tail.live_adds)
         column = extended(pa.chunked_array(paths, pa.string()), string_column(added))
         self._columns["path"] = column
-        return _Files(tail, masks, kept, rows, len(column))
+        return _Files(masks, kept, rows, len(column))
 
     def _read_columns(self, names: Sequence[str]) -> None:
         files = self._reconciled()
@@ -432,21 +443,19 @@ class LogState:
         for name in names:
             if name == "size_bytes":
                 sizes = [size for each in tails for size in each.add_sizes]
-                added = integer_column(chosen(sizes, files.tail.live_adds))
+                added = integer_column(chosen(sizes, self._tail().live_adds))
             else:
                 added = self._added().column(name)
             self._columns[name] = extended(held[name], added)
 
     def _added(self) -> pa.Table:
         if self._added_rows is None:
-            files = self._reconciled()
-            self._added_rows = add_columns(_commits(self._load()[1]), files.tail.live_adds)
+            self._added_rows = add_columns(self._load()[1], self._tail().live_adds)
         return self._added_rows
 
     def _read_tombstones(self, removed_after_ms: int) -> pa.Table:
-        base, tails = self._load()
-        tails = (*base.tombstone_tails, *tails)
-        tail = reconcile_tail(tails)
+        base, _ = self._load()
+        tails, tail = self._tombstone_tails()
         older = base.tombstones
         if older is None:
             removes = [part.read_removes() for part in base.parts]
@@ -458,9 +467,7 @@ class LogState:
         vectors = older.column("deletion_vector")
         kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
         older = older if kept is None else older.filter(kept)
-        newer = remove_columns(
-            _commits(tails), tail.live_removes, removed_after_ms=removed_after_ms
-        )
+        newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
         return pa.concat_tables([older, newer])
 
     def _settle(self, files: _Files) -> LogBase:
