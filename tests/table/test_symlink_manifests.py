@@ -86,6 +86,46 @@ def test_a_late_writer_keeps_the_files_of_a_newer_version(
     assert sorted(path for paths in listed(table).values() for path in paths) == live(table)
 
 
+def test_commits_without_files_leave_the_manifest_as_it_is(tmp_path: Path) -> None:
+    table = make(tmp_path, KEPT)
+    table.overwrite(numbered(5))
+    table.vacuum(0, dry_run=False, enforce_retention=False)
+    assert table.history(limit=1)[0].operation == "VACUUM END"
+    assert listed(table) == {".": live(table)}
+
+
+def test_what_concurrent_commits_change_is_written_again_and_nothing_else(tmp_path: Path) -> None:
+    table = make(tmp_path, {}, ("p",))
+    puts: list[str] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put" and path.endswith("manifest"):
+            puts.append(path)
+            if len(puts) == 2:
+                DeltaTable(table.uri).append(numbered(5))
+
+    late = DeltaTable(table.uri, store=FaultyStore(open_store(table.uri), before_call=rival))
+    assert sorted(late.generate_symlink_manifests()) == sorted(puts[:2])
+    assert [path.split("/")[1] for path in puts[2:]] == ["p=1"]
+    table.refresh()
+    assert sorted(path for paths in listed(table).values() for path in paths) == live(table)
+
+
+def test_writers_that_never_pause_do_not_keep_it_from_ending(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = make(tmp_path, {})
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put" and path.endswith("manifest"):
+            DeltaTable(table.uri).append(numbered(5))
+
+    late = DeltaTable(table.uri, store=FaultyStore(open_store(table.uri), before_call=rival))
+    with caplog.at_level(logging.WARNING):
+        assert late.generate_symlink_manifests() == ("_symlink_format_manifest/manifest",)
+    assert "may lack changes of the latest commits up to version 10" in caplog.text
+
+
 def test_readers_of_manifests_are_not_shown_deleted_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

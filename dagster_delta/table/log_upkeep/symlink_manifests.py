@@ -6,6 +6,7 @@ partition, with the absolute URI of one data file per line.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,23 @@ from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.spark_uris import spark_path
+from dagster_delta.table.log.reader import read_commits_after
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
+_LOG = logging.getLogger(__name__)
+
+_MAX_ROUNDS = 10
 _DIRECTORY = "_symlink_format_manifest"
 _Values = dict[str, str | None]
 
 
 def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) -> tuple[str, ...]:
     """Write the manifests of a version, and delete those of partitions without files.
+
+    Commits made meanwhile may have written newer manifests, which were replaced, so the manifests
+    that they change are written again. After some rounds a warning is logged instead.
 
     Args:
         snapshot: the latest version.
@@ -38,6 +46,43 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
             readers of manifests do not know; or a feature without which it may not be written.
         InvalidTable, StorageFailure.
     """
+    written: dict[str, None] = {}
+    num_rounds = 0
+    while only is None or only:
+        if num_rounds == _MAX_ROUNDS:
+            _LOG.warning(
+                "symlink manifests of %s may lack changes of the latest commits up to version %d: "
+                "other writers committed during each of %d attempts to write them; call "
+                "generate_symlink_manifests() when fewer writers are at work",
+                snapshot.store.location.uri,
+                snapshot.version,
+                _MAX_ROUNDS,
+            )
+            break
+        num_rounds += 1
+        written |= dict.fromkeys(_write_manifests(snapshot, only))
+        latest = snapshot.update()
+        only = _changed_again(snapshot, latest, only)
+        snapshot = latest
+    return tuple(written)
+
+
+def _changed_again(
+    snapshot: Snapshot, latest: Snapshot, only: Collection[str] | None
+) -> Collection[str] | None:
+    """Those of some manifests that commits after a version change; None for all."""
+    num_commits = latest.version - snapshot.version
+    commits = read_commits_after(snapshot.store, snapshot.version, at_most=num_commits)
+    if len(commits) < num_commits:
+        # The log was cleaned up meanwhile.
+        return only
+    changed = changed_manifests(commits, latest.configuration)
+    if changed is None:
+        return only
+    return changed if only is None else changed.intersection(only)
+
+
+def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collection[str]:
     store, configuration = snapshot.store, snapshot.configuration
     configuration.check_writable(table=store.location.uri, version=snapshot.version)
     if configuration.column_mapping_mode != "none":
@@ -62,18 +107,15 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
         manifest = _manifest_path(configuration, dict(found or ()))
         if only is None or manifest in only:
             lines.setdefault(manifest, []).append(_uri(store, path))
-    if not configuration.partition_columns:
+    whole = f"{_DIRECTORY}/manifest"
+    if not configuration.partition_columns and (only is None or whole in only):
         # An empty table has an empty manifest.
-        lines.setdefault(f"{_DIRECTORY}/manifest", [])
+        lines.setdefault(whole, [])
     for manifest, uris in lines.items():
         store.put(manifest, "".join(f"{uri}\n" for uri in uris).encode())
     stale = _present(store) if only is None else only
     store.delete([path for path in stale if path not in lines])
-    latest = snapshot.update()
-    if latest.version > snapshot.version:
-        # Its writer may have written newer manifests, which were replaced just now.
-        return generate_manifests(latest, only)
-    return tuple(lines)
+    return lines
 
 
 def changed_manifests(
