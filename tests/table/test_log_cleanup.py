@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import uuid
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import (
+    checkpoint_path,
     commit_path,
     parse_log_file_name,
     v2_checkpoint_path,
@@ -377,6 +379,46 @@ def test_two_clean_ups_at_once_leave_a_log_that_begins_at_the_later_cut(number: 
     result = clean_log(faulty, snapshot, clock=lambda: NOW, dry_run=False)
     assert (result.num_files, result.earliest_version) == (0, 8)
     check_readable(store, 8, 11)
+
+
+def test_a_clean_up_ends_although_others_delete_files_during_each_attempt() -> None:
+    _, store = make(12, checkpointInterval="4")
+    age(store, [each - 12 for each in range(12)])
+    store.put(checkpoint_path(8), b"damaged")
+    age(store, [each - 12 for each in range(12)])
+    snapshot = Snapshot.load(store)
+    strays = [f"_delta_log/{0:020}.{number}.0.compacted.json" for number in range(100, 200)]
+    for path in strays:
+        store.put(path, b"{}")
+    before = {*log(store)} - {path.rpartition("/")[2] for path in strays}
+
+    def rival(operation: str, _path: str) -> None:
+        if operation == "list_from":
+            store.delete([strays.pop()])
+
+    faulty = FaultyStore(store, before_call=rival)
+    result = clean_log(faulty, snapshot, clock=lambda: NOW, dry_run=False)
+    assert (result.num_files, result.earliest_version) == (0, 0)
+    assert "other clean-ups" in str(result.kept_because)
+    assert before <= {*log(store)}
+
+
+def test_a_checkpoint_that_a_clean_up_deleted_is_not_called_damaged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table, store = make(12, checkpointInterval="4")
+    newest, older = Snapshot.load(store), Snapshot.load(store, version=7)
+    table.checkpoint()
+    age(store, [each - 30 for each in range(12)])
+    with caplog.at_level(logging.INFO):
+        assert clean(store).earliest_version == 11
+        assert newest.num_files == 12
+        assert len(newest.live_files(["path"])) == 12
+    assert "was deleted after the log was listed" in caplog.text
+    assert "damaged" not in caplog.text
+    assert newest.damaged_log_files == ()
+    with pytest.raises(VersionNotFound, match="reaches from version 11 to 11"):
+        older.live_files()
 
 
 def test_who_is_behind_is_told() -> None:

@@ -57,6 +57,7 @@ class LogFallback(msgspec.Struct, frozen=True):
 
         Raises:
             CorruptLog: the given error, if the version needs the damaged file.
+            LogGap, VersionNotFound: a clean-up of the log deleted what the version needs.
         """
         file = error.file
         name = None if file is None else parse_log_file_name(file.rpartition("/")[2])
@@ -64,9 +65,12 @@ class LogFallback(msgspec.Struct, frozen=True):
             raise error
         passed_over = self.passed_over | {file}
         is_compacted = name is not None and name.kind is LogFileKind.COMPACTED
-        if not is_compacted and self.segment.checkpoint is not None:
+        checkpoint = None if is_compacted else self.segment.checkpoint
+        if checkpoint is not None:
             # A checkpoint needs all of its parts, and the damage may be in a sidecar.
-            passed_over |= {each.path for each in self.segment.checkpoint.files}
+            passed_over |= {each.path for each in checkpoint.files}
+            if any(self.store.head(each.path) is None for each in checkpoint.files):
+                return self._after_clean_up(checkpoint.version, passed_over)
         segment = self._segment_without(passed_over, error)
         _LOG.warning(
             "%s of %s is damaged and was passed over, as version %d can be read without it: %s; "
@@ -77,6 +81,18 @@ class LogFallback(msgspec.Struct, frozen=True):
             error.message,
         )
         return LogFallback(self.store, segment, (*self.damaged, file), passed_over)
+
+    def _after_clean_up(self, checkpoint: int, passed_over: frozenset[str]) -> LogFallback:
+        version, table = self.segment.version, self.store.location.uri
+        segment = list_log(self.store, without=passed_over).segment(version, table=table)
+        _LOG.info(
+            "the checkpoint of version %d of %s was deleted after the log was listed, as a "
+            "clean-up of the log does; version %d is read without it",
+            checkpoint,
+            table,
+            version,
+        )
+        return replace(self, segment=segment, passed_over=passed_over)
 
     def _segment_without(self, passed_over: frozenset[str], error: CorruptLog) -> LogSegment:
         version, table = self.segment.version, self.store.location.uri

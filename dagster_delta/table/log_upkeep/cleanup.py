@@ -45,6 +45,11 @@ _LOG = logging.getLogger(__name__)
 _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _FILES_PER_DELETE = 1000
+_MAX_ATTEMPTS = 10
+_OTHERS_CLEAN = (
+    f"other clean-ups deleted files of the log during each of {_MAX_ATTEMPTS} attempts, and what "
+    "they left goes with the next clean-up"
+)
 _CHECKPOINT_KINDS = frozenset(
     {LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART, LogFileKind.CHECKPOINT_V2}
 )
@@ -112,32 +117,23 @@ def clean_log(
     retention_ms = _retention_ms(snapshot, retention_hours, enforce_retention=enforce_retention)
     now_ms = clock()
     cutoff_ms = midnight_before(now_ms - retention_ms)
-    files = list(_log_files(store))
-    listing = LogListing.sort(files)
-    plan = _plan(snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint)
-    cut = plan.cut
+    for _ in range(_MAX_ATTEMPTS):
+        files = list(_log_files(store))
+        listing = LogListing.sort(files)
+        plan = _plan(snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint)
+        cut = plan.cut
+        if cut is None or dry_run:
+            break
+        snapshot.check_newest_commit()
+        if _is_made_readable(store, cut, listing, files, now_ms):
+            break
+    else:
+        listing = LogListing.sort(_log_files(store))
+        plan, cut = _Plan(None, _OTHERS_CLEAN), None
     if cut is None:
         earliest = listing.earliest_version
         none = listed_files(())
         return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
-    if not dry_run:
-        snapshot.check_newest_commit()
-        try:
-            _make_readable(store, cut, listing, now_ms)
-        except (InvalidTable, TableNotFound, VersionNotFound):
-            if {each.path for each in files}.issubset(each.path for each in _log_files(store)):
-                raise
-            # Another clean-up deletes the files that the cut would be made readable from.
-            return clean_log(
-                store,
-                snapshot,
-                clock=clock,
-                retention_hours=retention_hours,
-                enforce_retention=enforce_retention,
-                dry_run=False,
-                may_write_checkpoint=may_write_checkpoint,
-                files_per_delete=files_per_delete,
-            )
     expired = expired_log_files(files, cut)
     if configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
@@ -258,6 +254,21 @@ def _plan(
             f"and those from {cut} on have to stay",
         )
     return _Plan(cut)
+
+
+def _is_made_readable(
+    store: ObjectStore, cut: int, listing: LogListing, files: Sequence[ObjectMeta], now_ms: int
+) -> bool:
+    """Whether the log can begin with a version now; False if files needed for it were deleted
+    after they were listed.
+    """
+    try:
+        _make_readable(store, cut, listing, now_ms)
+    except (InvalidTable, TableNotFound, VersionNotFound):
+        if {each.path for each in files}.issubset(each.path for each in _log_files(store)):
+            raise
+        return False
+    return True
 
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
