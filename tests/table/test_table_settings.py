@@ -220,10 +220,17 @@ def test_names_that_spark_reserves_are_no_properties(name: str) -> None:
     assert table.version() == 0
 
 
-@pytest.mark.parametrize(("reader", "writer"), [("99", "7"), ("1", "99"), ("x", "7")])
-def test_a_table_is_not_replaced_by_one_of_versions_that_are_not(reader: str, writer: str) -> None:
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [("99", "7"), ("1", "99"), ("x", "7"), ("1", "07"), ("1", "٧"), ("2", "7")],
+)
+@pytest.mark.parametrize("exists", [False, True])
+def test_no_table_is_made_with_versions_that_are_not(
+    reader: str, writer: str, *, exists: bool
+) -> None:
     store = MemoryStore()
-    DeltaTable.create("", SCHEMA, store=store)
+    if exists:
+        DeltaTable.create("", SCHEMA, store=store)
     versions = {"delta.minReaderVersion": reader, "delta.minWriterVersion": writer}
     with pytest.raises(InvalidArgument, match=r"delta\.min(Reader|Writer)Version"):
         DeltaTable.create("", SCHEMA, store=store, mode="replace", properties=versions)

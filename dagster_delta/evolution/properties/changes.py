@@ -269,6 +269,8 @@ def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protoco
         InvalidArgument: the pair of versions is invalid.
     """
     reader, writer = (_version(given, key) for key in _VERSION_KEYS)
+    if (reader, writer) == (2, 7):
+        raise _invalid_pair(reader, writer)
     if reader <= protocol.min_reader_version and writer <= protocol.min_writer_version:
         return protocol
     reader = max(reader, protocol.min_reader_version)
@@ -277,14 +279,18 @@ def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protoco
         # If writers with feature lists map columns, readers need a feature list too.
         reader = 3
     if (reader, writer) not in _VERSION_PAIRS:
-        pairs = ", ".join(f"{r} with {w}" for r, w in _VERSION_PAIRS)
-        raise InvalidArgument(
-            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
-            f"protocol; the valid ones are {pairs}"
-        )
+        raise _invalid_pair(reader, writer)
     if writer < 7:
         return Protocol(min_reader_version=reader, min_writer_version=writer)
     return _as_lists(protocol, reader)
+
+
+def _invalid_pair(reader: int, writer: int) -> InvalidArgument:
+    pairs = ", ".join(f"{r} with {w}" for r, w in _VERSION_PAIRS)
+    return InvalidArgument(
+        f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
+        f"protocol to ask for; the valid ones are {pairs}"
+    )
 
 
 def _as_lists(protocol: Protocol, reader: int) -> Protocol:
@@ -307,6 +313,6 @@ def _as_lists(protocol: Protocol, reader: int) -> Protocol:
 
 def _version(given: Mapping[str, str], key: str) -> int:
     text = given.get(key, "1")
-    if not text.isdecimal():
-        raise InvalidArgument(f"the table property {key} is a whole number, not {text!r}")
+    if not text.isdecimal() or str(int(text)) != text:
+        raise InvalidArgument(f"the table property {key} is a number such as 7, not {text!r}")
     return int(text)
