@@ -5,10 +5,9 @@ Spec: Per-file Statistics; footers of data files are part of the Parquet format.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -100,39 +99,47 @@ class FooterReader:
                 return known
         physical = iter([columns.column(i).physical_type for i in range(len(columns))])
         schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
-        # Every column is in the file, whether or not the table keeps it there.
         format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
         model = encode_rows(format_.arrow_schema.empty_table(), format_).metadata.schema
-        usable = _usable(columns, model)
-        if has_legacy_times:
-            usable -= frozenset(filter(partial(_is_moment, columns), usable))
+        usable = {
+            index: place
+            for index, place in _usable(columns, model).items()
+            if not (has_legacy_times and _is_moment(columns.column(place)))
+        }
         statistics = FileStatistics.of_foreign(format_.statistics, usable)
         layout = _Layout(columns, found, has_legacy_times, schema, statistics)
         self._layouts.appendleft(layout)
         return layout
 
 
-def _usable(found: pq.ParquetSchema, model: pq.ParquetSchema) -> frozenset[int]:
-    """The Parquet columns whose bounds are stored as the table's writer stores them."""
-    if len(found) != len(model):
-        return frozenset()
-    return frozenset(
-        index
-        for index in range(len(found))
-        if _storage(found.column(index)) == _storage(model.column(index))
-    )
+def _usable(found: pq.ParquetSchema, model: pq.ParquetSchema) -> dict[int, int]:
+    """The Parquet columns whose bounds are stored as the table's writer stores them: index in a
+    file of that writer to index in the file, which may also hold partition columns, anywhere.
+    """
+    places = _places(found)
+    return {
+        index: places[path]
+        for path, index in _places(model).items()
+        if path in places and _storage(found.column(places[path])) == _storage(model.column(index))
+    }
 
 
-def _is_moment(columns: pq.ParquetSchema, index: int) -> bool:
-    return columns.column(index).logical_type.type in ("DATE", "TIMESTAMP")
+def _places(columns: pq.ParquetSchema) -> dict[str, int]:
+    """Index by path; without a column `a.b` that has the path of a field `b` of `a`."""
+    paths = [columns.column(index).path for index in range(len(columns))]
+    counts = Counter(paths)
+    return {path: index for index, path in enumerate(paths) if counts[path] == 1}
+
+
+def _is_moment(column: pq.ColumnSchema) -> bool:
+    return column.logical_type.type in ("DATE", "TIMESTAMP")
 
 
 def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:
-    # A partition column in the file may be in another place than the table gives it.
     if column.logical_type.type == "DECIMAL":
         # Each of its physical types is compared as the number that it is.
-        return column.path, str(column.logical_type)
-    return column.path, column.physical_type, column.length, str(column.logical_type)
+        return (str(column.logical_type),)
+    return column.physical_type, column.length, str(column.logical_type)
 
 
 def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:

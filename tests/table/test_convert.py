@@ -165,18 +165,27 @@ def test_partitions_are_inferred_from_directories(tmp_path: Path) -> None:
     assert sorted(set(theirs["t"].to_pylist())) == ["a b", "c", "d"]
 
 
+@pytest.mark.parametrize(
+    "properties", [{}, {"delta.feature.materializePartitionColumns": "supported"}], ids=["", "kept"]
+)
 def test_bounds_are_those_of_the_column_where_files_hold_the_partition_column(
-    tmp_path: Path,
+    tmp_path: Path, properties: dict[str, str]
 ) -> None:
     """The table gives partition columns the last places, and the file may not."""
     data = {"id": [1, 2], "p": [5, 5], "x": [100, 200]}
     ints = pa.schema([(name, pa.int32()) for name in data])
     write(tmp_path, "p=5/a.parquet", pa.table(data, schema=ints))
-    properties = {"delta.feature.materializePartitionColumns": "supported"}
     table = DeltaTable.convert(tmp_path, properties=properties)
     (found,) = stats(table)
-    assert found["maxValues"].get("x") in (None, 200)
+    assert (found["minValues"], found["maxValues"]) == ({"id": 1, "x": 100}, {"id": 2, "x": 200})
+    assert found["nullCount"] == {"id": 0, "x": 0}
     assert [row["id"] for row in stored_rows(table, where="x = 200")] == [2]
+
+
+def test_a_column_with_the_path_of_a_field_has_no_bounds(tmp_path: Path) -> None:
+    write(tmp_path, "a.parquet", pa.table({"a.b": [1], "a": [{"b": 2}], "c": [3]}))
+    (found,) = stats(DeltaTable.convert(tmp_path))
+    assert (found["minValues"], found["maxValues"]) == ({"c": 3}, {"c": 3})
 
 
 def test_partition_types_may_be_given(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -198,17 +198,22 @@ class FileStatistics:
         return statistics
 
     @classmethod
-    def of_foreign(cls, layout: StatisticsLayout, usable: Collection[int]) -> FileStatistics:
+    def of_foreign(cls, layout: StatisticsLayout, usable: Mapping[int, int]) -> FileStatistics:
         """The statistics of a file of another writer, whose rows nobody has seen.
 
         A column of floats may hold NaN, and how many arrays and maps are null is unknown.
 
         Args:
-            layout: layout of the file.
-            usable: indexes of the Parquet columns whose bounds are stored as here.
+            layout: layout of a file of the table.
+            usable: the Parquet columns whose bounds are stored as here: index in such a file to
+                index in the file.
         """
         leaves = [each for each in layout.leaves if not each.is_nested]
-        bounded = tuple(each for each in leaves if each.parquet_index in usable)
+        bounded = tuple(
+            replace(each, parquet_index=usable[each.parquet_index])
+            for each in leaves
+            if each.parquet_index in usable
+        )
         statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
         statistics._nan_columns.update(each.positions for each in bounded if each.is_float)
         return statistics
