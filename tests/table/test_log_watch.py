@@ -326,6 +326,22 @@ def test_a_clean_up_of_commits_that_were_read_loses_nothing(
     assert [each.version for each in commits] == following
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_log_that_goes_on_without_the_next_commit_is_an_error(
+    tmp_path: Path, *, is_local: bool
+) -> None:
+    """An interrupted clean-up may leave the commit of the cursor, and would be waited for."""
+    store = open_store(str(tmp_path)) if is_local else MemoryStore()
+    table = DeltaTable.create("", of_day("2026-01-01").schema, store=store)
+    cursor = start_cursor(store)
+    table.append(of_day("2026-01-01"))
+    table.append(of_day("2026-01-02"))
+    table.checkpoint()
+    store.delete([commit_path(1)])
+    with pytest.raises(VersionNotFound, match="after version 0 were cleaned up before they were"):
+        read_new_commits(store, cursor)
+
+
 def test_a_table_that_is_gone_is_an_error() -> None:
     store = new_table()
     cursor = start_cursor(store)

@@ -320,6 +320,8 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
         if has_successor or snapshot.version == cursor.version:
             return _identified(store, cursor, snapshot)
         raise _broken(store, cursor, snapshot)
+    if not has_successor and _is_overtaken(store, cursor):
+        raise _broken(store, cursor, _open(store, cursor))
     if cursor.commit_digest is None or cursor.partition_columns is None:
         return _identified(store, cursor, _open(store, cursor))
     if meta.modified_ms == cursor.commit_modified_ms:
@@ -328,6 +330,17 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     if _digest(read_commit(store, cursor.version)) != cursor.commit_digest:
         raise _broken(store, cursor, _open(store, cursor))
     return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
+
+
+def _is_overtaken(store: ObjectStore, cursor: LogCursor) -> bool:
+    """Whether the log goes on after the cursor without the next commit, which then never comes."""
+    hint = read_last_checkpoint(store)
+    # Looked up after the hint, as commits are made before their checkpoint.
+    return (
+        hint is not None
+        and hint.version > cursor.version
+        and store.head(commit_path(cursor.version + 1)) is None
+    )
 
 
 def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:
@@ -380,7 +393,7 @@ def _broken(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Versio
             f"Another table is here now: {snapshot.metadata.id} at version {snapshot.version}, "
             f"where {cursor.table_id} was read up to version {cursor.version}"
         )
-    elif snapshot.version > cursor.version and store.head(commit_path(cursor.version)) is None:
+    elif snapshot.version > cursor.version and store.head(commit_path(cursor.version + 1)) is None:
         what = (
             f"The commits after version {cursor.version} were cleaned up before they were read; "
             f"the table is at version {snapshot.version}"
