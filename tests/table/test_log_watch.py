@@ -332,10 +332,10 @@ def test_a_log_that_goes_on_without_the_next_commit_is_an_error(
 ) -> None:
     """An interrupted clean-up may leave the commit of the cursor, and would be waited for."""
     store = open_store(str(tmp_path)) if is_local else MemoryStore()
-    table = DeltaTable.create("", of_day("2026-01-01").schema, store=store)
+    table = DeltaTable.create("", of_day(1).schema, store=store)
     cursor = start_cursor(store)
-    table.append(of_day("2026-01-01"))
-    table.append(of_day("2026-01-02"))
+    table.append(of_day(1))
+    table.append(of_day(2))
     table.checkpoint()
     store.delete([commit_path(1)])
     with pytest.raises(VersionNotFound, match="after version 0 were cleaned up before they were"):
