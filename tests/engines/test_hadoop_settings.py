@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_delta.engines.spark.read.sources import hadoop_settings
+from dagster_delta.engines.spark.read.sources import hadoop_settings, settings_of_read
 from dagster_delta.storage.object_store import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LAKE = "abfss://box@lake.dfs.core.windows.net/t"
 LAKE_HOST = "lake.dfs.core.windows.net"
@@ -104,3 +107,24 @@ def test_storage_options_become_settings_of_hadoop(
     uri: str, options: dict[str, Any], settings: dict[str, str] | None
 ) -> None:
     assert hadoop_settings(StoreLocation(uri, options)) == settings
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [("s3://b/t", "fs.s3a.retry.throttle.limit"), (LAKE, "fs.azure.io.retry.max.retries")],
+)
+@pytest.mark.parametrize("prefix", ["", "spark.hadoop."])
+def test_retries_are_bounded_where_the_session_does_not_say_how_many(
+    spark: SparkSession, uri: str, name: str, prefix: str
+) -> None:
+    location = StoreLocation(uri, {})
+    assert int(settings_of_read(spark, location)[name]) <= 5
+    spark.conf.set(f"{prefix}{name}", "9")
+    try:
+        assert name not in settings_of_read(spark, location)
+    finally:
+        spark.conf.unset(f"{prefix}{name}")
+
+
+def test_a_read_outside_of_the_clouds_has_no_settings_of_hadoop(spark: SparkSession) -> None:
+    assert settings_of_read(spark, StoreLocation("/data/t", {})) == {}

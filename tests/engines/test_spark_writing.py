@@ -222,6 +222,11 @@ def test_workers_without_the_package_are_told_apart() -> None:
         ("org.apache.hadoop.fs.s3a.AWSServiceIOException: getFileStatus: 503", StorageFailure),
         ("java.net.SocketTimeoutException: Read timed out", StorageFailure),
         ("java.io.IOException: Input/output error", StorageFailure),
+        (
+            "software.amazon.awssdk.services.s3.model.S3Exception: (Service: S3, Status Code: 403)",
+            StorageFailure,
+        ),
+        ('Operation failed: "Service Unavailable", 503, HEAD, https://host/b/t', StorageFailure),
         ("java.lang.RuntimeException: file.parquet is not a Parquet file", InvalidTable),
     ],
 )

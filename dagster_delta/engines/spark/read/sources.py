@@ -216,6 +216,34 @@ def _of_account(settings: AzureSettings) -> dict[str, str | None] | None:
     return None if is_managed or settings.use_azure_cli else {}
 
 
+_PATIENCE: Mapping[str | None, Mapping[str, str]] = {
+    "s3": {
+        "fs.s3a.attempts.maximum": "3",
+        "fs.s3a.retry.limit": "2",
+        "fs.s3a.retry.throttle.limit": "5",
+        "fs.s3a.connection.establish.timeout": "15s",
+        "fs.s3a.connection.timeout": "60s",
+        "fs.s3a.analytics.accelerator.physicalio.blockreadretrycount": "4",
+    },
+    "azure": {"fs.azure.io.retry.max.retries": "4"},
+}
+"""How often Hadoop repeats a request that fails, by cloud. Its own settings wait for a storage that
+is away for minutes, and for hours if it answers 503: the pauses double up to twenty times."""
+
+
+def settings_of_read(session: SparkSession, location: StoreLocation) -> dict[str, str]:
+    """Settings of Hadoop for a read; what the user has set in the session has precedence."""
+    patience = _PATIENCE.get(cloud_of(scheme_of(location.uri)))
+    found = dict(hadoop_settings(location) or {})
+    if patience is not None:
+        # All at once: on Connect each question is a call.
+        chosen = session.conf.getAll
+        for name, value in patience.items():
+            if not {name, f"spark.hadoop.{name}"} & chosen.keys():
+                found.setdefault(name, value)
+    return found
+
+
 MAX_LOOKED_UP = 32
 """More files than this, and all files of an object store, are passed to a classic session as a
 list: looking up a file costs Spark a call, or three requests to an object store."""
@@ -280,7 +308,7 @@ def open_parquet(
             an object store; Connect checks it when it reads the rows.
     """
     reader = session.read.schema(schema)
-    for name, value in {**_READ_OPTIONS, **(hadoop_settings(location) or {})}.items():
+    for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
         reader = reader.option(name, value)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
@@ -397,7 +425,7 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     if scheme in _opened.get(session, ()):
         return True
     reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
-    for name, value in {**_READ_OPTIONS, **settings}.items():
+    for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
         reader = reader.option(name, value)
     try:
         _ = reader.format(_parquet_source(session)).load(path).schema

@@ -31,13 +31,14 @@ _UNREADABLE_FILE = re.compile(
     r"\[FAILED_READ_FILE\.(?P<reason>\w+)\] Encountered error while reading file "
     r"(?P<file>\S+?)\.?\s"
 )
-# Errors of Hadoop's file systems and the JVM if the storage does not answer or refuses.
+# Errors of Hadoop's file systems and the JVM if the storage does not answer or refuses. Those of
+# ABFS begin without the name of a class.
 _OUTAGE = re.compile(
-    r"Caused by: (?:[\w.]+\.)?(?:AWS\w+Exception|Sdk\w*Exception|ApiCallTimeoutException|"
-    r"AccessDeniedException|NoAuthWithAWSException|ConnectException|ConnectTimeoutException|"
-    r"HttpHostConnectException|NoHttpResponseException|NoRouteToHostException|SocketException|"
-    r"SocketTimeoutException|UnknownHostException|SSL\w*Exception|"
-    r"IOException: Input/output error)\b"
+    r"Caused by: (?:Operation failed: \"|(?:[\w.]+\.)?(?:AWS\w+Exception|S3Exception|"
+    r"Sdk\w*Exception|ApiCallTimeoutException|AccessDeniedException|NoAuthWithAWSException|ConnectException|"
+    r"ConnectTimeoutException|HttpHostConnectException|NoHttpResponseException|"
+    r"NoRouteToHostException|SocketException|SocketTimeoutException|UnknownHostException|"
+    r"SSL\w*Exception|IOException: Input/output error)\b)"
 )
 _DAMAGES = {
     each.__name__: each
