@@ -6,14 +6,11 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud import client, requests
 from dagster_delta.storage.cloud.store import CloudStore
 from tests.storage.emulators import (
     AZURITE_KEY,
@@ -25,6 +22,7 @@ from tests.storage.emulators import (
     minio,
 )
 from tests.storage.failing_endpoint import FailingEndpoint, failing_endpoint
+from tests.storage.impatience import make_impatient
 
 CLOUDS = ("s3", "azure", "google")
 
@@ -46,6 +44,11 @@ def s3_endpoint() -> Iterator[str]:
 @pytest.fixture
 def s3_options(s3_endpoint: str) -> dict[str, str]:
     """Storage options of a new account: no client is shared with another test."""
+    return new_s3_account(s3_endpoint)
+
+
+def new_s3_account(s3_endpoint: str) -> dict[str, str]:
+    """Storage options of a new account."""
     return {
         "AWS_ACCESS_KEY_ID": f"key-{uuid.uuid4().hex}",
         "AWS_SECRET_ACCESS_KEY": f"secret-{uuid.uuid4().hex}",
@@ -71,13 +74,7 @@ def options(s3_options: dict[str, str], endpoint: FailingEndpoint) -> dict[str, 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask twice, and without a pause."""
-    monkeypatch.setattr(client, "_RETRIES", 1)
-    for pause in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(client, pause, timedelta(milliseconds=1))
-    monkeypatch.setattr(requests, "_ATTEMPTS", 2)
-    for module in ("requests", "store"):
-        waits = f"dagster_delta.storage.cloud.{module}.time"
-        monkeypatch.setattr(waits, SimpleNamespace(sleep=lambda _: None))
+    make_impatient(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ own. A test that needs one that is not installed is skipped, with the reason.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import importlib.util
 import json
 import os
@@ -24,7 +27,10 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -134,26 +140,43 @@ def _program(name: str, *, variable: str, local: Path, install: str) -> str:
     return found
 
 
+def azurite_sas() -> str:
+    """A signature of the account, with all rights for a day."""
+    ends = datetime.now(UTC) + timedelta(days=1)
+    parts = {
+        "sp": "rwdlac",
+        "ss": "b",
+        "srt": "sco",
+        "st": "",
+        "se": f"{ends:%Y-%m-%dT%H:%M:%SZ}",
+        "sip": "",
+        "spr": "http,https",
+        "sv": "2021-08-06",
+        "ses": "",
+    }
+    text = "".join(f"{part}\n" for part in (AZURITE_ACCOUNT, *parts.values()))
+    given = {name: value for name, value in parts.items() if value}
+    return urlencode({**given, "sig": _azurite_signature(text)})
+
+
+def _azurite_signature(text: str) -> str:
+    signed = hmac.new(base64.b64decode(AZURITE_KEY), text.encode(), hashlib.sha256).digest()
+    return base64.b64encode(signed).decode()
+
+
 def make_container(options: dict[str, str]) -> str:
     """A new, empty container of an account of Azurite, by the Blob service's own request."""
-    import base64
-    import hashlib
-    import hmac
-    from email.utils import formatdate
-
     name = f"container-{uuid.uuid4().hex}"
     url = f"{options['endpoint']}/{name}?restype=container"
     now = formatdate(usegmt=True)
     headers = f"x-ms-date:{now}\nx-ms-version:2021-08-06\n"
     resource = f"/{AZURITE_ACCOUNT}/{AZURITE_ACCOUNT}/{name}\nrestype:container"
     text = "PUT" + "\n" * 12 + headers + resource
-    signed = hmac.new(base64.b64decode(AZURITE_KEY), text.encode(), hashlib.sha256).digest()
     request = urllib.request.Request(url, method="PUT")
     request.add_header("x-ms-date", now)
     request.add_header("x-ms-version", "2021-08-06")
     request.add_header("Content-Length", "0")
-    signature = base64.b64encode(signed).decode()
-    request.add_header("Authorization", f"SharedKey {AZURITE_ACCOUNT}:{signature}")
+    request.add_header("Authorization", f"SharedKey {AZURITE_ACCOUNT}:{_azurite_signature(text)}")
     with urllib.request.urlopen(request, timeout=30):
         return name
 

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from tests.reference.jars import hadoop_class_path
-from tests.sessions import java_is_there
+from tests.storage.emulators import AZURITE_KEY, azurite_sas
+from tests.storage.spark_on_hadoop import spark_on_hadoop
 
 KEPT = [n for n in range(11, 100) if n % 7 != 3]
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "account_key")
 
 pytestmark = [pytest.mark.spark, pytest.mark.exhaustive]
-
-
-@pytest.fixture
-def class_path() -> str:
-    """S3A and ABFS of the version of Spark's Hadoop."""
-    if not java_is_there():
-        pytest.skip("Spark needs Java 17 or newer, and there is none")
-    found, why = hadoop_class_path()
-    if found is None:
-        pytest.skip(why)
-    return found
 
 
 def _limited(options: dict[str, str], bucket: str, prefix: str) -> dict[str, str]:
@@ -65,44 +51,50 @@ def _limited(options: dict[str, str], bucket: str, prefix: str) -> dict[str, str
     }
 
 
-def _read(directory: Path, given: dict[str, Any], environment: dict[str, str]) -> list[Any]:
-    """What the program has read. No output of it has a secret of the tables' options."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.spark_on_hadoop", str(directory)],
-        input=json.dumps(given),
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=540,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    events = [path.read_text() for path in directory.rglob("*") if path.is_file()]
-    assert any("FileScan parquet" in text for text in events)
-    options = [pair for table in given["tables"].values() for pair in table.items()]
+def _outcomes(
+    events: Path,
+    tables: dict[str, dict[str, str]],
+    settings: dict[str, str] | None = None,
+    **environment: str,
+) -> list[Any]:
+    """What a process has read from each table. Nothing it prints has a secret of their options."""
+    logged = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(events),
+        "spark.eventLog.compress": "false",
+        "spark.log.level": "INFO",
+    }
+    with spark_on_hadoop({**logged, **(settings or {})}, environment=environment) as process:
+        found = [process.run("write and read", *table) for table in tables.items()]
+        printed = process.printed()
+    written = [path.read_text() for path in events.rglob("*") if path.is_file()]
+    assert any("FileScan parquet" in text for text in written)
+    options = [pair for table in tables.values() for pair in table.items()]
     secrets = [value for name, value in options if name in SECRETS]
+    secrets += [parse_qs(value)["sig"][0] for name, value in options if name == "sas_token"]
     assert secrets
-    for text in [done.stdout, done.stderr, *events]:
-        assert not any(secret in text for secret in secrets)
-    return list(json.loads(done.stdout.rpartition("found: ")[2]).values())
+    for text in [printed, *written]:
+        assert not any(secret in unquote(text) for secret in secrets)
+    assert not [outcome.failure for outcome in found if outcome.failure]
+    return [outcome.result for outcome in found]
 
 
 def test_s3a_uses_the_credentials_of_each_table_and_shows_none(
-    minio_bucket: str, minio_options: dict[str, str], class_path: str, tmp_path: Path
+    minio_bucket: str, minio_options: dict[str, str], tmp_path: Path
 ) -> None:
     uris = [f"s3://{minio_bucket}/{name}" for name in ("first", "second")]
     # Hadoop keeps the client, and so the rights, of the first.
     limited = [_limited(minio_options, minio_bucket, uri.rpartition("/")[2]) for uri in uris]
     tables = dict(zip(uris, limited, strict=True))
-    given = {"class_path": class_path, "settings": {}, "tables": tables}
-    first, second = _read(tmp_path, given, {})
+    first, second = _outcomes(tmp_path, tables)
     assert first == {"schemes": ["s3a"], "spark": KEPT, "arrow": KEPT}
     # Its executors read without Hadoop.
     assert second == {"schemes": [], "spark": KEPT, "arrow": KEPT}
 
 
+@pytest.mark.parametrize("option", ["account_key", "sas_token"])
 def test_abfs_uses_the_credentials_of_the_table_and_shows_none(
-    azure_container: str, azure_options: dict[str, str], class_path: str, tmp_path: Path
+    azure_container: str, azure_options: dict[str, str], tmp_path: Path, option: str
 ) -> None:
     endpoint = azure_options["endpoint"]
     account = azure_options["account_name"]
@@ -115,11 +107,9 @@ def test_abfs_uses_the_credentials_of_the_table_and_shows_none(
         "networking.library": "JDK_HTTP_URL_CONNECTION",
     }
     uri = f"abfs://{azure_container}@{account}.dfs.core.windows.net/t"
-    given = {
-        "class_path": class_path,
-        "settings": {f"spark.hadoop.fs.azure.{name}": emulator[name] for name in emulator},
-        "tables": {uri: {"account_key": azure_options["account_key"]}},
-    }
-    assert _read(tmp_path, given, {"AZURE_STORAGE_ENDPOINT": endpoint}) == [
+    settings = {f"spark.hadoop.fs.azure.{name}": emulator[name] for name in emulator}
+    credential = AZURITE_KEY if option == "account_key" else azurite_sas()
+    tables = {uri: {option: credential}}
+    assert _outcomes(tmp_path, tables, settings, AZURE_STORAGE_ENDPOINT=endpoint) == [
         {"schemes": ["abfs"], "spark": KEPT, "arrow": KEPT}
     ]
