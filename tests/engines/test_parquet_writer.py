@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import threading
 import uuid
@@ -15,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.parquet.write import file as file_module
+from dagster_delta.engines.parquet.write import worker_tasks
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup
 from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.engines.plans import Constraint, WriteSpec
@@ -136,14 +139,15 @@ def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=rows))
 
 
-def test_only_some_files_are_open_at_once() -> None:
+def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_module, "_PUT_BYTES", 0)
     data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
     store = CountingStore()
     config = configuration(schema_of(data), ["p"])
     files = write(
-        store, _batches(data, 100), config, row_group_rows=10, max_open_partitions=3
+        store, _batches(data, 100), config, max_open_partitions=3, row_group_bytes=2000
     ).files
-    assert store.most_open <= 3
+    assert store.most_open == 3
     got = read(store, files, config).sort_by("v")
     assert got.equals(data)
 
@@ -181,6 +185,19 @@ def test_what_waits_in_all_partitions_is_bounded() -> None:
     assert read(store, files, config).num_rows == 20_000
 
 
+def test_rows_of_many_batches_and_partitions_become_one_file_each() -> None:
+    data = pa.table({"p": [i % 500 for i in range(20_000)], "v": range(20_000)})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    files = write(store, _batches(data, 700), config, buffer_bytes=2_000_000).files
+    assert [each.partition_values["p"] for each in files] == [str(p) for p in range(500)]
+    assert [json.loads(each.stats or "")["maxValues"]["v"] for each in files] == [
+        19_500 + p for p in range(500)
+    ]
+    values = read(store, files, config).column("v").to_pylist()
+    assert values == [v for p in range(500) for v in range(p, 20_000, 500)]
+
+
 def test_many_row_groups_are_encoded_by_workers_in_order() -> None:
     data = pa.table({"p": [i // 5000 % 2 for i in range(20_000)], "v": range(20_000)})
     store = MemoryStore()
@@ -207,6 +224,7 @@ def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
         return group
 
     monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_second_first)
+    monkeypatch.setattr(worker_tasks, "_TASK_BYTES", 1)
     data = pa.table({"v": range(20_000)})
     store = MemoryStore()
     config = configuration(schema_of(data))
@@ -393,10 +411,10 @@ def test_an_error_leaves_no_file_behind(row_group_bytes: int) -> None:
 
 def test_a_store_that_fails_leaves_no_file_behind() -> None:
     class FailingStore(MemoryStore):
-        def open_output(self, path: str) -> Any:
+        def put(self, path: str, data: bytes) -> None:
             if path.startswith("p=2"):
                 raise BrokenSource
-            return super().open_output(path)
+            super().put(path, data)
 
     data = pa.table({"p": [i // 1000 for i in range(5000)], "v": range(5000)})
     store = FailingStore()
@@ -406,11 +424,18 @@ def test_a_store_that_fails_leaves_no_file_behind() -> None:
     assert stored_paths(store) == set()
 
 
-def test_an_error_of_the_system_names_the_file_it_failed_on() -> None:
+@pytest.mark.parametrize("put_bytes", [0, 2**30])
+def test_an_error_of_the_system_names_the_file_it_failed_on(
+    put_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class FullStore(MemoryStore):
         def open_output(self, path: str) -> Any:
             raise OSError(28, "No space left on device", path)
 
+        def put(self, path: str, data: bytes) -> None:
+            raise OSError(28, f"No space left on device for {len(data)} bytes", path)
+
+    monkeypatch.setattr(file_module, "_PUT_BYTES", put_bytes)
     store = FullStore()
     with pytest.raises(StorageFailure, match="No space left") as caught:
         write(store, ROWS, configuration(schema_of(ROWS)))

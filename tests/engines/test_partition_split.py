@@ -19,7 +19,7 @@ STRING = PrimitiveType("string")
 LONG = PrimitiveType("long")
 
 
-def split(batch: pa.RecordBatch, *types: DataType, **options: int) -> dict[Any, list[Any]]:
+def split(batch: pa.RecordBatch, *types: DataType, **options: Any) -> dict[Any, list[Any]]:
     columns = [
         PartitionColumn(batch.schema.names[index], index, kind) for index, kind in enumerate(types)
     ]

@@ -105,8 +105,8 @@ class Rival:
     def __init__(self, store: MemoryStore, act: Any) -> None:
         self._store, self._act, self._acted = store, act, False
 
-    def __call__(self, operation: str, _path: str) -> None:
-        if operation == "open_output" and not self._acted:
+    def __call__(self, operation: str, path: str) -> None:
+        if operation == "put" and path.endswith(".parquet") and not self._acted:
             self._acted = True
             self._act(DeltaTable("", store=self._store))
 
@@ -156,7 +156,7 @@ def test_groups_of_later_commits_are_compacted_as_they_are_by_then(
 
 
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
-@pytest.mark.parametrize("operation", ["open_output", "put_if_absent"])
+@pytest.mark.parametrize("operation", ["put", "put_if_absent"])
 def test_a_crash_leaves_the_old_rows_or_the_same_in_new_files(operation: Any, kind: Any) -> None:
     store = MemoryStore()
     before = content(make(partition_by=("p",), store=store))
@@ -174,7 +174,7 @@ def test_files_of_a_failed_write_are_deleted() -> None:
     store = MemoryStore()
     table = make(store=store)
     before = data_files(table)
-    failing = FaultyStore(store, [Fault("refuse", "open_output")])
+    failing = FaultyStore(store, [Fault("refuse", "put", ".parquet")])
     with pytest.raises(StorageFailure):
         DeltaTable("", store=failing).optimize()
     assert data_files(table) == before

@@ -51,6 +51,8 @@ def split_by_partition(
     batch: pa.RecordBatch,
     partition_columns: Sequence[PartitionColumn],
     *,
+    stored: pa.RecordBatch | None = None,
+    shares_memory: bool = False,
     max_code: int = _MAX_CODE,
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition in the batch, in their own order, with all columns.
@@ -58,13 +60,17 @@ def split_by_partition(
     Args:
         batch: a `pyarrow.RecordBatch`.
         partition_columns: in directory order; if empty, all rows are one partition.
+        stored: the same rows in the form to return, if not `batch` itself.
+        shares_memory: whether each part may keep the rows of all parts in memory. That takes much
+            less time if the parts are small.
         max_code: largest number that stands for the values of a row while they are told apart.
 
     Raises:
         SchemaMismatch: a value has no text that readers would read as the value.
     """
+    rows = batch if stored is None else stored
     if not partition_columns:
-        yield (), batch
+        yield (), rows
         return
     if not batch.num_rows:
         return
@@ -78,16 +84,24 @@ def split_by_partition(
         codes = codes * len(values) + more_codes
     first = codes[0]
     if (codes == first).all():
-        yield tuple(values[row_codes[0]] for row_codes, values in encoded), batch
+        yield tuple(values[row_codes[0]] for row_codes, values in encoded), rows
         return
     # 16-bit codes use radix sort, which takes a tenth of the time.
     order = np.argsort(codes.astype(np.uint16) if size <= 2**16 else codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
-    for rows in np.split(order, bounds):
-        key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
-        # Taking each group separately, instead of slicing one large take, releases the batch: a
-        # small waiting partition must not keep all the others in memory.
-        yield key, batch.take(index_of(rows))
+    starts = [0, *bounds.tolist()]
+    positions = index_of(order)
+    ordered = rows.take(positions) if shares_memory else None
+    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+        row = order[start]
+        key = tuple(values[row_codes[row]] for row_codes, values in encoded)
+        length = stop - start
+        if ordered is None:
+            # Taking each group separately releases the batch: a small waiting partition must not
+            # keep all the others in memory.
+            yield key, rows.take(positions.slice(start, length))
+        else:
+            yield key, ordered.slice(start, length)
 
 
 def _encode(

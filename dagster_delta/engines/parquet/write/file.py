@@ -46,6 +46,8 @@ _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
 _LENGTH_BYTES = 4
 _LARGE_FILE_BYTES = 1024 * 1024
+_PUT_BYTES = 256 * 1024
+"""Files up to this size are written in one call, which takes less time than a stream."""
 _VOID, _VARIANT = PrimitiveType("void"), PrimitiveType("variant")
 
 
@@ -239,14 +241,14 @@ class FileInWriting:
 
     def __init__(self, path: str, format_: FileFormat, store: ObjectStore) -> None:
         self.path = path
-        self._table = store.location.uri
+        self._store = store
         self._statistics = FileStatistics(format_.statistics)
         self._metadata: pq.FileMetaData = None
         self._footers: list[tuple[bytes, int]] = []
-        with self._naming():
-            self._sink = store.open_output(path)
+        self._sink: pa.NativeFile | None = None
+        self._held: list[bytes | memoryview] = []
         self.size_bytes = 0
-        """Bytes written so far."""
+        """Length of the file so far."""
 
     def append(self, group: EncodedRowGroup) -> None:
         """Add a row group.
@@ -274,20 +276,31 @@ class FileInWriting:
             StorageFailure: the store refused or failed.
         """
         end = spliced_footer(self._footers)
-        self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]))
-        self._write(end)
+        self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]) + end)
         with self._naming():
-            self._sink.close()
+            if self._sink is None:
+                held, self._held = self._held, []
+                self._store.put(self.path, b"".join(held))
+            else:
+                self._sink.close()
         return self.size_bytes, self._statistics.to_json(self._metadata)
 
     def discard(self) -> None:
         """Discard the file; if the store publishes a file when it is closed, none appears."""
-        self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
+        if self._sink is not None:
+            self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
 
     def _write(self, data: bytes | memoryview) -> None:
-        with self._naming():
-            self._sink.write(data)
         self.size_bytes += len(data)
+        self._held.append(data)
+        if self._sink is None and self.size_bytes <= _PUT_BYTES:
+            return
+        held, self._held = self._held, []
+        with self._naming():
+            if self._sink is None:
+                self._sink = self._store.open_output(self.path)
+            for piece in held:
+                self._sink.write(piece)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
@@ -298,7 +311,7 @@ class FileInWriting:
             raise StorageFailure(
                 f"a data file could not be written: {error}; check permissions, free space and the "
                 "connection",
-                table=self._table,
+                table=self._store.location.uri,
                 file=self.path,
             ) from error
 

@@ -11,20 +11,20 @@ Spec: Data Files; Add File and Remove File; Partition Values.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.clock import Clock, now_ms
-from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
@@ -40,6 +40,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.parquet.write.worker_tasks import WorkerTasks
     from dagster_delta.engines.rows.shadow_column import ShadowColumn
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ COLUMN_OVERHEAD_BYTES = 512
 REPRESENTATIVE_ROWS = 8_000
 """Rows of one file that are enough to choose the encodings of all files."""
 
-_MAX_WORKERS = 8
+_FILES_OF_ONE_THREAD = 16
+"""More files than this are written by workers, however small they are."""
 
 
 def write_data_files(
@@ -168,7 +170,7 @@ class _Partition(msgspec.Struct):
     waiting: list[pa.RecordBatch] = msgspec.field(default_factory=list)
     waiting_rows: int = 0
     waiting_bytes: int = 0
-    last_flush: Future[None] | None = None
+    last_task: Future[None] | None = None
     format: FileFormat | None = None
     """Format of its files, chosen by the first rows."""
     file: FileInWriting | None = None
@@ -205,7 +207,8 @@ class _DataFiles:
         self._partition_names = spec.configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
-        self._encodings: ColumnEncodings | None = None
+        self._encodings: tuple[ColumnEncodings, int] = PLAIN, 0
+        """The latest choice, and the number of rows that it was made for."""
 
     def encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of a format."""
@@ -266,9 +269,10 @@ class _DataFiles:
             return choose_encodings(rows)
         # Examining a sample costs as much as writing it, so one large enough sample is used for
         # all files: values rare in one partition seldom repeat in the next.
-        encodings = self._encodings or choose_encodings(rows)
-        if rows.num_rows >= REPRESENTATIVE_ROWS:
-            self._encodings = encodings
+        encodings, num_rows = self._encodings
+        if num_rows < min(rows.num_rows, REPRESENTATIVE_ROWS):
+            encodings = choose_encodings(rows)
+            self._encodings = encodings, rows.num_rows
         return encodings
 
     def _new_path(self, key: PartitionKey, number: int) -> str:
@@ -300,33 +304,78 @@ class _WriteJob:
         self._spec = spec
         self._files = files
         self._schema = files.format.arrow_schema
-        self._partition_columns = PartitionColumn.all_of(configuration, schema)
+        columns = PartitionColumn.all_of(configuration, schema)
+        self._partition_positions = [column.position for column in columns]
+        self._partition_columns = [
+            replace(column, position=len(self._schema) + index)
+            for index, column in enumerate(columns)
+        ]
+        """In `_unsplit`."""
         self._sort_keys = [
             (configuration.physical_name(name), "ascending") for name in spec.sort_by
         ]
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
         """Partitions that may have an open file, least recently written first."""
+        self._unsplit: list[pa.RecordBatch] = []
+        """Rows as files store them, followed by their partition columns."""
+        self._unsplit_bytes = 0
         self._waiting_bytes = 0
         self._taken_bytes = 0
         self._flushes = 0
-        self._workers: ThreadPoolExecutor | None = None
-        self._encoding: deque[tuple[Future[None], int]] = deque()
-        self._encoding_bytes = 0
+        self._tasks: WorkerTasks | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch, and pass rows on if they are enough for a row group."""
         self.num_rows += batch.num_rows
-        for key, rows in split_by_partition(batch, self._partition_columns):
-            partition = self._partitions.setdefault(key, _Partition(key))
-            before = partition.waiting_bytes
-            partition.add(self._files.format.file_rows(rows))
-            self._waiting_bytes += partition.waiting_bytes - before
-            self._taken_bytes += partition.waiting_bytes - before
-            if self._is_due(partition):
-                self._flush(partition)
-        while self._waiting_bytes > self._spec.buffer_bytes:
-            self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
+        rows = self._files.format.file_rows(batch)
+        self._taken_bytes += rows.nbytes
+        if not self._partition_columns:
+            self._wait_in_partition((), rows)
+            self._flush_largest()
+            return
+        # Splitting takes time for each partition, so batches are split together.
+        columns = [*rows.columns, *(batch.column(each) for each in self._partition_positions)]
+        unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
+        self._unsplit.append(unsplit)
+        self._unsplit_bytes += unsplit.nbytes + COLUMN_OVERHEAD_BYTES * len(columns)
+        if self._unsplit_bytes >= min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4):
+            self._split()
+            self._flush_largest()
+
+    def _split(self, *, shares_memory: bool = False) -> None:
+        if not self._unsplit:
+            return
+        rows = pa.Table.from_batches(self._unsplit).combine_chunks()
+        self._unsplit, self._unsplit_bytes = [], 0
+        for batch in rows.to_batches():
+            stored = batch.columns[: len(self._schema)]
+            for key, part in split_by_partition(
+                batch,
+                self._partition_columns,
+                stored=pa.RecordBatch.from_arrays(stored, schema=self._schema),
+                shares_memory=shares_memory,
+            ):
+                self._wait_in_partition(key, part)
+
+    def _wait_in_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = _Partition(key)
+        before = partition.waiting_bytes
+        partition.add(rows)
+        self._waiting_bytes += partition.waiting_bytes - before
+        if self._is_due(partition):
+            self._flush(partition)
+
+    def _flush_largest(self) -> None:
+        """Flush partitions until the others fit into the common budget."""
+        if self._waiting_bytes <= self._spec.buffer_bytes:
+            return
+        for partition in sorted(self._partitions.values(), key=lambda each: -each.waiting_bytes):
+            if self._waiting_bytes <= self._spec.buffer_bytes:
+                break
+            self._flush(partition)
 
     def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
         """Pass on a row group of a partition, before its waiting rows."""
@@ -344,19 +393,19 @@ class _WriteJob:
 
     def finish(self) -> None:
         """Write what waits, close every file, and wait for the workers."""
+        self._split(shares_memory=True)
         for partition in list(self._partitions.values()):
             if partition.waiting_rows:
                 self._flush(partition)
-        for partition in list(self._open.values()):
-            self._close(partition)
-        self._wait_until_encoding(0)
-        if self._workers is not None:
-            self._workers.shutdown()
+            if partition.key in self._open:
+                self._close(partition)
+        if self._tasks is not None:
+            self._tasks.finish()
 
     def stop(self) -> None:
         """Let the workers finish their current tasks, and drop the others."""
-        if self._workers is not None:
-            self._workers.shutdown(wait=True, cancel_futures=True)
+        if self._tasks is not None:
+            self._tasks.stop()
 
     def _is_due(self, partition: _Partition) -> bool:
         if self._sort_keys:
@@ -414,31 +463,18 @@ class _WriteJob:
         write: Callable[[list[EncodedRowGroup]], None],
     ) -> None:
         """Encode at once, and write to a partition's file in order of arrival."""
-        if self._workers is None and self._taken_bytes < self._spec.row_group_bytes:
-            # Small writes end before a thread would start.
-            write(encode())
-            return
-        if self._workers is None:
-            self._workers = ThreadPoolExecutor(_worker_count(), "delta-write")
-        previous = partition.last_flush
+        if self._tasks is None:
+            if (
+                self._taken_bytes < self._spec.row_group_bytes
+                and self._flushes <= _FILES_OF_ONE_THREAD
+            ):
+                # Small writes end before a thread would start.
+                write(encode())
+                return
+            from dagster_delta.engines.parquet.write.worker_tasks import WorkerTasks
 
-        def run_in_turn() -> None:
-            groups = encode()
-            # Workers take tasks in the order they were given, so this one has been started.
-            if previous is not None:
-                previous.result()
-            write(groups)
-
-        partition.last_flush = self._workers.submit(run_in_turn)
-        self._encoding.append((partition.last_flush, size_bytes))
-        self._encoding_bytes += size_bytes
-        self._wait_until_encoding(self._spec.buffer_bytes // 2)
-
-    def _wait_until_encoding(self, max_bytes: int) -> None:
-        while self._encoding and (self._encoding_bytes > max_bytes or self._encoding[0][0].done()):
-            future, size_bytes = self._encoding.popleft()
-            future.result()
-            self._encoding_bytes -= size_bytes
+            self._tasks = WorkerTasks(self._spec.buffer_bytes // 2)
+        self._tasks.run(partition, size_bytes, encode, write)
 
 
 def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
@@ -453,7 +489,3 @@ def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
         # The columns of the change have been altered. The change must handle it, not the writer:
         # a file without the shadow is identified by its tags.
         return None
-
-
-def _worker_count() -> int:
-    return max(2, min(os.cpu_count() or 2, _MAX_WORKERS))
