@@ -9,6 +9,7 @@ Spec: File Types; Delta Log Entries (mutual exclusion of writers).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -136,21 +137,50 @@ class CopyingStore(Protocol):
         """
 
 
+class FetchBudget:
+    """How many bytes are in memory that were fetched ahead of reading them. Thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether so many bytes may be fetched now; one fetch may exceed the limit. It never waits:
+        those who hold bytes may wait for whoever asks.
+        """
+        with self._lock:
+            if self._taken and self._taken + size_bytes > self.max_bytes:
+                return False
+            self._taken += size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Bytes that were taken are in use no more."""
+        with self._lock:
+            self._taken -= size_bytes
+
+
 @runtime_checkable
 class RangeStore(Protocol):
     """Optional part of a store: fetches ranges of an object together."""
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
+        self,
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        size_bytes: int,
+        budget: FetchBudget | None = None,
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` whose given ranges are in memory. Reads outside of
-        them are requests.
+        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of the reads,
+        over several connections. Other reads are requests.
 
         Args:
             path: as for `read`.
-            ranges: offset and length in bytes, at least one. Ranges that nearly touch are fetched
-                as one.
+            ranges: offset and length in bytes, at least one. Each is read once, from its start
+                on, and all at the same pace.
             size_bytes: of the object.
+            budget: how much is fetched ahead; all if None.
 
         Raises:
             As `read` does.

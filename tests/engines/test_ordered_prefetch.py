@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
+from dagster_delta.engines.parquet.read.ordered_prefetch import (
+    BatchSource,
+    FetchedSource,
+    prefetch_in_order,
+)
+from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES
 
 
 def batch(number: int, rows: int = 1) -> pa.RecordBatch:
@@ -59,6 +64,33 @@ def test_workers_are_at_work_at_the_same_time() -> None:
 
     opened: list[BatchSource] = [partial(source, number) for number in range(2)]
     assert numbers(prefetch_in_order(opened, threads=2, max_buffered_bytes=100)) == [0, 1]
+
+
+def test_sources_that_fetch_too_much_run_one_after_the_other() -> None:
+    running: list[int] = []
+
+    def source(number: int) -> Iterator[pa.RecordBatch]:
+        running.append(number)
+        assert len(running) == 1
+        yield batch(number)
+        running.remove(number)
+
+    opened: list[BatchSource] = [
+        FetchedSource(partial(source, number), FETCHED_BYTES // 2 + 1) for number in range(20)
+    ]
+    # Sources that fetch nothing wait for none.
+    opened.append(lambda: [batch(20)])
+    stream = prefetch_in_order(opened, threads=4, max_buffered_bytes=1000)
+    assert numbers(stream) == list(range(21))
+
+
+def test_a_source_that_fetches_more_than_all_may_runs_alone() -> None:
+    sizes = (1, 2 * FETCHED_BYTES, 1)
+    opened: list[BatchSource] = [
+        FetchedSource(partial(lambda each: [batch(each)], number), size)
+        for number, size in enumerate(sizes)
+    ]
+    assert numbers(prefetch_in_order(opened, threads=2, max_buffered_bytes=100)) == [0, 1, 2]
 
 
 class SourceError(Exception):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.read import data_file_reader
-from dagster_delta.engines.parquet.read.source import FetchBudget
+from dagster_delta.engines.parquet.read import data_file_reader, reader
 from dagster_delta.errors import DataFileMissing, InvalidTable
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.storage.cloud.files import merged_ranges
-from dagster_delta.storage.object_store import RangeStore
+from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log import reader as log_reader
 from tests.storage.failing_endpoint import FailingEndpoint
@@ -64,6 +63,25 @@ def test_columns_of_a_large_file_are_fetched_after_its_end(
         endpoint.seen = []
         assert table.snapshot().scan(columns).to_arrow() == rows.select(columns)
         assert _data_requests(endpoint) == ["GET"] * requests
+
+
+def test_files_are_opened_while_others_are(
+    uri: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = _rows(COUNT)
+    table = _written(uri, options, rows)
+    table.append(rows)
+    # An open file is returned only when another one is being opened.
+    together = threading.Barrier(2, timeout=60)
+    open_input = type(table.store).open_input
+
+    def opened(store: ObjectStore, path: str) -> pa.NativeFile:
+        together.wait()
+        return open_input(store, path)
+
+    monkeypatch.setattr(type(table.store), "open_input", opened)
+    monkeypatch.setattr(reader, "_REMOTE_THREADS", 1)
+    assert table.snapshot().scan(["b"]).to_arrow().num_rows == 2 * COUNT
 
 
 def test_what_does_not_fit_into_memory_is_read_in_pieces(
@@ -174,8 +192,3 @@ def test_a_budget_is_exceeded_by_one_fetch_at_most() -> None:
     assert budget.take(60)
     assert budget.take(40)
     assert not budget.take(1)
-
-
-def test_ranges_that_nearly_touch_are_one() -> None:
-    far = 1 << 20
-    assert merged_ranges([(far, 10), (0, 4), (4, 6), (8, 1), (100, 1)]) == [(0, 101), (far, 10)]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from dagster_delta.storage.cloud.requests import CloudRequests
+from dagster_delta.storage.object_store import FetchBudget
 
 END_BYTES = 64 * 1024
 """Bytes that opening an object fetches: small objects whole, and the footers of others."""
 _GAP_BYTES = 64 * 1024
 """Ranges that are not farther apart are fetched as one."""
+_PIECE_BYTES = 1024 * 1024
+"""Least bytes of a piece of a range, if ranges are divided."""
+_MAX_PIECE_BYTES = 8 * 1024 * 1024
+_CONNECTIONS = 8
+"""Pieces of one object that are fetched at a time."""
 _PUT_BYTES = 5 * 1024 * 1024
 """Objects up to this size are put in one request."""
 
@@ -30,7 +38,7 @@ class CloudInput:
         self,
         size_bytes: int,
         held: Iterable[tuple[int, memoryview]],
-        fetch: Callable[[int, int], bytes],
+        fetch: Callable[[int, int], bytes | memoryview],
     ) -> None:
         self._size_bytes = size_bytes
         self._held = tuple(held)
@@ -46,6 +54,9 @@ class CloudInput:
         self._position = start + length
         if length == 0:
             return b""
+        return self._bytes(start, length)
+
+    def _bytes(self, start: int, length: int) -> bytes | memoryview:
         for offset, held in self._held:
             first = start - offset
             if first >= 0 and first + length <= len(held):
@@ -66,6 +77,98 @@ class CloudInput:
         """Release the bytes that are held."""
         self.closed = True
         self._held = ()
+
+
+class CloudRanges(CloudInput):
+    """An object of which some ranges are fetched ahead of reading them, in pieces and over several
+    connections. Each byte is read once: a piece is released when all of it was read.
+
+    Args:
+        size_bytes: size of the object.
+        ranges: offset and length of each range. They are read from the start on, at the same pace.
+        fetch: fetches bytes, by offset and length; fewer at the end of the object.
+        budget: how many bytes are fetched ahead.
+
+    Raises:
+        FileNotFoundError, StorageFailure: as `fetch` does for the first piece.
+    """
+
+    def __init__(
+        self,
+        size_bytes: int,
+        ranges: Sequence[tuple[int, int]],
+        fetch: Callable[[int, int], memoryview],
+        budget: FetchBudget,
+    ) -> None:
+        super().__init__(size_bytes, (), fetch)
+        self._budget = budget
+        # A footer may name bytes after the end.
+        inside = [(start, min(length, size_bytes - start)) for start, length in ranges]
+        self._lengths = dict(pieces_of(inside, budget.max_bytes))
+        self._starts = sorted(self._lengths)
+        self._waiting = dict.fromkeys(self._lengths)
+        """The pieces that were not requested, in the order in which they are read."""
+        self._requested: dict[int, tuple[Future[bytes | memoryview], int]] = {}
+        """Each with the number of its bytes that were not read."""
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, "delta-fetch")
+        self._request()
+        try:
+            for first, _ in list(self._requested.values())[:1]:
+                first.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the pieces. Those that are being fetched are dropped when they arrive."""
+        super().close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._waiting.clear()
+        for start in list(self._requested):
+            self._release(start)
+
+    def _request(self) -> None:
+        """Request the next pieces, as far as the budget allows."""
+        while self._waiting:
+            start = next(iter(self._waiting))
+            length = self._lengths[start]
+            if not self._budget.take(length):
+                return
+            del self._waiting[start]
+            self._requested[start] = self._threads.submit(self._fetch, start, length), length
+
+    def _release(self, start: int) -> None:
+        del self._requested[start]
+        self._budget.give_back(self._lengths[start])
+
+    def _bytes(self, start: int, length: int) -> bytes | memoryview:
+        self._request()
+        parts: list[bytes | memoryview] = []
+        while length and (part := self._part(start, length)):
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _part(self, start: int, length: int) -> bytes | memoryview:
+        """The first of some bytes: those in one piece, or before the next one."""
+        index = bisect_right(self._starts, start)
+        piece = self._starts[index - 1] if index else 0
+        end = piece + self._lengths.get(piece, 0)
+        if start >= end:
+            after = self._starts[index] if index < len(self._starts) else start + length
+            return self._fetch(start, min(length, after - start))
+        if piece not in self._requested:
+            # The rest of the piece is not fetched ahead.
+            self._waiting.pop(piece, None)
+            return self._fetch(start, min(length, end - start))
+        future, unread = self._requested[piece]
+        part = future.result()[start - piece :][:length]
+        if unread > len(part):
+            self._requested[piece] = future, unread - len(part)
+        else:
+            self._release(piece)
+            self._request()
+        return part
 
 
 class CloudOutput:
@@ -141,13 +244,31 @@ class CloudOutput:
                 raise
 
 
-def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Offsets and lengths, in order, of ranges that are not near each other."""
+def pieces_of(ranges: Iterable[tuple[int, int]], max_bytes: int) -> list[tuple[int, int]]:
+    """Offsets and lengths of pieces of ranges, in the order in which they are read if all ranges
+    are read at the same pace. Small ranges near each other are one piece.
+
+    Args:
+        ranges: offset and length of each; those without bytes are left out.
+        max_bytes: should hold two pieces of each range, if the ranges have more.
+    """
+    found = sorted((start, length) for start, length in ranges if length > 0)
+    most = _MAX_PIECE_BYTES
+    if sum(length for _, length in found) > max_bytes:
+        share = max_bytes // (2 * len(found)) // _PIECE_BYTES * _PIECE_BYTES
+        most = min(max(share, _PIECE_BYTES), most)
     merged: list[tuple[int, int]] = []
-    for offset, length in sorted(ranges):
+    for offset, length in found:
         if merged and offset <= sum(merged[-1]) + _GAP_BYTES:
             start, size = merged[-1]
-            merged[-1] = start, max(size, offset + length - start)
-        else:
-            merged.append((offset, length))
-    return merged
+            together = max(size, offset + length - start)
+            if together <= most:
+                merged[-1] = start, together
+                continue
+        merged.append((offset, length))
+    pieces = [
+        (done / size, start + done, min(most, size - done))
+        for start, size in merged
+        for done in range(0, size, most)
+    ]
+    return [(start, size) for _, start, size in sorted(pieces)]

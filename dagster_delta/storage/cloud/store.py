@@ -39,7 +39,7 @@ from dagster_delta.storage.cloud.files import (
     END_BYTES,
     CloudInput,
     CloudOutput,
-    merged_ranges,
+    CloudRanges,
 )
 from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
 from dagster_delta.storage.cloud.listing import CloudListing
@@ -55,7 +55,12 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.object_store import (
+    FetchBudget,
+    ObjectMeta,
+    ObjectStore,
+    StoreLocation,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -211,37 +216,36 @@ class CloudStore:
             path, end if client.has_suffix_ranges else {"range": (0, END_BYTES)}
         )
         start = size_bytes - len(data) if client.has_suffix_ranges else 0
-        return self._opened(path, size_bytes, [(start, memoryview(data))])
+        held = [(start, memoryview(data))]
+        return pa.PythonFile(CloudInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 
     def open_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], size_bytes: int
+        self,
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        size_bytes: int,
+        budget: FetchBudget | None = None,
     ) -> pa.NativeFile:
-        """The object as a `pyarrow.NativeFile` whose given ranges were fetched at once."""
+        """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of reads."""
         import obstore
         from obstore.exceptions import GenericError
 
         client, key = self._find(path)
-        starts, lengths = zip(*merged_ranges(ranges), strict=True)
 
-        def get() -> list[memoryview]:
+        def get(start: int, length: int) -> memoryview:
             try:
-                found = obstore.get_ranges(
-                    client.store, key, starts=starts, lengths=lengths, coalesce=0
-                )
+                return memoryview(obstore.get_range(client.store, key, start=start, length=length))
             except GenericError as error:
                 refusal = refusal_of(error)
                 if refusal is not None and refusal.status == _RANGE_NOT_SATISFIABLE:
-                    return []  # the object is shorter: reading it shows where it ends
+                    return memoryview(b"")  # the object is shorter: reading it shows where it ends
                 raise
-            return [memoryview(each) for each in found]
 
-        return self._opened(path, size_bytes, zip(starts, self._ask(path, get), strict=False))
+        def fetch(start: int, length: int) -> memoryview:
+            return self._ask(path, partial(get, start, length))  # type: ignore[no-any-return]
 
-    def _opened(
-        self, path: str, size_bytes: int, held: Iterable[tuple[int, memoryview]]
-    ) -> pa.NativeFile:
-        fetch = partial(self.read_range, path)
-        return pa.PythonFile(CloudInput(size_bytes, held, fetch), mode="r")
+        opened = CloudRanges(size_bytes, ranges, fetch, budget or FetchBudget(size_bytes))
+        return pa.PythonFile(opened, mode="r")
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A binary stream to write. The object appears when it is closed, unless a write failed.

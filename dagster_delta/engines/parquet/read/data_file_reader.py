@@ -7,9 +7,12 @@ Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,17 +25,13 @@ from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.file_projection import FileProjection
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, FetchedSource
 from dagster_delta.engines.parquet.read.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.read.source import (
-    FetchBudget,
-    naming_data_file,
-    read_data_footer,
-)
+from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.values.nested_arrays import with_padded_text
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
+from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import padded_type
@@ -41,7 +40,7 @@ from dagster_delta.protocol.values.arrow_columns import integer_column, string_c
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.protocol.values.partition_values import parse_partition_column
-from dagster_delta.storage.object_store import ObjectStore, RangeStore
+from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
@@ -54,7 +53,9 @@ ROW_INDEX = "\0row index"
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
 
 _WHOLE_FILE_BYTES = 1024 * 1024
-"""Files up to this size are fetched whole, if a read is a round trip."""
+"""Files up to this size are fetched whole, if a read is a round trip; others are divided."""
+_OPENED_AHEAD = 8
+"""Files that are opened at a time, if a read is a round trip."""
 
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
@@ -88,10 +89,11 @@ class DataFileReader:
         split_file_bytes: int = SPLIT_FILE_BYTES,
     ) -> None:
         self._store = store
-        self._split_file_bytes = split_file_bytes
         self._verifies_pages = verifies_pages
-        self._budget = FetchBudget()
+        self._budget = FetchBudget(FETCHED_BYTES)
         self._is_remote = store.local_path("") is None
+        whole = _WHOLE_FILE_BYTES + 1 if self._is_remote else split_file_bytes
+        self._split_file_bytes = min(split_file_bytes, whole)
         self._configuration = configuration
         self._columns = list(columns)
         self._where = where
@@ -116,13 +118,31 @@ class DataFileReader:
         Raises:
             As `read` does, for large files.
         """
-        for file in files:
-            if file.size_bytes < self._split_file_bytes:
+        for file, opened in self._opened_ahead(files):
+            if opened is None:
                 yield partial(self.read, file)
                 continue
-            opened = self.open(file)
             for group in self._row_groups(opened):
-                yield partial(self.read_group, opened, group)
+                read = partial(self.read_group, opened, group)
+                yield FetchedSource(read, self._fetched_bytes(opened, group))
+
+    def _opened_ahead(
+        self, files: Iterable[DataFile]
+    ) -> Iterator[tuple[DataFile, OpenedFile | None]]:
+        """The files in order, and those opened that are divided."""
+
+        def opened(file: DataFile) -> tuple[DataFile, OpenedFile | None]:
+            return file, None if file.size_bytes < self._split_file_bytes else self.open(file)
+
+        if not self._is_remote:
+            yield from map(opened, files)
+            return
+        rest = iter(files)
+        with ThreadPoolExecutor(_OPENED_AHEAD, "delta-open") as threads:
+            ahead = deque(threads.submit(opened, file) for file in islice(rest, _OPENED_AHEAD))
+            while ahead:
+                yield ahead.popleft().result()
+                ahead.extend(threads.submit(opened, file) for file in islice(rest, 1))
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as `pyarrow.RecordBatch`es of `schema`.
@@ -189,6 +209,13 @@ class DataFileReader:
             if opened.may_hold_wanted(group):
                 read = self._read_all if self._where is None else self._read_matching
                 yield from read(opened, group)
+
+    def _fetched_bytes(self, opened: OpenedFile, group: int) -> int:
+        """What reading a row group fetches for certain: a filter may make the rest unnecessary."""
+        with self.naming(opened.file):
+            projection = self._first.projection(opened.arrow_schema)
+            ranges = opened.remote_ranges(group, projection.parquet_columns)
+            return sum(length for _, length in ranges)
 
     def _read_all(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         position = opened.first_rows[group]

@@ -18,7 +18,6 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
 from dagster_delta.engines.parquet.read.source import (
     STREAM_BYTES,
-    FetchBudget,
     columns_with_long_entries,
     open_parquet,
     repetitive_columns,
@@ -27,7 +26,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.checkpoint.parquet_reader import column_ranges
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
-from dagster_delta.storage.object_store import RangeStore
+from dagster_delta.storage.object_store import FetchBudget, RangeStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -141,6 +140,10 @@ class OpenedFile:
                 "it is damaged; restore it from a copy, or restore the table to an older version"
             )
 
+    def remote_ranges(self, group: int, parquet_columns: list[int]) -> list[tuple[int, int]]:
+        """Offset and length of columns of a row group; empty if a read is no round trip."""
+        return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
+
     def has_long_entries(self, group: int) -> bool:
         """Whether a row group has text whose decoded size is not in its footer, see
         `columns_with_long_entries`.
@@ -161,28 +164,29 @@ class OpenedFile:
     def _reader(
         self, group: int, parquet_columns: list[int], dictionaries: list[int]
     ) -> Iterator[pq.core.ParquetReader]:
-        """A reader of columns of a row group. If a read is a round trip, they are fetched before,
+        """A reader of columns of a row group. If a read is a round trip, they are fetched ahead,
         or, while others hold too many bytes, read in large pieces.
         """
-        ranges = column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
+        ranges = self.remote_ranges(group, parquet_columns)
+        options = {
+            "footer": self.footer,
+            "dictionaries": dictionaries,
+            "verifies_pages": self.verifies_pages,
+        }
+        if ranges and self.store is not None:
+            size = self.handle.size()
+            with self.store.open_ranges(self.file.path, ranges, size, self.budget) as handle:
+                yield open_parquet(handle, buffer_bytes=_REMOTE_STREAM_BYTES, **options)
+            return
         size_bytes = sum(length for _, length in ranges)
         is_fetched = size_bytes > 0 and self.budget.take(size_bytes)
-        handle, buffer_bytes = self.handle, STREAM_BYTES
+        buffer_bytes = _REMOTE_STREAM_BYTES if self.is_remote else STREAM_BYTES
         try:
-            if is_fetched:
-                buffer_bytes = 0
-            elif self.is_remote:
-                buffer_bytes = _REMOTE_STREAM_BYTES
-            if is_fetched and self.store is not None:
-                size = self.handle.size()
-                handle = self.store.open_ranges(self.file.path, ranges, size_bytes=size)
             yield open_parquet(
-                handle,
-                footer=self.footer,
-                dictionaries=dictionaries,
-                buffer_bytes=buffer_bytes,
-                fetches_ahead=is_fetched and self.store is None,
-                verifies_pages=self.verifies_pages,
+                self.handle,
+                buffer_bytes=0 if is_fetched else buffer_bytes,
+                fetches_ahead=is_fetched,
+                **options,
             )
         finally:
             if is_fetched:

@@ -5,15 +5,30 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from dagster_delta.protocol.checkpoint.parquet_reader import release_scratch_memory
+from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, release_scratch_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BatchSource: TypeAlias = "Callable[[], Iterable[pa.RecordBatch]]"
 """Opens one source; its `pyarrow.RecordBatch`es are produced on a worker thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSource:
+    """A source that holds encoded bytes in memory. Those that hold more than `FETCHED_BYTES`
+    together do not run at the same time: later ones would take the connections of the first.
+    """
+
+    source: BatchSource
+    fetched_bytes: int
+
+    def __call__(self) -> Iterable[pa.RecordBatch]:
+        """Open the source."""
+        return self.source()
 
 
 def prefetch_in_order(
@@ -48,9 +63,10 @@ def prefetch_in_order(
 class _Channel:
     """The batches of one source that wait for the consumer."""
 
-    __slots__ = ("batches", "error", "is_done")
+    __slots__ = ("batches", "error", "fetched_bytes", "is_done")
 
     def __init__(self) -> None:
+        self.fetched_bytes = 0
         self.batches: deque[tuple[pa.RecordBatch, int]] = deque()
         self.error: BaseException | None = None
         self.is_done = False
@@ -66,6 +82,7 @@ class _Prefetch:
         self._changed = threading.Condition()
         self._channels: deque[_Channel] = deque()
         self._buffered_bytes = 0
+        self._fetched_bytes = 0
         self._exhausted = False
         self._stopped = False
 
@@ -92,6 +109,7 @@ class _Prefetch:
                 channel.error = error
             release_scratch_memory()
             with self._changed:
+                self._fetched_bytes -= channel.fetched_bytes
                 channel.is_done = True
                 self._changed.notify_all()
 
@@ -109,7 +127,11 @@ class _Prefetch:
                 source = next(self._sources, None)
             except BaseException as error:  # noqa: BLE001  raised again where it is consumed
                 channel.error, channel.is_done = error, True
+            if isinstance(source, FetchedSource):
+                channel.fetched_bytes = source.fetched_bytes
             with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._may_fetch(channel))
+                self._fetched_bytes += channel.fetched_bytes
                 self._exhausted = source is None
                 if source is not None or channel.error is not None:
                     self._channels.append(channel)
@@ -118,6 +140,10 @@ class _Prefetch:
 
     def _has_room(self) -> bool:
         return self._buffered_bytes < self._max_bytes
+
+    def _may_fetch(self, channel: _Channel) -> bool:
+        total = self._fetched_bytes + channel.fetched_bytes
+        return total <= FETCHED_BYTES or channel.fetched_bytes in (0, total)
 
     def _put(self, channel: _Channel, batch: pa.RecordBatch) -> bool:
         """Add a batch and wait for room. Returns False if the consumer has stopped."""

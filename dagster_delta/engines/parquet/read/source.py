@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -17,11 +16,7 @@ from dagster_delta.engines.parquet.read.batch_sizes import (
 )
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
-from dagster_delta.protocol.checkpoint.parquet_reader import (
-    FETCHED_BYTES,
-    open_parquet_reader,
-    storage_failure,
-)
+from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -33,30 +28,6 @@ STREAM_BYTES = 256 * 1024
 """Bytes read at once from a column of a local file: it takes a third less memory than the whole."""
 _MAX_INDEX_BYTES = 2
 """Maximum bytes per value, dictionary included, of a repetitive column."""
-
-
-class FetchBudget:
-    """How many bytes of data files are in memory before they are decoded. Thread-safe."""
-
-    def __init__(self, max_bytes: int = FETCHED_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._taken = 0
-        self._lock = threading.Lock()
-
-    def take(self, size_bytes: int) -> bool:
-        """Whether so many bytes may be fetched now; one fetch may exceed the limit. It never waits:
-        those who hold bytes may wait for whoever asks.
-        """
-        with self._lock:
-            if self._taken and self._taken + size_bytes > self._max_bytes:
-                return False
-            self._taken += size_bytes
-            return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Bytes that were taken are in use no more."""
-        with self._lock:
-            self._taken -= size_bytes
 
 
 def open_parquet(
