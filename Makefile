@@ -15,7 +15,7 @@ SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 # Without bytecode each of the many processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-ci test-all soak test-spark test-connect test-sail lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
+.PHONY: help install demo test test-ci test-all soak test-spark test-connect test-sail emulators lint format audit bench ui docs site clean-environment matrix release screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-spark   run only the tests that need Spark"
 	@echo "make test-connect run what Spark Connect may do differently, with sessions of Connect"
 	@echo "make test-sail    run the conformance tests on Sail, a Connect server without a JVM"
+	@echo "make emulators    install the servers of clouds that tests run, but for MinIO"
 	@echo "make lint         style, types and layers"
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
@@ -82,6 +83,17 @@ test-connect: $(STAMP) check-java
 
 test-sail: $(STAMP)
 	$(SAIL)
+
+# Where tests/storage/emulators.py looks for them. MinIO takes minutes to compile.
+emulators: .cache/azurite/node_modules/.bin/azurite-blob .cache/go/bin/gofakes3
+
+.cache/azurite/node_modules/.bin/azurite-blob:
+	mkdir -p .cache/azurite
+	npm install --prefix .cache/azurite --no-package-lock --no-audit --no-fund --silent azurite@3.35.0
+
+# Later versions know conditions.
+.cache/go/bin/gofakes3:
+	GOBIN=$(CURDIR)/.cache/go/bin go install github.com/johannesboyne/gofakes3/cmd/gofakes3@v0.0.0-20240217095638-c55a48f17be6
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

