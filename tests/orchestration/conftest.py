@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+from alembic.script import ScriptDirectory
 
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
@@ -93,6 +94,24 @@ def library_error(error: BaseException) -> BaseException:
     while not isinstance(error, DeltaError) and error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations_are_read_once() -> Iterator[None]:
+    """Each new instance says that its databases have the newest of Dagster's 90 migrations, for
+    which Alembic loads all of them: most of what an instance costs.
+    """
+    read, known = ScriptDirectory.from_config, {}
+
+    def from_config(config: Any) -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in known:
+            known[place] = read(config)
+        return known[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptDirectory, "from_config", from_config)
+        yield
 
 
 @pytest.fixture

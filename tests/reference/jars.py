@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -65,13 +66,18 @@ def _download(target: Path) -> str:
 def hadoop_class_path(pom: Path = HADOOP_POM) -> tuple[str | None, str]:
     """The class path of a part of the Hadoop of this Spark, and why there is none if there is none.
 
-    It stays in Maven's own repository: the SDK of AWS has 690 MB.
+    The JARs stay in Maven's own repository: the SDK of AWS has 690 MB.
     """
+    jars = Path(pyspark.__file__).parent / "jars"
+    hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
+    part = hashlib.sha256(pom.read_bytes() + hadoop.encode()).hexdigest()[:16]
+    # To ask Maven takes seconds, in each worker.
+    known = CACHE / f"{part}.class-path"
+    if known.is_file() and all(map(os.path.isfile, known.read_text().split(os.pathsep))):
+        return known.read_text(), ""
     maven = shutil.which("mvn")
     if maven is None:
         return None, "JARs of Hadoop are absent: install Maven (mvn) to fetch them"
-    jars = Path(pyspark.__file__).parent / "jars"
-    hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "class-path"
         command = [maven, "-B", "-q", "-f", str(pom), "dependency:build-classpath"]
@@ -82,4 +88,8 @@ def hadoop_class_path(pom: Path = HADOOP_POM) -> tuple[str | None, str]:
             return None, "JARs of Hadoop are absent: Maven did not fetch them in nine minutes"
         if done.returncode != 0 or not output.is_file():
             return None, "JARs of Hadoop are absent: Maven could not reach its repository"
-        return output.read_text().strip(), ""
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = CACHE / f"{part}.{os.getpid()}"
+        partial.write_text(output.read_text().strip())
+        partial.rename(known)
+        return known.read_text(), ""

@@ -74,6 +74,10 @@ class TestS3StoreAtTheRootOfABucket(ReadConformance):
     def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
         return open_store(f"s3a://{s3_bucket}", s3_options)
 
+    @pytest.mark.exhaustive
+    def test_a_long_listing_is_complete(self, store: ObjectStore) -> None:
+        super().test_a_long_listing_is_complete(store)
+
 
 class TestAzureStore(StoreConformance):
     processes = 8

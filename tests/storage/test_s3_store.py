@@ -227,7 +227,7 @@ def test_a_directory_with_many_objects_is_passed_over(
 
 
 @pytest.mark.parametrize("size", [1000, 1001])
-@pytest.mark.examples(2)
+@pytest.mark.exhaustive
 def test_a_page_in_the_place_of_the_rest_of_a_listing_does_not_shorten_it(
     store: CloudStore, s3_options: dict[str, str], endpoint: FailingEndpoint, size: int
 ) -> None:
