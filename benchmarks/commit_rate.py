@@ -256,21 +256,40 @@ def _numbers(directory: Path) -> str:
     return uri
 
 
+def _plain(directory: Path) -> str:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    uri = str(directory / "numbers")
+    write_deltalake(uri, pa.table({"id": range(1_000), "v": [0] * 1_000}))
+    return uri
+
+
+_UPDATES = {
+    "ours": (_update_ours, _numbers, 1),
+    "ours, a table each": (_update_ours, _numbers, CROWD),
+    "deltalake": (_update_deltalake, _plain, 1),
+}
+
+
 def print_updates(times: int = 25, rounds: int = 3) -> None:
     """Updates of different rows of one file by eight processes: which succeed, and how long they
-    take. Each library gets a table with deletion vectors, as far as it writes them.
+    take. Each library gets a table with deletion vectors, as far as it writes them. The same
+    processes with a table each have no conflicts: their spread is that of the machine.
     """
     print(f"\n| {times} updates by each of {CROWD} processes, each of a row of its own | succeed ")
     print("| failed | per second | median | slowest |\n|---|---|---|---|---|---|")
     context = multiprocessing.get_context("spawn")
     for _ in range(rounds):
-        for name, update in {"ours": _update_ours, "deltalake": _update_deltalake}.items():
+        for name, (update, create, num_tables) in _UPDATES.items():
             with tempfile.TemporaryDirectory() as directory:
-                uri = _numbers(Path(directory)) if name == "ours" else _plain(Path(directory))
+                paths = [Path(directory, str(number)) for number in range(num_tables)]
+                uris = [create(path) for path in paths]
                 start, done = context.Barrier(CROWD + 1), context.Queue()
                 writers = [
                     context.Process(
-                        target=_count_updates, args=(update, uri, row, times, start, done)
+                        target=_count_updates,
+                        args=(update, uris[row % num_tables], row, times, start, done),
                     )
                     for row in range(CROWD)
                 ]
@@ -283,15 +302,6 @@ def print_updates(times: int = 25, rounds: int = 3) -> None:
                 for writer in writers:
                     writer.join()
                 _print_update_row(name, results, elapsed)
-
-
-def _plain(directory: Path) -> str:
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    uri = str(directory / "numbers")
-    write_deltalake(uri, pa.table({"id": range(1_000), "v": [0] * 1_000}))
-    return uri
 
 
 def _print_update_row(name: str, results: list[tuple[list[float], int]], elapsed: float) -> None:

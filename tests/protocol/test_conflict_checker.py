@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -57,7 +59,9 @@ def remove(path: str) -> RemoveFile:
 
 
 def in_partition(*values: str) -> ReadScope:
-    return ReadScope(may_hold=lambda file: file.partition_values["p"] in values)
+    return ReadScope(
+        may_hold=lambda files: [file for file in files if file.partition_values["p"] in values]
+    )
 
 
 BLIND = TransactionFacts(protocol=PROTOCOL, metadata=METADATA)
@@ -169,6 +173,40 @@ def test_the_first_conflicting_winner_is_named() -> None:
     error = conflict.to_error(table="mem://t")
     assert isinstance(error, ConcurrentDeleteRead)
     assert (error.version, error.file, error.table) == (5, "a", "mem://t")
+
+
+@pytest.mark.parametrize(
+    ("winners", "version", "kind"),
+    [
+        ((OVERWRITTEN_ELSEWHERE, OVERWRITTEN, NEW_METADATA), 1, ConcurrentAppend),
+        ((DELETED_ELSEWHERE, DELETED, OVERWRITTEN), 1, ConcurrentDeleteRead),
+        ((OVERWRITTEN_ELSEWHERE, NEW_METADATA, OVERWRITTEN, DELETED), 1, MetadataChanged),
+        ((NEW_PROTOCOL, DELETED), 0, ProtocolChanged),
+        ((DELETED_ELSEWHERE, OVERWRITTEN_ELSEWHERE), None, None),
+    ],
+)
+def test_the_oldest_conflict_is_named(
+    winners: tuple[CommitActions, ...], version: int | None, kind: type[CommitConflict] | None
+) -> None:
+    numbered = [replace(each, version=number) for number, each in enumerate(winners)]
+    conflict = check_conflicts(PARTITION_1, numbered)
+    assert (conflict and conflict.version, conflict and conflict.kind) == (version, kind)
+
+
+def test_the_files_of_all_commits_up_to_an_incompatible_one_are_looked_at_together() -> None:
+    asked: list[list[str]] = []
+
+    def may_hold(files: Sequence[AddFile]) -> Sequence[AddFile]:
+        asked.append([file.path for file in files])
+        return ()
+
+    mine = replace(BLIND, reads=ReadScope(may_hold=may_hold))
+    others = [replace(OVERWRITTEN_ELSEWHERE, adds=(add(name),)) for name in "xyz"]
+    assert check_conflicts(mine, others) is None
+    assert asked == [["x", "y", "z"]]
+    # Its partition values may be those of other columns.
+    assert check_conflicts(mine, [others[0], NEW_METADATA, others[1]]) is not None
+    assert asked[1:] == [["x"]]
 
 
 def test_no_winner_is_no_conflict() -> None:

@@ -179,9 +179,11 @@ def test_retries_end(store: MemoryStore) -> None:
 def test_a_conflict_is_a_value(store: MemoryStore) -> None:
     mine = request(store)
     DeltaTable.create("", pa.schema({"other": pa.int64()}), store=store, mode="replace")
+    open_table(store).append(pa.table({"other": [1]}))
     refused = commit_with_retry(store, mine)
     assert isinstance(refused, Conflicted)
     assert refused.concurrent.version == 1
+    assert [version for version, _ in refused.commits] == [1]
 
 
 def test_in_commit_timestamps_grow_against_a_clock_that_stands_still() -> None:

@@ -26,7 +26,7 @@ Spec: Delta Log Entries (writers); the rules themselves are those of the referen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -62,8 +62,9 @@ class ReadScope(msgspec.Struct, frozen=True):
 
     whole_table: bool = False
     """It depends on every file, present and future."""
-    may_hold: Callable[[AddFile], bool] | None = None
-    """Whether a file could hold rows that satisfy the transaction's predicate."""
+    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]] | None = None
+    """Returns those of some files that could hold rows that satisfy the transaction's predicate.
+    One call takes about the time for many files that it takes for one."""
     paths: frozenset[str] = frozenset()
     """Paths of the files whose rows it read, as in the log."""
 
@@ -122,12 +123,17 @@ def check_conflicts(
         mine: the transaction whose version already exists.
         concurrent_commits: every commit after the version that the transaction read, in order.
     """
+    compatible: list[CommitActions] = []
+    last: Conflict | None = None
     for concurrent in concurrent_commits:
-        for check in (_creation, _protocol, _metadata, _transactions, _domains, _added, _removed):
-            conflict = check(mine, concurrent)
-            if conflict is not None:
-                return conflict
-    return None
+        checks = (_creation, _protocol, _metadata, _transactions, _domains)
+        last = next(filter(None, (check(mine, concurrent) for check in checks)), None)
+        if last is not None:
+            break
+        compatible.append(concurrent)
+    # Files of later commits may have values that the transaction does not know.
+    found = [_added(mine, compatible), *(_removed(mine, each) for each in compatible), last]
+    return min(filter(None, found), key=lambda conflict: conflict.version, default=None)
 
 
 def isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
@@ -235,22 +241,28 @@ def _domains(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | No
     )
 
 
-def _added(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
+def _added(mine: TransactionFacts, commits: Sequence[CommitActions]) -> Conflict | None:
     if mine.isolation_level == "SnapshotIsolation":
         return None
     reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
-    if reorders and is_blind_append(concurrent):
+    added = [
+        (add, concurrent.version)
+        for concurrent in commits
+        if not (reorders and is_blind_append(concurrent))
+        for add in concurrent.adds
+    ]
+    files: Sequence[AddFile] = [add for add, _ in added]
+    if not mine.reads.whole_table:
+        files = mine.reads.may_hold(files) if files and mine.reads.may_hold is not None else ()
+    if not files:
         return None
-    for add in concurrent.adds:
-        if mine.reads.whole_table or (mine.reads.may_hold is not None and mine.reads.may_hold(add)):
-            return Conflict(
-                ConcurrentAppend,
-                f"another writer added rows to the part of the table this write depends on; "
-                f"{_AGAIN}, or restrict it to partitions that no one else writes",
-                concurrent.version,
-                add.path,
-            )
-    return None
+    return Conflict(
+        ConcurrentAppend,
+        f"another writer added rows to the part of the table this write depends on; "
+        f"{_AGAIN}, or restrict it to partitions that no one else writes",
+        next(version for add, version in added if add is files[0]),
+        files[0].path,
+    )
 
 
 def is_blind_append(concurrent: CommitActions) -> bool:

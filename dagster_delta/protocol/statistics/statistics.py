@@ -11,6 +11,7 @@ import decimal
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -183,7 +184,7 @@ def parse_statistics_json(
         Nothing about the contents.
     """
     schema = statistics_schema(columns)
-    decoder = _Decoder(columns)
+    decoder = _decoder_of(tuple(columns))
     batches = []
     for start in range(0, len(stats), _ROWS_PER_CHUNK):
         rows = decoder.decode(stats.slice(start, _ROWS_PER_CHUNK).to_pylist())
@@ -373,6 +374,9 @@ class _Decoder:
             tree = tree[name]
         return list(map(attrgetter(".".join(attributes)), rows))
 
+
+# Defining its classes takes longer than decoding the statistics of many files.
+_decoder_of = lru_cache(maxsize=16)(_Decoder)
 
 _LONG = PrimitiveType("long")
 

@@ -29,7 +29,7 @@ from dagster_delta.protocol.statistics.skipping import (
     skipping_columns,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
-from dagster_delta.protocol.values.arrow_columns import map_column, string_column
+from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
@@ -245,16 +245,21 @@ class FilePlanner:
         chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
         return pa.concat_tables([_no_files(columns), *chosen])
 
-    def may_hold(self, *predicates: Predicate) -> Callable[[AddFile], bool]:
-        """Whether a file that another commit adds may hold a row that satisfies one of the
+    def may_hold(self, *predicates: Predicate) -> Callable[[Sequence[AddFile]], Sequence[AddFile]]:
+        """Those of the files that other commits add that may hold a row that satisfies one of the
         predicates, for a `ReadScope`.
         """
         configuration = self.snapshot.configuration
 
-        def may_hold(add: AddFile) -> bool:
-            columns = [map_column([add.partition_values]), string_column([add.stats])]
-            file = pa.Table.from_arrays(columns, names=["partition_values", "stats"])
-            return bool(CandidateFiles.among(file, configuration, *predicates).files.num_rows)
+        def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
+            columns = {
+                "number": integer_column(range(len(adds))),
+                "partition_values": map_column([add.partition_values for add in adds]),
+                "stats": string_column([add.stats for add in adds]),
+            }
+            files = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+            found = CandidateFiles.among(files, configuration, *predicates).files
+            return [adds[number] for number in found["number"].to_pylist()]
 
         return may_hold
 

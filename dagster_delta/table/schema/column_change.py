@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -368,10 +368,10 @@ class ColumnChangeJob:
                 DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=clustering, removed=False)
             )
 
-        def lacks_shadow(add: AddFile) -> bool:
-            return not is_filled(add.tags, change.id)
+        def without_shadow(adds: Sequence[AddFile]) -> Sequence[AddFile]:
+            return [add for add in adds if not is_filled(add.tags, change.id)]
 
-        transaction.depend_on(ReadScope(may_hold=lacks_shadow))
+        transaction.depend_on(ReadScope(may_hold=without_shadow))
         return transaction.try_commit(
             OPERATION,
             parameters=_parameters(change, "public"),

@@ -5,7 +5,8 @@ Spec: Add File and Remove File; Partition Value Serialization.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -80,7 +81,7 @@ def replace_partitions(
     return Replacement(
         removes,
         ReadScope(
-            may_hold=lambda add: key(add.partition_values) in replaced,
+            may_hold=lambda adds: [add for add in adds if key(add.partition_values) in replaced],
             paths=frozenset(each.path for each in removes),
         ),
     )
@@ -136,8 +137,9 @@ def replace_matching_partitions(
 
     removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
 
-    def may_hold(add: AddFile) -> bool:
-        return bool(by_partition(map_column([add.partition_values]))[0].as_py())
+    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
+        held = by_partition(map_column([add.partition_values for add in adds]))
+        return list(compress(adds, held.to_pylist()))
 
     return Replacement(
         removes, ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))

@@ -152,7 +152,7 @@ def _adds_selected_rows(change: RowChange, concurrent: CommitActions, added: lis
         # It counts as if it had come later, as in `conflict_checker`.
         return False
     may_hold = change.reads.may_hold
-    found = [] if may_hold is None else [add for add in added if may_hold(add)]
+    found = may_hold(added) if added and may_hold is not None else []
     if any(add.deletion_vector is not None for add in found):
         return True
     return bool(found) and change.selects(found)

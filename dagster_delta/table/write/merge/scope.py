@@ -33,8 +33,9 @@ class MergeScope(msgspec.Struct, frozen=True):
     may_lack_source: pa.BooleanArray
     """A value per file: whether a clause for rows not matched by the source may apply to one of its
     rows."""
-    may_hold: Callable[[AddFile], bool]
-    """Whether a file that another commit adds may hold a row that matches or changes otherwise."""
+    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]]
+    """Those of some files that another commit adds that may hold a row that matches or changes
+    otherwise."""
 
     @classmethod
     def of(
