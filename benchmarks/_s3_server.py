@@ -1,21 +1,17 @@
-"""An S3 server in memory for benchmarks: it answers each request after a delay, and counts them.
+"""An S3 server in memory for benchmarks.
 
 It knows what the two libraries ask for: objects and ranges of them, conditional puts, listings by
-page, and deletes of many objects. Nothing is signed or checked. Under `/-/` it
-takes orders of the benchmark, which are neither counted nor delayed.
+page, and deletes of many objects. Nothing is signed or checked.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import bisect
 import hashlib
-import json
 import re
 import time
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape, unescape
@@ -26,17 +22,11 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class S3Server:
-    """The ASGI application.
+    """The ASGI application."""
 
-    Args:
-        delay_s: seconds between a request and its answer.
-    """
-
-    def __init__(self, delay_s: float) -> None:
-        self._delay_s = delay_s
+    def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, str, float]] = {}
         self._keys: list[str] = []
-        self._seen: list[str] = []
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -51,37 +41,12 @@ class S3Server:
         method, key = scope["method"], unquote(scope["path"]).lstrip("/")
         query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        found: dict[str, str]
-        if key.startswith("-/"):
-            status, found, body = 200, {}, self._order(key[2:], query)
-        else:
-            self._seen.append(f"{method} {scope['path']} {headers.get('range', '')}".strip())
-            await asyncio.sleep(self._delay_s)
-            status, found, body = self._answer(method, key, query, headers, b"".join(parts))
+        status, found, body = self._answer(method, key, query, headers, b"".join(parts))
         length = found.pop("content-length", str(len(body)))
         given = {**found, "content-length": length}
         start = [(name.encode(), value.encode()) for name, value in given.items()]
         await send({"type": "http.response.start", "status": status, "headers": start})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
-
-    def _order(self, order: str, query: dict[str, str]) -> bytes:
-        if order == "seen":
-            seen, self._seen = self._seen, []
-            return json.dumps(seen).encode()
-        if order == "load":
-            root = Path(query["directory"])
-            for file in root.rglob("*"):
-                is_checksum = file.suffix == ".crc"
-                if file.is_file() and not (is_checksum and query["checksums"] == "0"):
-                    key = query["prefix"] + file.relative_to(root).as_posix()
-                    self._store(key, file.read_bytes(), f'"{file.name}"')
-            return b""
-        # `count` old objects below a prefix.
-        names = [f"{query['prefix']}old-{index:07}.parquet" for index in range(int(query["count"]))]
-        made = (b"x" * 100, '"old"', time.time() - 90 * 24 * 3600)
-        self._objects.update(dict.fromkeys(names, made))
-        self._keys = sorted(self._objects)
-        return b""
 
     def _answer(
         self, method: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes
@@ -193,12 +158,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--delay-ms", type=float, default=20)
-    arguments = parser.parse_args()
     uvicorn.run(
-        S3Server(arguments.delay_ms / 1000),
+        S3Server(),
         host="127.0.0.1",
-        port=arguments.port,
+        port=parser.parse_args().port,
         log_level="error",
         access_log=False,
         # Clients keep idle connections longer than the default.

@@ -1,69 +1,39 @@
-"""Requests to S3 and the time they take, with a delay in front of every answer.
+"""Requests to S3, Azure or Google and the time they take, through a proxy that delays and counts them.
 
-A server in a process of its own keeps the objects in memory, counts requests and answers each after
-20 ms. Both libraries run the same operations in turn, each on a copy of the same table: its log has a
-checkpoint, then 10 commits. Requests are those of one operation; the time is the median.
+The servers are an S3 server in memory, Azurite and fake-gcs-server; for the latter two see
+`tests/storage/emulators.py`. Both libraries run the same operations in turn, each on a copy of the
+same table: its log has a checkpoint, then 10 commits. Requests are those of one operation; the time
+is the median.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks._cloud_servers import CLOUDS, Cloud, slow_cloud
+
 REPETITIONS = 5
 ROWS_PER_FILE = 100
 LARGE_COLUMNS = 10
-TABLES = ("many", "foreign", "vacuumed", "large")
+TABLES = {
+    "many": "many",
+    "foreign": "many",
+    "vacuumed": "many",
+    "large": "large",
+    "single": "single",
+}
+"""Each table, and the one that it is a copy of."""
 
 Prepared: TypeAlias = Callable[[], Callable[[], object]]
 """Prepares one run, and returns what is counted and timed."""
-
-
-class Server:
-    """The server, and the orders that it takes.
-
-    Args:
-        delay_ms: before each answer.
-    """
-
-    def __init__(self, delay_ms: float) -> None:
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        module = [sys.executable, "-m", "benchmarks._s3_server"]
-        self.process = subprocess.Popen([*module, f"--port={port}", f"--delay-ms={delay_ms}"])
-        _await_port(port)
-
-    def order(self, name: str, **query: object) -> bytes:
-        with urllib.request.urlopen(f"{self.url}/-/{name}?{urlencode(query)}") as answer:
-            return bytes(answer.read())
-
-    def seen(self) -> list[str]:
-        """Method and path of the requests since the last call."""
-        return list(json.loads(self.order("seen")))
-
-    def options(self) -> dict[str, str]:
-        """Storage options that both libraries know."""
-        return {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_CONDITIONAL_PUT": "etag",
-            "AWS_ENDPOINT_URL": self.url,
-        }
 
 
 def _rows(first: int, count: int = ROWS_PER_FILE) -> pa.Table:
@@ -94,6 +64,21 @@ def _large_files(path: Path, files: int) -> None:
     for _ in range(files):
         columns = {f"c{index}": source.random(count) for index in range(LARGE_COLUMNS)}
         DeltaTable(path, must_exist=False).append(pa.table(columns))
+
+
+def _single_group(path: Path, megabytes: int) -> None:
+    """A table of one file with one row group of ten columns that do not compress."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from dagster_delta import DeltaTable
+
+    source, count = np.random.default_rng(7), megabytes * 1_000_000 // (8 * LARGE_COLUMNS)
+    columns = {f"c{index}": source.random(count) for index in range(LARGE_COLUMNS)}
+    path.mkdir()
+    file = path / "part-0.parquet"
+    pq.write_table(pa.table(columns), file, row_group_size=count, use_dictionary=False)
+    DeltaTable.convert(path)
 
 
 def _ours(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepared]:
@@ -138,6 +123,7 @@ def _ours(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepared]:
         "streaming scan, all columns": lambda: stream(None),
         "streaming scan, 2 of 10 columns": lambda: stream(["c2", "c7"]),
         "streaming scan, {files} small files": lambda: stream(None, "foreign"),
+        "streaming scan, a row group of {group} MB": lambda: stream(None, "single"),
     }
 
 
@@ -185,6 +171,10 @@ def _deltalake(uris: dict[str, str], options: dict[str, str]) -> dict[str, Prepa
         "streaming scan, all columns": lambda: stream(None),
         "streaming scan, 2 of 10 columns": lambda: stream(["c2", "c7"]),
         "streaming scan, {files} small files": lambda: stream(None, "foreign"),
+        # `to_pyarrow_dataset` takes longer.
+        "streaming scan, a row group of {group} MB": lambda: (
+            lambda: _count(opened("single").scan())
+        ),
     }
 
 
@@ -192,44 +182,52 @@ def _count(batches: Iterator[pa.RecordBatch]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def _measure(server: Server, prepare: Prepared, runs: int) -> tuple[list[str], float]:
+def _measure(cloud: Cloud, prepare: Prepared, runs: int) -> tuple[list[str], float]:
     times, seen = [], []
     for run in range(runs + 1):
         operation = prepare()
-        server.seen()
+        cloud.seen()
         start = time.perf_counter()
         operation()
         seconds = time.perf_counter() - start
-        seen = server.seen()
+        seen = cloud.seen()
         # The first run also imports modules and opens connections.
         if run or not runs:
             times.append(seconds)
     return seen, sorted(times)[len(times) // 2]
 
 
-def _compare(server: Server, arguments: argparse.Namespace, directory: Path) -> None:
+def _compare(cloud: Cloud, arguments: argparse.Namespace, directory: Path) -> None:
     _many_files(directory / "many", arguments.files)
     _large_files(directory / "large", arguments.large_files)
+    _single_group(directory / "single", arguments.group_megabytes)
     libraries: dict[str, dict[str, Prepared]] = {}
-    for library, start in {"ours": _ours, "deltalake": _deltalake}.items():
-        for table in TABLES:
-            source = directory / ("large" if table == "large" else "many")
-            prefix = f"bucket/{library}/{table}/"
-            server.order("load", directory=source, prefix=prefix, checksums=int(table != "foreign"))
-        prefix = f"bucket/{library}/vacuumed/"
-        server.order("fill", prefix=prefix, count=arguments.objects)
-        uris = {table: f"s3://bucket/{library}/{table}" for table in TABLES}
-        libraries[library] = start(uris, server.options())
-    found: dict[str, list[tuple[list[str], float]]] = {}
+    for library, start, options in (
+        ("ours", _ours, cloud.ours),
+        ("deltalake", _deltalake, cloud.peers),
+    ):
+        for table, source in TABLES.items():
+            cloud.load(f"{library}/{table}", directory / source, checksums=table != "foreign")
+        names = (f"old-{index:07}.parquet" for index in range(arguments.objects))
+        cloud.put(f"{library}/vacuumed", ((name, lambda: b"x" * 100) for name in names))
+        uris = {table: f"{cloud.root}/{library}/{table}" for table in TABLES}
+        libraries[library] = start(uris, options)
+    print(f"\n### {arguments.cloud}\n")
+    print("| | ours | `deltalake` | time, ours to theirs |\n|---|---|---|---|", flush=True)
     for name in libraries["ours"]:
-        if arguments.only in name:
-            # One after the other, so that both have the same neighbours on the machine. The files
-            # that VACUUM deletes are there only once.
-            runs = 0 if name == "vacuum of {objects} files" else REPETITIONS
-            found[name] = [_measure(server, each[name], runs) for each in libraries.values()]
-    print("| | ours | `deltalake` | time, ours to theirs |\n|---|---|---|---|")
-    for name, ((ours, ours_s), (theirs, theirs_s)) in found.items():
-        title = name.format(files=f"{arguments.files:,}", objects=f"{arguments.objects:,}")
+        if arguments.only not in name:
+            continue
+        # One after the other, so that both have the same neighbours on the machine. The files
+        # that VACUUM deletes are there only once.
+        runs = 0 if name == "vacuum of {objects} files" else REPETITIONS
+        (ours, ours_s), (theirs, theirs_s) = (
+            _measure(cloud, prepared[name], runs) for prepared in libraries.values()
+        )
+        title = name.format(
+            files=f"{arguments.files:,}",
+            objects=f"{arguments.objects:,}",
+            group=arguments.group_megabytes,
+        )
         print(
             f"| {title} | {len(ours)} requests, {ours_s * 1000:.0f} ms "
             f"| {len(theirs)} requests, {theirs_s * 1000:.0f} ms | {ours_s / theirs_s:.2f} |",
@@ -242,44 +240,26 @@ def _compare(server: Server, arguments: argparse.Namespace, directory: Path) -> 
 def main() -> None:
     """Print requests and milliseconds of each operation and library."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cloud", choices=list(CLOUDS), default="s3")
     parser.add_argument("--files", type=int, default=1000, help="data files of the table")
     parser.add_argument("--large-files", type=int, default=24, help="files of the streaming scan")
-    parser.add_argument("--objects", type=int, default=100_000, help="objects that VACUUM finds")
+    parser.add_argument("--group-megabytes", type=int, default=128)
+    parser.add_argument("--objects", type=int, default=20_000, help="objects that VACUUM finds")
     parser.add_argument("--delay-ms", type=float, default=20)
+    parser.add_argument(
+        "--megabytes-per-second", type=float, default=50, help="that each connection downloads"
+    )
     parser.add_argument("--only", default="", help="operations with this text in their name")
     parser.add_argument("--verbose", action="store_true", help="print the requests")
     # `python -m benchmarks` passes the arguments of the other scripts to all.
     arguments = parser.parse_known_args()[0]
-    with _running(arguments.delay_ms) as server, tempfile.TemporaryDirectory() as directory:
-        _compare(server, arguments, Path(directory))
-
-
-@contextmanager
-def _running(delay_ms: float) -> Iterator[Server]:
-    server = Server(delay_ms)
-    try:
-        yield server
-    finally:
-        server.process.terminate()
-        server.process.wait(30)
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _await_port(port: int) -> None:
-    import socket
-
-    for _ in range(600):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
+    slow = slow_cloud(
+        arguments.cloud,
+        delay_ms=arguments.delay_ms,
+        bytes_per_second=arguments.megabytes_per_second * 1e6,
+    )
+    with slow as cloud, tempfile.TemporaryDirectory() as directory:
+        _compare(cloud, arguments, Path(directory))
 
 
 if __name__ == "__main__":

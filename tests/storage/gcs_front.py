@@ -7,31 +7,13 @@ condition (`x-goog-if-generation-match: 0`) is passed on, and fake-gcs-server it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 _BOUNDARY = "part-of-an-upload-6f1c"
 _OWN_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "host"})
-
-
-@contextmanager
-def gcs_front(port: int) -> Iterator[str]:
-    """The URL of a server in front of the fake-gcs-server at a port of this machine."""
-    handler = type("Handler", (_Handler,), {"upstream": f"127.0.0.1:{port}"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,3 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
         )
         data = start.encode() + body + f"\r\n--{_BOUNDARY}--\r\n".encode()
         return f"/upload/storage/v1/b/{quote(bucket, safe='')}/o?{urlencode(query)}", data
+
+
+if __name__ == "__main__":
+    # The port of the fake-gcs-server, and that of this server.
+    _Handler.upstream = f"127.0.0.1:{sys.argv[1]}"
+    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), _Handler)
+    server.daemon_threads = True
+    server.serve_forever()
