@@ -42,7 +42,8 @@ _HONOURED = {
     "before it writes them",
     "checkpoint.writeStatsAsJson": "statistics in checkpoints as text",
     "checkpoint.writeStatsAsStruct": "statistics in checkpoints as columns",
-    "checkpointInterval": "commits between two checkpoints",
+    "checkpointInterval": "commits between two checkpoints; if not set, 10 for tables of up to "
+    "5,000 files, 20 up to 10,000, 50 up to 25,000, and 100 for larger ones",
     "checkpointPolicy": "`classic` or `v2` checkpoints",
     "compatibility.symlinkFormatManifest.enabled": "each commit writes the symlink manifests of "
     "the partitions that it changes",

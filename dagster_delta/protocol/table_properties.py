@@ -32,6 +32,9 @@ _UNIT_MS = {
 }
 
 _INTERVAL_PART = re.compile(r"'?([+-]?\d+(?:\.\d+)?)'?\s+([a-z]+)\s*")
+_CHECKPOINT_INTERVALS = (10, 20, 50, 100)
+_FILES_PER_COMMIT = 500
+"""Files in a checkpoint for each commit that may follow it."""
 _BYTES = re.compile(r"(\d+)\s*([kmgtp]?)i?b?")
 _BYTES_FACTOR = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _COLUMN_PART = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*))\s*")
@@ -189,8 +192,8 @@ class TableProperties:
 
     append_only = _flag("delta.appendOnly")
     """Whether rows may never be deleted or changed."""
-    checkpoint_interval = _Property("delta.checkpointInterval", _parse_integer(1), 10)
-    """Commits between two checkpoints."""
+    checkpoint_interval = _Property[int | None]("delta.checkpointInterval", _parse_integer(1), None)
+    """Commits between two checkpoints; None to choose by the size of the table."""
     checkpoint_policy = _Property(
         "delta.checkpointPolicy", _parse_choice("classic", "v2"), "classic"
     )
@@ -313,6 +316,23 @@ class TableProperties:
     def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
         """The properties in a `metaData.configuration`."""
         return cls(dict(configuration))
+
+    def commits_between_checkpoints(self, num_files: int) -> int:
+        """`delta.checkpointInterval`, or an interval that suits the size of the table.
+
+        A checkpoint costs its writer and each reader a time in proportion to the files, and each
+        commit after it costs readers about as much as 50 files. So commits wait until they cost
+        about a tenth of the checkpoint. Every interval divides the longest: a table whose size
+        varies has no more commits than that after a checkpoint.
+
+        Args:
+            num_files: live files of the table, or 0 if that is not known.
+        """
+        if self.checkpoint_interval is not None:
+            return self.checkpoint_interval
+        *shorter, longest = _CHECKPOINT_INTERVALS
+        suiting = (each for each in shorter if num_files <= each * _FILES_PER_COMMIT)
+        return next(suiting, longest)
 
     @property
     def constraints(self) -> Mapping[str, str]:

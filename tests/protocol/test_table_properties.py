@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 def test_defaults_are_those_of_the_protocol() -> None:
     properties = TableProperties.parse({})
     assert not properties.append_only
-    assert properties.checkpoint_interval == 10
+    assert properties.checkpoint_interval is None
     assert properties.checkpoint_policy == "classic"
     assert properties.write_stats_as_json
     assert properties.write_stats_as_struct is None
@@ -98,7 +98,21 @@ def test_value_without_meaning_is_refused_by_its_key(key: str, text: str, attrib
 
 def test_broken_property_harms_nobody_who_does_not_ask_for_it() -> None:
     properties = TableProperties.parse({"delta.targetFileSize": "big"})
-    assert properties.checkpoint_interval == 10
+    assert properties.checkpoint_interval is None
+
+
+@pytest.mark.parametrize(
+    ("num_files", "interval"),
+    [(0, 10), (5_000, 10), (5_001, 20), (10_000, 20), (25_000, 50), (25_001, 100), (10**9, 100)],
+)
+def test_commits_between_checkpoints_suit_the_size_of_the_table(
+    num_files: int, interval: int
+) -> None:
+    assert TableProperties.parse({}).commits_between_checkpoints(num_files) == interval
+    # However the size varies, a checkpoint follows after 100 commits.
+    assert 100 % interval == 0
+    own = TableProperties.parse({"delta.checkpointInterval": "7"})
+    assert own.commits_between_checkpoints(num_files) == 7
 
 
 def test_properties_travel_to_executors() -> None:

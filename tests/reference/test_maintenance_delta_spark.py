@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.log.paths import parse_log_file_name
+from dagster_delta.protocol import table_properties
+from dagster_delta.protocol.log.paths import checkpoint_path, parse_log_file_name
 from dagster_delta.storage import open_store
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.families import family
@@ -344,6 +345,26 @@ def test_the_log_is_cut_where_delta_spark_cuts_it(
     assert delta_spark.sql(f"DESCRIBE HISTORY delta.`{ours}`").count() == 4
     delta_spark.sql(f"DELETE FROM delta.`{ours}` WHERE id < 4")
     assert DeltaTable(ours).snapshot().num_records == 6
+
+
+def test_all_read_a_log_whose_checkpoints_are_rarer_while_the_table_is_large(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_properties, "_FILES_PER_COMMIT", 1)
+    uri, checkpoints = str(tmp_path), []
+    rows = pa.table({"id": range(15), "p": [n % 3 for n in range(15)]})
+    DeltaTable(uri, must_exist=False).append(rows, partition_by=["p"])
+    for version in range(1, 31):
+        # There are 13 files at version 10, 8 at version 20, and 18 at version 30.
+        if version == 15:
+            DeltaTable(uri).overwrite(rows)
+        else:
+            DeltaTable(uri).append(rows.slice(version % 15, 1))
+        if (tmp_path / checkpoint_path(version)).exists():
+            checkpoints.append(version)
+        if version in (9, 10, 11, 19, 20, 21, 30):
+            assert len(readings(delta_spark, uri)) == 1
+    assert checkpoints == [20]
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])

@@ -241,8 +241,11 @@ def _plan(
     newest = newest_version_until(snapshot.store, listing, configuration, cutoff_ms)
     if newest is None:
         return _Plan(None)
-    interval = configuration.properties.checkpoint_interval if may_write_checkpoint else None
-    cut = cut_version(listing, newest, new_checkpoint_after=interval)
+    num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
+    interval = configuration.properties.commits_between_checkpoints(num_files)
+    cut = cut_version(
+        listing, newest, new_checkpoint_after=interval if may_write_checkpoint else None
+    )
     if cut is None or not configuration.supports("checkpointProtection"):
         return _Plan(cut)
     protected = configuration.properties.checkpoint_protection_before_version

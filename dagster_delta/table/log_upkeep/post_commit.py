@@ -149,11 +149,16 @@ def _replace_checksum_of_lost_commit(
 
 def _is_checkpoint_due(snapshot: Snapshot) -> bool:
     try:
-        interval = snapshot.configuration.properties.checkpoint_interval
+        interval = _checkpoint_interval(snapshot)
     except InvalidTable as error:
         _warn("checkpoint", snapshot.version, snapshot.store, error)
         return False
     return snapshot.version > 0 and snapshot.version % interval == 0
+
+
+def _checkpoint_interval(snapshot: Snapshot) -> int:
+    num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
+    return snapshot.configuration.properties.commits_between_checkpoints(num_files)
 
 
 def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
@@ -174,7 +179,7 @@ def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
 
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
-    interval = snapshot.configuration.properties.checkpoint_interval
+    interval = _checkpoint_interval(snapshot)
     checkpoints = max(1, _CLEANED_EVERY // interval)
     if snapshot.version > _SHORT_LOG and snapshot.version // interval % checkpoints:
         return snapshot
