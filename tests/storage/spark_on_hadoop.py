@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +111,18 @@ def spark_on_hadoop(
                 process.communicate(timeout=60)
             finally:
                 process.kill()
+
+
+def abfs_of_azurite(endpoint: str) -> dict[str, str]:
+    """Settings with which ABFS speaks with an emulator, which has no hierarchical namespace."""
+    settings = {
+        "always.use.https": "false",
+        "abfs.endpoint": urlsplit(endpoint).netloc,
+        "account.hns.enabled": "false",
+        "fns.account.service.type": "BLOB",
+        "networking.library": "JDK_HTTP_URL_CONNECTION",
+    }
+    return {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
 
 
 def _merge(table: DeltaTable, session: SparkSession) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
 from tests.storage.emulators import AZURITE_KEY, azurite_sas
-from tests.storage.spark_on_hadoop import spark_on_hadoop
+from tests.storage.spark_on_hadoop import abfs_of_azurite, spark_on_hadoop
 
 KEPT = [n for n in range(11, 100) if n % 7 != 3]
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "account_key")
@@ -98,16 +98,8 @@ def test_abfs_uses_the_credentials_of_the_table_and_shows_none(
 ) -> None:
     endpoint = azure_options["endpoint"]
     account = azure_options["account_name"]
-    # What ABFS needs to speak with an emulator, which has no hierarchical namespace.
-    emulator = {
-        "always.use.https": "false",
-        "abfs.endpoint": urlsplit(endpoint).netloc,
-        "account.hns.enabled": "false",
-        "fns.account.service.type": "BLOB",
-        "networking.library": "JDK_HTTP_URL_CONNECTION",
-    }
     uri = f"abfs://{azure_container}@{account}.dfs.core.windows.net/t"
-    settings = {f"spark.hadoop.fs.azure.{name}": emulator[name] for name in emulator}
+    settings = abfs_of_azurite(endpoint)
     credential = AZURITE_KEY if option == "account_key" else azurite_sas()
     tables = {uri: {option: credential}}
     assert _outcomes(tmp_path, tables, settings, AZURE_STORAGE_ENDPOINT=endpoint) == [
