@@ -146,6 +146,30 @@ def prepare_log(directory: Path, size: int) -> None:
         os.utime(log_file, (then, then))
 
 
+def prepare_half(directory: Path, size: int) -> None:
+    """`size` files, a thousand a directory, of which every other one is in the log, and the first
+    two of the log are gone.
+    """
+    import pyarrow as pa
+
+    from dagster_delta import DeltaTable
+
+    table = directory / "table"
+    DeltaTable.create(str(table), pa.schema([("id", pa.int64())]))
+    for version in range(1, size // FILES_PER_COMMIT + 1):
+        (table / str(version)).mkdir()
+        paths = [f"{version}/part-{each:05d}.parquet" for each in range(FILES_PER_COMMIT)]
+        for path in paths:
+            (table / path).write_bytes(b"x")
+            os.utime(table / path, (1, 1))
+        actions = [{"commitInfo": {"timestamp": 1}}, *(_added(path, 1) for path in paths[::2])]
+        log_file = table / "_delta_log" / f"{version:020d}.json"
+        log_file.write_text("\n".join(map(json.dumps, actions)))
+    for number in (0, 2):
+        (table / "1" / f"part-{number:05d}.parquet").unlink()
+    DeltaTable(str(table)).checkpoint()
+
+
 def _added(path: str, time_ms: int) -> dict[str, object]:
     return {
         "add": {
@@ -169,6 +193,34 @@ def _removed(path: str, time_ms: int) -> dict[str, object]:
             "size": 1000,
         }
     }
+
+
+def our_full(directory: Path, _: int) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    uri = str(directory / "table")
+    return lambda: DeltaTable(uri).vacuum().num_files
+
+
+def their_full(directory: Path, _: int) -> Callable[[], object]:
+    import deltalake
+
+    uri = str(directory / "table")
+    return lambda: len(deltalake.DeltaTable(uri).vacuum(dry_run=True, full=True))
+
+
+def our_fsck(directory: Path, _: int) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    uri = str(directory / "table")
+    return lambda: DeltaTable(uri).fsck(dry_run=True).files.num_rows
+
+
+def their_fsck(directory: Path, _: int) -> Callable[[], object]:
+    import deltalake
+
+    uri = str(directory / "table")
+    return lambda: len(deltalake.DeltaTable(uri).repair(dry_run=True)["files_removed"])
 
 
 def _at_most(count: int) -> int:
@@ -259,6 +311,18 @@ CASES = {
         5_000,
         prepare_garbage,
         {"ours": our_vacuum, "deltalake": their_vacuum},
+    ),
+    "full": Case(
+        "find the garbage among {size} files, dry run",
+        200_000,
+        prepare_half,
+        {"ours": our_full, "deltalake": their_full},
+    ),
+    "fsck": Case(
+        "find the lost files of a table beside garbage, {size} files, dry run",
+        200_000,
+        prepare_half,
+        {"ours": our_fsck, "deltalake": their_fsck},
     ),
     "lite": Case(
         "VACUUM LITE over a log of {size} files, dry run",
