@@ -165,6 +165,11 @@ class FetchBudget:
 class RangeStore(Protocol):
     """Optional part of a store: fetches ranges of an object together."""
 
+    def open_input(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
+        """As of `ObjectStore`, with the size of the object as far as it is known. It may be wrong,
+        which costs a request.
+        """
+
     def open_ranges(
         self,
         path: str,

@@ -11,9 +11,11 @@ import pytest
 from dagster_delta.engines.parquet.read import data_file_reader, reader
 from dagster_delta.errors import DataFileMissing, InvalidTable
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
+from dagster_delta.storage.cloud.store import CloudStore
+from dagster_delta.storage.object_store import FetchBudget, RangeStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log import reader as log_reader
+from tests.storage.conftest import Cloud, cloud_store
 from tests.storage.failing_endpoint import FailingEndpoint
 
 COUNT = 60_000
@@ -73,15 +75,31 @@ def test_files_are_opened_while_others_are(
     table.append(rows)
     # An open file is returned only when another one is being opened.
     together = threading.Barrier(2, timeout=60)
-    open_input = type(table.store).open_input
+    open_input = CloudStore.open_input
 
-    def opened(store: ObjectStore, path: str) -> pa.NativeFile:
+    def opened(store: CloudStore, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         together.wait()
-        return open_input(store, path)
+        return open_input(store, path, size_bytes)
 
-    monkeypatch.setattr(type(table.store), "open_input", opened)
+    monkeypatch.setattr(CloudStore, "open_input", opened)
     monkeypatch.setattr(reader, "_REMOTE_THREADS", 1)
     assert table.snapshot().scan(["b"]).to_arrow().num_rows == 2 * COUNT
+
+
+@pytest.mark.parametrize("cloud", ["azure"], indirect=True)
+def test_a_cloud_that_knows_no_end_is_asked_for_the_size_in_the_log(cloud: Cloud) -> None:
+    rows = _rows(COUNT)
+    table = _written(f"{cloud.uri}/t", cloud.failing, rows)
+    cloud.endpoint.seen = []
+    assert table.snapshot().scan().to_arrow() == rows
+    assert _data_requests(cloud.endpoint) == ["GET"] * 2
+    path = table.snapshot().live_files(["path"])["path"][0].as_py()
+    data = table.store.read(path)
+    store = cloud_store(f"{cloud.uri}/t", cloud.failing)
+    for size in (0, 1, 100_000, len(data) - 1, len(data) + 1, 2 * len(data)):
+        with store.open_input(path, size) as stream:
+            assert stream.size() == len(data)
+            assert stream.read_at(10, len(data) - 10) == data[-10:]
 
 
 def test_what_does_not_fit_into_memory_is_read_in_pieces(

@@ -205,17 +205,27 @@ class CloudStore:
             path = key[len(self._prefix) :]
             self._ask(path, lambda: obstore.delete(self._client.store, key))
 
-    def open_input(self, path: str) -> pa.NativeFile:
+    def open_input(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads. Opening it
         fetches its end, where a Parquet file has its footer.
+
+        Args:
+            path: as for `read`.
+            size_bytes: of the object, as far as known; a wrong size costs one more request.
         """
         client, _ = self._find(path)
-        # Of a small object, both are all of it.
-        end: GetOptions = {"range": {"suffix": END_BYTES}}
-        size_bytes, data = self._get(
-            path, end if client.has_suffix_ranges else {"range": (0, END_BYTES)}
-        )
-        start = size_bytes - len(data) if client.has_suffix_ranges else 0
+        start, end = 0, END_BYTES
+        if client.has_suffix_ranges:
+            # Of a small object, it is all of it.
+            size_bytes, data = self._get(path, {"range": {"suffix": END_BYTES}})
+            start = size_bytes - len(data)
+        else:
+            if size_bytes is not None:
+                start, end = max(0, size_bytes - END_BYTES), max(1, size_bytes)
+            size_bytes, data = self._get(path, {"range": (start, end)})
+            if start and not data:
+                # The object ends before.
+                return self.open_input(path)
         held = [(start, memoryview(data))]
         return pa.PythonFile(CloudInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 

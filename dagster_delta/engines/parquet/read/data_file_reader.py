@@ -159,7 +159,13 @@ class DataFileReader:
         """The file with its footer and its deletion vector. Raises as `read` does."""
         with self.naming(file):
             whole = self._small_file(file)
-            handle = whole or self._store.open_input(file.path)
+            store = self._store if isinstance(self._store, RangeStore) else None
+            if whole is not None:
+                handle = whole
+            elif store is not None:
+                handle = store.open_input(file.path, file.size_bytes)
+            else:
+                handle = self._store.open_input(file.path)
             footer = read_data_footer(handle)
             opened = OpenedFile(
                 file,
@@ -170,7 +176,7 @@ class DataFileReader:
                 self._is_remote and whole is None,
                 self._verifies_pages,
                 self._budget,
-                self._store if isinstance(self._store, RangeStore) else None,
+                store,
             )
             vector = file.deletion_vector
             if vector is not None:
