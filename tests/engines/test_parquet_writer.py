@@ -361,6 +361,26 @@ def test_values_that_repeat_get_a_dictionary_and_the_rest_does_not() -> None:
     assert packed == {"id", "t", "m.key_value.value"}
 
 
+@pytest.mark.parametrize("rows", [50, 8000])
+def test_one_partition_without_values_does_not_decide_for_the_others(rows: int) -> None:
+    values = [None] * rows + list(range(11 * rows))
+    data = pa.table({"p": [i // rows for i in range(12 * rows)], "v": pa.array(values, pa.int64())})
+    assert _are_packed(data) == [False] + [True] * 11
+
+
+def test_one_small_partition_of_one_value_does_not_decide_for_the_others() -> None:
+    data = pa.table({"p": [i // 50 for i in range(600)], "v": [max(i, 50) for i in range(600)]})
+    assert _are_packed(data) == [False] + [True] * 11
+
+
+def _are_packed(data: pa.Table) -> list[bool]:
+    store = MemoryStore()
+    return [
+        "DELTA_BINARY_PACKED" in parquet(store, file.path).metadata.row_group(0).column(0).encodings
+        for file in write(store, data, configuration(schema_of(data), ["p"])).files
+    ]
+
+
 class BrokenSource(Exception):
     pass
 

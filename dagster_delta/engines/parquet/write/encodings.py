@@ -17,6 +17,10 @@ from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 
 SAMPLE_ROWS = 64_000
 
+_REPRESENTATIVE_ROWS = 8_000
+"""Rows of one file that are enough to choose the encodings of other files."""
+_SMALL_FILES = 9
+"""Files with fewer rows that are enough."""
 _MAX_DISTINCT_SHARE = 0.25
 """Share of distinct values in the sample up to which a dictionary pays."""
 
@@ -32,23 +36,69 @@ PLAIN = ColumnEncodings((), ())
 """Every column plain."""
 
 
-def choose_encodings(rows: pa.Table) -> ColumnEncodings:
-    """Encodings for a file that starts with `rows`.
+class _Leaf(msgspec.Struct):
+    """What is known of a Parquet column of files of about the same size."""
 
-    Args:
-        rows: a `pyarrow.Table` in the file's schema; only the first `SAMPLE_ROWS` are used.
+    is_packable: bool
+    num_files: int = 0
+    """Files that were examined and have a value in the column."""
+    num_repeating: int = 0
+    """Those of them in which a dictionary pays."""
+
+    def examine(self, values: pa.Array) -> bool:
+        """Whether a dictionary pays for the values of one file."""
+        pays = _pays_as_dictionary(values)
+        if values.null_count < len(values):
+            self.num_files += 1
+            self.num_repeating += pays
+        return pays
+
+
+class SharedEncodings:
+    """Chooses the encodings of all files of one write; threads may share it.
+
+    Examining a sample costs as much as writing it, so the first files of about the same size decide
+    for the others: values rare in one partition seldom repeat in the next. Of small files, the
+    majority of several decides, as one of them may happen to have a single value in a column.
     """
-    dictionary: list[str] = []
-    delta_packed: list[str] = []
-    sample = rows.slice(0, SAMPLE_ROWS).combine_chunks(decoding_pool())
-    for name, column in zip(sample.schema.names, sample.columns, strict=True):
-        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        for path, leaf in _leaves(name, array):
-            if _pays_as_dictionary(leaf):
-                dictionary.append(path)
-            elif _is_packable(leaf.type):
-                delta_packed.append(path)
-    return ColumnEncodings(tuple(dictionary), tuple(delta_packed))
+
+    def __init__(self) -> None:
+        self._columns: dict[tuple[str, int], dict[str, _Leaf]] = {}
+
+    def choose(self, rows: pa.Table) -> ColumnEncodings:
+        """Encodings for a file that starts with `rows`.
+
+        Args:
+            rows: a `pyarrow.Table` in the file's schema; only the first `SAMPLE_ROWS` are used.
+        """
+        is_small = rows.num_rows < _REPRESENTATIVE_ROWS
+        size, enough = (rows.num_rows.bit_length(), _SMALL_FILES) if is_small else (0, 1)
+        dictionary: list[str] = []
+        delta_packed: list[str] = []
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            leaves = self._columns.get((name, size))
+            pays: dict[str, bool] = {}
+            if leaves is None or any(leaf.num_files < enough for leaf in leaves.values()):
+                values = dict(_leaves(name, _sample(column)))
+                new = {path: _Leaf(_is_packable(each.type)) for path, each in values.items()}
+                leaves = self._columns.setdefault((name, size), new)
+                pays = {path: leaves[path].examine(each) for path, each in values.items()}
+            for path, leaf in leaves.items():
+                if pays.get(path, leaf.num_repeating * 2 > leaf.num_files):
+                    dictionary.append(path)
+                elif leaf.is_packable:
+                    delta_packed.append(path)
+        return ColumnEncodings(tuple(dictionary), tuple(delta_packed))
+
+
+def choose_encodings(rows: pa.Table) -> ColumnEncodings:
+    """Encodings for a single file that starts with `rows`, a `pyarrow.Table`."""
+    return SharedEncodings().choose(rows)
+
+
+def _sample(column: pa.ChunkedArray) -> pa.Array:
+    sample = column.slice(0, SAMPLE_ROWS).combine_chunks(decoding_pool())
+    return sample.chunk(0) if isinstance(sample, pa.ChunkedArray) else sample
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:

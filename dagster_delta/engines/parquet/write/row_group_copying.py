@@ -33,11 +33,10 @@ from dagster_delta.engines.parquet.write.column_splicing import (
     FooterBytes,
     joined_columns,
 )
-from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.encodings import SharedEncodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, encode_rows
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes
-from dagster_delta.engines.parquet.write.writer import REPRESENTATIVE_ROWS
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.rows.partition_split import PartitionKey
 from dagster_delta.engines.values.nested_arrays import rename_nested
@@ -130,7 +129,7 @@ class RowGroupCopier:
         # Row ids depend on the rows' position, so they must be written.
         self._may_keep = carried_columns(source.configuration) is None
         self._readers: dict[range, DataFileReader] = {}
-        self._encodings: dict[range, ColumnEncodings] = {}
+        self._encodings = SharedEncodings()
 
     @cached_property
     def _model(self) -> _Model:
@@ -270,7 +269,7 @@ class RowGroupCopier:
         statistics = FileStatistics(self._format.statistics)
         statistics.observe(rows[0], part.start)
         num_rows = rows[0].num_rows
-        return self._copied(self._encode(rows, part), statistics, opened, part, num_rows)
+        return self._copied(self._encode(rows), statistics, opened, part, num_rows)
 
     def _copied(
         self,
@@ -322,15 +321,11 @@ class RowGroupCopier:
         ]
         return pa.Table.from_batches(batches, schema)
 
-    def _encode(self, rows: list[pa.Table], part: range) -> tuple[ColumnBytes, ...]:
+    def _encode(self, rows: list[pa.Table]) -> tuple[ColumnBytes, ...]:
         """The columns of a `pyarrow.Table`, which is removed from a list to free it as soon as
         possible.
         """
-        encodings = self._encodings.get(part)
-        if encodings is None:
-            encodings = choose_encodings(rows[0])
-            if rows[0].num_rows >= REPRESENTATIVE_ROWS:
-                self._encodings[part] = encodings
+        encodings = self._encodings.choose(rows[0])
         encoded = encode_rows(rows.pop(), self._format, encodings)
         content = RowGroupBytes.of_file(memoryview(encoded.file))
         (pages,) = content.pages

@@ -24,7 +24,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.clock import Clock, now_ms
-from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.encodings import SharedEncodings, choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
@@ -47,9 +47,6 @@ _LOG = logging.getLogger(__name__)
 
 COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
-REPRESENTATIVE_ROWS = 8_000
-"""Rows of one file that are enough to choose the encodings of all files."""
-
 _FILES_OF_ONE_THREAD = 16
 """More files than this are written by workers, however small they are."""
 
@@ -207,13 +204,14 @@ class _DataFiles:
         self._partition_names = spec.configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
-        self._encodings: tuple[ColumnEncodings, int] = PLAIN, 0
-        """The latest choice, and the number of rows that it was made for."""
+        self._encodings = SharedEncodings()
 
     def encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of a format."""
         stored = format_.stored(rows)
-        encodings = self._choose_encodings(stored, format_)
+        # Shredded variants are other columns in other files.
+        is_shared = format_.shredding is None
+        encodings = self._encodings.choose(stored) if is_shared else choose_encodings(stored)
         step = self._spec.row_group_rows
         return [
             EncodedRowGroup.of_rows(stored.slice(start, step), format_, encodings)
@@ -262,18 +260,6 @@ class _DataFiles:
             except Exception:  # noqa: BLE001 the original error matters more
                 _LOG.warning("%s could not be given up", each.path, exc_info=True)
         delete_unreferenced(self._store, [each.path for each in self._begun])
-
-    def _choose_encodings(self, rows: pa.Table, format_: FileFormat) -> ColumnEncodings:
-        if format_.shredding is not None:
-            # Other files have other columns.
-            return choose_encodings(rows)
-        # Examining a sample costs as much as writing it, so one large enough sample is used for
-        # all files: values rare in one partition seldom repeat in the next.
-        encodings, num_rows = self._encodings
-        if num_rows < min(rows.num_rows, REPRESENTATIVE_ROWS):
-            encodings = choose_encodings(rows)
-            self._encodings = encodings, rows.num_rows
-        return encodings
 
     def _new_path(self, key: PartitionKey, number: int) -> str:
         kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
