@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.parquet.write import encodings, worker_tasks, writer
 from dagster_delta.engines.parquet.write import file as file_module
-from dagster_delta.engines.parquet.write import worker_tasks
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup
 from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.rows.partition_split import split_by_partition
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,
@@ -196,6 +197,40 @@ def test_rows_of_many_batches_and_partitions_become_one_file_each() -> None:
     ]
     values = read(store, files, config).column("v").to_pylist()
     assert values == [v for p in range(500) for v in range(p, 20_000, 500)]
+
+
+def test_a_large_batch_is_not_copied_to_be_split_with_a_small_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_rows: list[int] = []
+
+    def split(batch: pa.RecordBatch, *others: Any, **options: Any) -> Any:
+        num_rows.append(batch.num_rows)
+        return split_by_partition(batch, *others, **options)
+
+    monkeypatch.setattr(writer, "split_by_partition", split)
+    data = pa.table({"p": [i % 2 for i in range(6010)], "v": range(6010)})
+    batches = [data.to_batches()[0].slice(*part) for part in [(0, 1), (1, 1), (2, 6000), (6002, 8)]]
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    reader = pa.RecordBatchReader.from_batches(data.schema, batches)
+    files = write(store, reader, config, row_group_bytes=50_000).files
+    assert num_rows == [2, 6000, 8]
+    assert read(store, files, config).sort_by("v").equals(data)
+
+
+def test_texts_of_many_chunks_are_sampled_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encodings, "_SAMPLE_BYTES", 1000)
+    joined: list[int] = []
+
+    def count(values: pa.Array) -> bool:
+        joined.append(len(values))
+        return False
+
+    monkeypatch.setattr(encodings, "_pays_as_dictionary", count)
+    data = pa.table({"v": ["x" * 96] * 100})
+    write(MemoryStore(), _batches(data, 10), configuration(schema_of(data)))
+    assert joined == [10]
 
 
 def test_many_row_groups_are_encoded_by_workers_in_order() -> None:

@@ -16,6 +16,7 @@ from dagster_delta.engines.values.nested_arrays import list_elements, map_entrie
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 
 SAMPLE_ROWS = 64_000
+_SAMPLE_BYTES = 64 * 1024 * 1024
 
 _REPRESENTATIVE_ROWS = 8_000
 """Rows of one file that are enough to choose the encodings of other files."""
@@ -97,8 +98,13 @@ def choose_encodings(rows: pa.Table) -> ColumnEncodings:
 
 
 def _sample(column: pa.ChunkedArray) -> pa.Array:
-    sample = column.slice(0, SAMPLE_ROWS).combine_chunks(decoding_pool())
-    return sample.chunk(0) if isinstance(sample, pa.ChunkedArray) else sample
+    sample = column.slice(0, SAMPLE_ROWS)
+    if sample.num_chunks == 1:
+        return sample.chunk(0)
+    if sample.nbytes > _SAMPLE_BYTES:
+        # They are copied, and texts in one array must stay below 2 GiB.
+        sample = sample.slice(0, max(1, len(sample) * _SAMPLE_BYTES // sample.nbytes))
+    return sample.combine_chunks(decoding_pool())
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:

@@ -323,9 +323,14 @@ class _WriteJob:
         # Splitting takes time for each partition, so batches are split together.
         columns = [*rows.columns, *(batch.column(each) for each in self._partition_positions)]
         unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
+        size_bytes = unsplit.nbytes + COLUMN_OVERHEAD_BYTES * len(columns)
+        enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
+        if size_bytes >= enough_bytes:
+            # Joining it with others would copy it, and nested texts must stay below 2 GiB.
+            self._split()
         self._unsplit.append(unsplit)
-        self._unsplit_bytes += unsplit.nbytes + COLUMN_OVERHEAD_BYTES * len(columns)
-        if self._unsplit_bytes >= min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4):
+        self._unsplit_bytes += size_bytes
+        if self._unsplit_bytes >= enough_bytes:
             self._split()
             self._flush_largest()
 
