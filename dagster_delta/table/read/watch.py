@@ -320,8 +320,8 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
         if has_successor or snapshot.version == cursor.version:
             return _identified(store, cursor, snapshot)
         raise _broken(store, cursor, snapshot)
-    if not has_successor and _is_overtaken(store, cursor):
-        raise _broken(store, cursor, _open(store, cursor))
+    if not has_successor:
+        _check_not_overtaken(store, cursor)
     if cursor.commit_digest is None or cursor.partition_columns is None:
         return _identified(store, cursor, _open(store, cursor))
     if meta.modified_ms == cursor.commit_modified_ms:
@@ -332,15 +332,16 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
 
 
-def _is_overtaken(store: ObjectStore, cursor: LogCursor) -> bool:
-    """Whether the log goes on after the cursor without the next commit, which then never comes."""
+def _check_not_overtaken(store: ObjectStore, cursor: LogCursor) -> None:
+    """Raises if the log goes on after the cursor without the next commit, which then never comes."""
     hint = read_last_checkpoint(store)
-    # Looked up after the hint, as commits are made before their checkpoint.
-    return (
-        hint is not None
-        and hint.version > cursor.version
-        and store.head(commit_path(cursor.version + 1)) is None
-    )
+    if hint is None or hint.version <= cursor.version:
+        return
+    # A log that was set back may still have the hint.
+    snapshot = _open(store, cursor)
+    # Looked up after the commits that the snapshot has were made.
+    if snapshot.version > cursor.version and store.head(commit_path(cursor.version + 1)) is None:
+        raise _broken(store, cursor, snapshot)
 
 
 def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:
