@@ -407,26 +407,14 @@ def plant(tree: dict[str, Any], path: Sequence[str], leaf: object) -> None:
 
 def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
     """A struct that decodes exactly the tree; its attributes are `f0`, `f1`, … in tree order."""
-    return _struct_of(_frozen(tree))
-
-
-def _frozen(tree: _Tree) -> tuple[tuple[str, object], ...]:
-    return tuple(
-        (name, _frozen(node) if isinstance(node, dict) else node) for name, node in tree.items()
-    )
-
-
-# Defining a struct takes longer than decoding the statistics of a small table with it.
-@lru_cache(maxsize=64)
-def _struct_of(tree: tuple[tuple[str, object], ...]) -> type[msgspec.Struct]:
     fields: list[tuple[str, object, object]] = []
-    for index, (_, node) in enumerate(tree):
-        if isinstance(node, tuple):
-            nested = _struct_of(node)
+    for index, node in enumerate(tree.values()):
+        if isinstance(node, dict):
+            nested = _define_struct(node)
             fields.append((f"f{index}", nested, msgspec.field(default_factory=nested)))
         else:
             fields.append((f"f{index}", node, None))
-    names = {f"f{index}": name for index, (name, _) in enumerate(tree) if not _is_odd(name)}
+    names = {f"f{index}": name for index, name in enumerate(tree) if not _is_odd(name)}
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 
