@@ -130,3 +130,37 @@ def test_workers_end_with_the_stream_however_it_ends() -> None:
     assert threading.active_count() == before
     list(prefetch_in_order(opened, threads=3, max_buffered_bytes=100))
     assert threading.active_count() == before
+
+
+def test_a_source_that_waits_for_others_is_not_opened_when_the_stream_ends() -> None:
+    has_waiting, opened = threading.Event(), list[int]()
+
+    def source(number: int) -> Iterator[pa.RecordBatch]:
+        opened.append(number)
+        yield from map(batch, range(100))
+
+    def sources() -> Iterator[BatchSource]:
+        for number in range(2):
+            yield FetchedSource(partial(source, number), FETCHED_BYTES)
+            has_waiting.set()
+
+    stream = prefetch_in_order(sources(), threads=3, max_buffered_bytes=1)
+    next(stream)
+    assert has_waiting.wait(30)
+    stream.close()  # type: ignore[attr-defined]
+    assert opened == [0]
+
+
+def test_sources_are_closed_when_one_of_them_fails() -> None:
+    closed: list[bool] = []
+
+    def sources() -> Iterator[BatchSource]:
+        try:
+            yield partial(failing, 0)
+            yield from [lambda: [batch(1)]] * 100
+        finally:
+            closed.append(True)
+
+    with pytest.raises(SourceError):
+        list(prefetch_in_order(sources(), threads=1, max_buffered_bytes=1))
+    assert closed

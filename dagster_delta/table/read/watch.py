@@ -333,7 +333,7 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
 
 
 def _check_not_overtaken(store: ObjectStore, cursor: LogCursor) -> None:
-    """Raises if the log goes on after the cursor without the next commit, which then never comes."""
+    """Raises if the log goes on after the cursor without the next commit: it never comes."""
     hint = read_last_checkpoint(store)
     if hint is None or hint.version <= cursor.version:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -37,7 +37,7 @@ def prefetch_in_order(
     """The record batches of all sources, one source after the other.
 
     Args:
-        sources: taken one at a time, as workers become free.
+        sources: taken one at a time, as workers become free; a generator is closed at the end.
         threads: workers that produce batches.
         max_buffered_bytes: maximum bytes produced but not consumed; each worker may exceed it by
             one batch.
@@ -58,6 +58,9 @@ def prefetch_in_order(
         prefetch.stop()
         for each in workers:
             each.join()
+        # An error refers to itself through this frame, and would keep what the generator holds.
+        if isinstance(sources, Generator):
+            sources.close()
 
 
 class _Channel:
@@ -131,6 +134,8 @@ class _Prefetch:
                 channel.fetched_bytes = source.fetched_bytes
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or self._may_fetch(channel))
+                if self._stopped:
+                    return None
                 self._fetched_bytes += channel.fetched_bytes
                 self._exhausted = source is None
                 if source is not None or channel.error is not None:
