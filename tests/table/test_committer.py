@@ -183,7 +183,7 @@ def test_a_conflict_is_a_value(store: MemoryStore) -> None:
     refused = commit_with_retry(store, mine)
     assert isinstance(refused, Conflicted)
     assert refused.concurrent.version == 1
-    assert [version for version, _ in refused.commits] == [1]
+    assert [version for version, _ in refused.commits] == [1, 2]
 
 
 def test_in_commit_timestamps_grow_against_a_clock_that_stands_still() -> None:

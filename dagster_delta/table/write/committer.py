@@ -111,7 +111,7 @@ class Conflicted(msgspec.Struct, frozen=True):
     conflict: Conflict
     concurrent: CommitActions
     commits: tuple[tuple[int, bytes], ...]
-    """Every commit after `read_version` up to and including the conflicting one: version and
+    """Every commit after `read_version` that was read, the conflicting one among them: version and
     bytes."""
 
 
@@ -281,8 +281,7 @@ def _conflict_with(
     if conflict is None:
         return None
     concurrent = next(each for each in followed if each.version == conflict.version)
-    commits = (each for each in progress.commits if each[0] <= conflict.version)
-    return Conflicted(conflict, concurrent, tuple(commits))
+    return Conflicted(conflict, concurrent, tuple(progress.commits))
 
 
 def _in_commit_ms(info: Mapping[str, object]) -> int:

@@ -346,7 +346,7 @@ class Transaction:
         from dagster_delta.table.write.row_conflicts import concurrent_row_changes
 
         # Each of the commits that have followed by now would be another conflict.
-        newer = read_commits_after(self.store, lost.concurrent.version, at_most=MAX_ATTEMPTS)
+        newer = read_commits_after(self.store, lost.commits[-1][0], at_most=MAX_ATTEMPTS)
         commits = [*lost.commits, *newer]
         others = concurrent_row_changes(lost.conflict, commits, self._facts(self._contents()))
         if others is None:
