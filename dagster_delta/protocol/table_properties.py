@@ -321,8 +321,8 @@ class TableProperties:
         """`delta.checkpointInterval`, or an interval that suits the size of the table.
 
         A checkpoint costs its writer and each reader a time in proportion to the files, and each
-        commit after it costs readers about as much as 50 files. So commits wait until they cost
-        about a tenth of the checkpoint. Every interval divides the longest: a table whose size
+        commit after it costs readers about as much as 50 files. So the commits may cost up to about
+        a quarter of the checkpoint. Every interval divides the longest: a table whose size
         varies has no more commits than that after a checkpoint.
 
         Args:
