@@ -435,6 +435,29 @@ def test_a_table_is_its_own_source_unless_its_values_must_change(tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_wide_rows_of_the_source_are_taken_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    take = SourceRows.take
+
+    def counted(source: SourceRows, rows: Any, columns: Any) -> pa.RecordBatch:
+        taken.append(len(rows))
+        return take(source, rows, columns)
+
+    monkeypatch.setattr("dagster_delta.engines.rows.source_rows._TAKEN_BYTES", 40_000)
+    monkeypatch.setattr(SourceRows, "take", counted)
+    table = make("rewrite", numbered(*range(300)))
+    narrow = {each: f"s{each}" for each in range(100)}
+    wide = {each: f"w{each:03}" * 1000 for each in range(200, 240)}
+    source = pa.concat_tables(
+        [data(*((id_, value, 0) for id_, value in part.items())) for part in (narrow, wide)]
+    )
+    table.merge(source, "t.id = s.id").when_matched_update_all().execute()
+    assert taken == [109, 10, 10, 10, 1]
+    assert values(table) == {each: f"v{each}" for each in range(300)} | narrow | wide
+
+
 def test_a_source_in_several_batches_is_merged_once() -> None:
     table = make("vectors")
     batches = data(*((each, f"s{each}", each % 2) for each in range(5, 300))).to_batches(40)

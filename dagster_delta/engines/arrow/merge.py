@@ -299,14 +299,22 @@ class _Changing:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
             chosen = rows if len(places) == len(clauses) else rows.take(index_of(places))
-            if index in self._updates:
-                self._update(index, chosen, source_rows[places])
+            if index in self._updates and self._plan.clauses[index].text.kind == "matched":
+                mine = source_rows[places]
+                # Wide rows of the source do not show in the size of the batches of the table.
+                for part in self._writing.source.parts(mine):
+                    changing = chosen.slice(part.start, part.stop - part.start)
+                    self._update(index, changing, mine[part])
+            elif index in self._updates:
+                self._update(index, chosen, None)
             else:
                 self._record(chosen, "delete")
 
-    def _update(self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64]) -> None:
+    def _update(
+        self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64] | None
+    ) -> None:
         sides = {TARGET: self._ids.of_table(rows)}
-        if self._plan.clauses[index].text.kind == "matched":
+        if source_rows is not None:
             sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
         changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
         changed = self._ids.as_changed(changed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MEMORY_BYTES = 256 * 1024 * 1024
+_TAKEN_BYTES = 64 * 1024 * 1024
 
 
 class SourceRows:
@@ -64,6 +66,19 @@ class SourceRows:
         for start, batch in zip(self._starts, self._batches, strict=False):
             yield int(start), batch
 
+    def parts(self, rows: NDArray[np.int64]) -> Iterator[slice]:
+        """Parts of row numbers that may be taken at once: about `_TAKEN_BYTES` each, judged by the
+        mean width of the rows of a batch.
+
+        Args:
+            rows: numpy int64 array of row numbers.
+        """
+        widths = np.array([each.nbytes / each.num_rows for each in self._batches])
+        ends = np.cumsum(widths[self._owners(rows)])
+        bounds = np.flatnonzero(np.diff(ends // _TAKEN_BYTES)) + 1
+        for start, stop in pairwise([0, *bounds.tolist(), len(rows)]):
+            yield slice(start, stop)
+
     def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
 
@@ -78,7 +93,7 @@ class SourceRows:
             return found[0].take(index_of(rows))
         # A string column of many batches may be longer than one array can be, so it is not joined
         # before the rows are taken.
-        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        owners = self._owners(rows)
         order = np.argsort(owners, kind="stable")
         parts = []
         bounds = np.flatnonzero(np.diff(owners[order])) + 1
@@ -92,6 +107,10 @@ class SourceRows:
         back[order] = np.arange(len(order))
         joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         return joined.take(index_of(back))
+
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Index of the batch that has each row."""
+        return np.searchsorted(self._starts, rows, side="right") - 1
 
 
 def _materialise(
