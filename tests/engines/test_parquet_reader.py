@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet.read import batch_sizes, opened_file
+from dagster_delta.engines.parquet.read import batch_sizes, opened_file, reader
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import prefetch_in_order
@@ -634,3 +634,16 @@ def test_a_footer_that_contradicts_itself_about_a_type_is_damage(tmp_path: Path)
     file.write_bytes(damaged)
     with pytest.raises(InvalidTable, match="holds BYTE_ARRAY, and that it holds FLOAT"):
         table.snapshot().scan(where="s = 'b'").to_arrow()
+
+
+def test_a_few_small_local_files_are_read_without_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = DeltaTable(tmp_path, must_exist=False)
+    for number in range(3):
+        table.append(pa.table({"id": [number]}))
+    monkeypatch.setattr(reader, "read_ahead", lambda *_, **__: pytest.fail("threads"))
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
+    none = table.snapshot().live_files().slice(0, 0)
+    configuration = table.snapshot().configuration
+    assert not list(reader.read_files(table.store, none, configuration, ["id"]))

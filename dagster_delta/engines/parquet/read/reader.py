@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
@@ -30,6 +31,9 @@ SMALL_BATCH_ROWS = 16_384
 SMALL_BATCH_BYTES = 4 * 1024 * 1024
 """Batches of more Arrow bytes are not joined, even with few rows."""
 
+_FEW_FILES = 4
+_LITTLE_BYTES = 256 * 1024
+"""Files that are read before threads would start: many groups of OPTIMIZE are no larger."""
 _REMOTE_THREADS = 16
 _MAX_LOCAL_THREADS = 16
 
@@ -67,7 +71,10 @@ def read_files(
         expected_vectors=deletion_vectors_of(files),
         verifies_pages=verifies_pages,
     )
-    return read_ahead(store, reader.sources(data_files(files)), threads=threads)
+    sources = reader.sources(data_files(files))
+    if threads is None and _is_little(store, files):
+        return _merge_small(batch for source in sources for batch in source())
+    return read_ahead(store, sources, threads=threads)
 
 
 def read_ahead(
@@ -99,6 +106,14 @@ def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
     if column.null_count == len(column):
         return ()
     return [DeletionVectorDescriptor(**each) for each in column.drop_null().to_pylist()]
+
+
+def _is_little(store: ObjectStore, files: pa.Table) -> bool:
+    return (
+        files.num_rows <= _FEW_FILES
+        and store.local_path("") is not None
+        and (pc.sum(files.column("size_bytes")).as_py() or 0) <= _LITTLE_BYTES
+    )
 
 
 def _thread_count(store: ObjectStore) -> int:
