@@ -134,18 +134,12 @@ class _Prefetch:
                 channel.fetched_bytes = source.fetched_bytes
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or self._may_fetch(channel))
-                if self._has_stopped():
-                    return None
                 self._fetched_bytes += channel.fetched_bytes
                 self._exhausted = source is None
                 if source is not None or channel.error is not None:
                     self._channels.append(channel)
                 self._changed.notify_all()
-            return None if source is None else (source, channel)
-
-    def _has_stopped(self) -> bool:
-        # A type checker takes the attribute for what it was before the wait.
-        return self._stopped
+            return None if source is None or self._stopped else (source, channel)
 
     def _has_room(self) -> bool:
         return self._buffered_bytes < self._max_bytes
