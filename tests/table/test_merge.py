@@ -456,6 +456,12 @@ def test_wide_rows_of_the_source_are_taken_a_few_at_a_time(
     table.merge(source, "t.id = s.id").when_matched_update_all().execute()
     assert taken == [109, 10, 10, 10, 1]
     assert values(table) == {each: f"v{each}" for each in range(300)} | narrow | wide
+    taken.clear()
+    table.merge(source, "t.id = s.id AND t.v = s.v").when_matched_delete(
+        "s.v < t.v || 'x'"
+    ).execute()
+    assert max(taken[1:]) <= 10
+    assert len(values(table)) == 160
 
 
 def test_a_source_in_several_batches_is_merged_once() -> None:

@@ -302,7 +302,7 @@ class _Changing:
             if index in self._updates and self._plan.clauses[index].text.kind == "matched":
                 mine = source_rows[places]
                 # Wide rows of the source do not show in the size of the batches of the table.
-                for part in self._writing.source.parts(mine):
+                for part in self._writing.source.parts(mine, self._source_names[index]):
                     changing = chosen.slice(part.start, part.stop - part.start)
                     self._update(index, changing, mine[part])
             elif index in self._updates:

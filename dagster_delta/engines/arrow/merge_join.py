@@ -264,12 +264,17 @@ class MergeJoin:
             InvalidArgument: the condition fails on a value.
             What the batches raise.
         """
+        needed = sorted({path[1] for path in self._source_paths})
         keys = self._few_keys()
         joined = self._joined(batches) if keys is None else self._looked_up(batches, keys)
         # The traceback of an error would keep it open longer than the SQL engine.
         with closing(joined):
             for batch in joined:
-                yield from self._matching(batch)
+                source_rows = _numpy(batch.column("s"))
+                for part in self._source.parts(source_rows, needed):
+                    yield from self._matching(
+                        batch.slice(part.start, part.stop - part.start), needed
+                    )
 
     def _few_keys(self) -> pa.Array | None:
         """The keys as a `pyarrow.Array`, if they are few, and Arrow can look each of them up."""
@@ -410,9 +415,8 @@ class MergeJoin:
                 rows = rows.filter(each.is_true(columns, rows.num_rows))
             yield rows, target_columns(rows, self.target_paths)
 
-    def _matching(self, batch: pa.RecordBatch) -> Iterator[Pairs]:
+    def _matching(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
         source_rows = _numpy(batch.column("s"))
-        needed = sorted({path[1] for path in self._source_paths})
         columns: dict[tuple[str, ...], pa.Array] = {
             path: batch.column(f"c{index}") for index, path in enumerate(self._carried)
         }

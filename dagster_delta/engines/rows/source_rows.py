@@ -66,14 +66,19 @@ class SourceRows:
         for start, batch in zip(self._starts, self._batches, strict=False):
             yield int(start), batch
 
-    def parts(self, rows: NDArray[np.int64]) -> Iterator[slice]:
+    def parts(self, rows: NDArray[np.int64], columns: Sequence[str]) -> Iterator[slice]:
         """Parts of row numbers that may be taken at once: about `_TAKEN_BYTES` each, judged by the
         mean width of the rows of a batch.
 
         Args:
             rows: numpy int64 array of row numbers.
+            columns: names of those that are taken.
         """
-        widths = np.array([each.nbytes / each.num_rows for each in self._batches])
+        names = list(columns)
+        widths = np.array([each.select(names).nbytes / each.num_rows for each in self._batches])
+        if len(rows) * widths.max(initial=0) <= _TAKEN_BYTES:
+            yield slice(0, len(rows))
+            return
         ends = np.cumsum(widths[self._owners(rows)])
         bounds = np.flatnonzero(np.diff(ends // _TAKEN_BYTES)) + 1
         for start, stop in pairwise([0, *bounds.tolist(), len(rows)]):
