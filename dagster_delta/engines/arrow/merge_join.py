@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
@@ -246,13 +246,13 @@ class MergeJoin:
             return source
         path, semi_join = self._semi_join
 
-        def rows() -> Iterator[pa.RecordBatch]:
-            for batch in source():
+        def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
                 kept = batch.filter(semi_join.may_be_there(_column_at(batch, path)))
                 if kept.num_rows:
                     yield kept
 
-        return rows
+        return with_changed_batches(source, rows)
 
     def pairs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Pairs]:
         """The matching pairs, in no order.

@@ -128,7 +128,7 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
     ]
     if searched and join.num_candidates:
         reader = _reader(target, join.target_paths)
-        sources = map(join.narrowed, reader.sources(searched))
+        sources = (join.narrowed(source) for source in reader.sources(searched))
         batches = read_ahead(target.store, sources)
         for pairs in join.pairs(batches):
             search.take(pairs)

@@ -25,7 +25,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     DataFileReader,
 )
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
@@ -262,7 +262,10 @@ def _sources(
             changed = None
             if copier is not None and update is not None and rows is not None:
                 changed = copier.sources(file, reader, _FileUpdate(update, rows))
-            yield from changed or (partial(_mark, each, rows) for each in reader.sources([file]))
+            mark = partial(_mark, matches=rows)
+            yield from changed or (
+                with_changed_batches(source, mark) for source in reader.sources([file])
+            )
         elif rewrite.keeps_rest and rows is not None:
             rest = replace(file, hidden=rows)
             copied = None if copier is None else copier.sources(rest, reader)
@@ -275,9 +278,9 @@ def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
     return file if rows is None else replace(file, selected=rows)
 
 
-def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[pa.RecordBatch]:
+def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterator[pa.RecordBatch]:
     """The batches with a mark on matching rows instead of the positions."""
-    for batch in source():
+    for batch in batches:
         indexes = np.from_dlpack(batch.column(ROW_INDEX))
         marks = np.ones(len(indexes), dtype=bool)
         if matches is not None:

@@ -31,6 +31,19 @@ class FetchedSource:
         return self.source()
 
 
+def with_changed_batches(
+    source: BatchSource, change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+) -> BatchSource:
+    """A source that reads another one, and fetches what it fetches."""
+
+    def changed() -> Iterable[pa.RecordBatch]:
+        return change(source())
+
+    if isinstance(source, FetchedSource):
+        return FetchedSource(changed, source.fetched_bytes)
+    return changed
+
+
 def prefetch_in_order(
     sources: Iterable[BatchSource], *, threads: int, max_buffered_bytes: int
 ) -> Iterator[pa.RecordBatch]:
