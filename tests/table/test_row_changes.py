@@ -15,6 +15,7 @@ import pytest
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.parquet.write import file as written_file
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.errors import (
     CommitConflict,
@@ -506,8 +507,10 @@ def test_a_blind_append_that_may_match_conflicts_when_serializable() -> None:
 
 @pytest.mark.parametrize("operation", ["put", "open_output"])
 def test_a_failing_store_leaves_the_table_as_it_was(
-    operation: Literal["put", "open_output"],
+    operation: Literal["put", "open_output"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Small data files are put in one call.
+    monkeypatch.setattr(written_file, "_PUT_BYTES", 0)
     table = make({**VECTORS, **FEED}, parts=(range(300),))
     before, files = ids_of(table), data_files(table)
     faulty = FaultyStore(table.store, [Fault(kind="refuse", operation=operation)])
