@@ -80,6 +80,19 @@ def test_a_reader_without_a_share_of_the_budget_requests_what_it_reads() -> None
     opened.close()
 
 
+def test_bytes_between_ranges_do_not_hold_the_budget() -> None:
+    length, gap = 400_000, 10_000
+    ranges = [(start, length) for start in range(0, len(DATA) - length, length + gap)]
+    source, max_bytes = Object(), 2 * MEGABYTE
+    opened = source.open(ranges, FetchBudget(max_bytes))
+    for start, _ in ranges:
+        opened.seek(start)
+        assert opened.read(length) == DATA[start : start + length]
+    assert sorted(source.fetched) == sorted(pieces_of(ranges, max_bytes))
+    assert len(source.fetched) < len(ranges)
+    opened.close()
+
+
 def test_closing_gives_the_budget_back() -> None:
     budget = FetchBudget(2 * MEGABYTE)
     Object().open([(0, len(DATA))], budget).close()

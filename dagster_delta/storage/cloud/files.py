@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -81,7 +81,7 @@ class CloudInput:
 
 class CloudRanges(CloudInput):
     """An object of which some ranges are fetched ahead of reading them, in pieces and over several
-    connections. Each byte is read once: a piece is released when all of it was read.
+    connections. Each byte is read once: a piece is released when its bytes of ranges were read.
 
     Args:
         size_bytes: size of the object.
@@ -109,7 +109,8 @@ class CloudRanges(CloudInput):
         self._waiting = dict.fromkeys(self._lengths)
         """The pieces that were not requested, in the order in which they are read."""
         self._requested: dict[int, tuple[Future[bytes | memoryview], int]] = {}
-        """Each with the number of its bytes that were not read."""
+        """Each with the number of its bytes of ranges that were not read."""
+        self._wanted = self._bytes_of(inside)
         self._threads = ThreadPoolExecutor(_CONNECTIONS, "delta-fetch")
         self._request()
         try:
@@ -127,6 +128,17 @@ class CloudRanges(CloudInput):
         for start in list(self._requested):
             self._release(start)
 
+    def _bytes_of(self, ranges: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """How many bytes of ranges each piece has."""
+        found = dict.fromkeys(self._starts, 0)
+        for start, length in ranges:
+            end = start + length
+            first = max(0, bisect_right(self._starts, start) - 1)
+            for piece in self._starts[first : bisect_left(self._starts, end)]:
+                piece_end = piece + self._lengths[piece]
+                found[piece] += max(0, min(end, piece_end) - max(start, piece))
+        return found
+
     def _request(self) -> None:
         """Request the next pieces, as far as the budget allows."""
         while self._waiting:
@@ -135,7 +147,8 @@ class CloudRanges(CloudInput):
             if not self._budget.take(length):
                 return
             del self._waiting[start]
-            self._requested[start] = self._threads.submit(self._fetch, start, length), length
+            future = self._threads.submit(self._fetch, start, length)
+            self._requested[start] = future, self._wanted[start]
 
     def _release(self, start: int) -> None:
         del self._requested[start]
