@@ -21,6 +21,7 @@ from pathlib import Path
 _OURS = "from dagster_delta import DeltaTable\n"
 _DELTALAKE = "from deltalake import DeltaTable, write_deltalake\n"
 _POLARS = "import polars as pl\n"
+_PYARROW = "import glob, pyarrow.parquet as pq\n"
 _SOURCE = "import pyarrow as pa\nrows = pa.ipc.open_file(source).read_all()\n"
 _MERGE = (
     "def call():\n"
@@ -60,6 +61,8 @@ WORKLOADS = {
         "ours": _OURS + "call = lambda: DeltaTable(table).snapshot().scan().to_arrow().num_rows",
         "deltalake": _DELTALAKE + "call = lambda: DeltaTable(table).to_pyarrow_table().num_rows",
         "polars": _POLARS + "call = lambda: pl.scan_delta(table).collect().height",
+        "pyarrow, the files alone": _PYARROW
+        + "call = lambda: pq.read_table(glob.glob(f'{table}/*.parquet')).num_rows",
     },
     "read everything into polars": {
         "ours": _OURS + "call = lambda: DeltaTable(table).snapshot().scan().to_polars().height",

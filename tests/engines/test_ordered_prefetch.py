@@ -137,6 +137,9 @@ def test_a_source_that_waits_for_others_is_not_opened_when_the_stream_ends() -> 
 
     def source(number: int) -> Iterator[pa.RecordBatch]:
         opened.append(number)
+        yield batch(0)
+        # With more batches in the buffer there would be no room to ask for another source.
+        has_waiting.wait(30)
         yield from map(batch, range(100))
 
     def sources() -> Iterator[BatchSource]:
