@@ -137,7 +137,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     compression: str = "zstd"
     compression_level: int | None = 1
     max_open_partitions: int = 64
-    """Partition writers kept open at once; beyond it the least recently used one is closed."""
+    """Partition writers kept open at once; beyond it the least recently used one is closed. While
+    workers are busy with it, others may have opened some more."""
     sort_by: tuple[str, ...] = ()
     """Logical columns to sort the rows of each file by."""
     tags: Mapping[str, str] = msgspec.field(default_factory=dict)
