@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
@@ -84,10 +83,11 @@ def delta_files_asset(
     if len(delimiter) != 1:
         raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
     try:
-        codecs.lookup(encoding)
-    except LookupError as error:
+        "a".encode(encoding)
+    except (LookupError, ValueError) as error:
         raise InvalidArgument(
-            f"the encoding of {name} is one that Python knows, such as 'latin-1', not {encoding!r}"
+            f"the encoding of {name} is one of text that Python knows, such as 'latin-1', not "
+            f"{encoding!r}"
         ) from error
     if bool(keys) != (mode == "merge"):
         raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")

@@ -249,6 +249,8 @@ def test_text_in_another_encoding_is_refused_until_it_is_named(
     ) as caught:
         run(flights(landing))
     assert 'encoding="latin-1"' in str(caught.value)
+    with pytest.raises(DeltaError, match=rf"{name} cannot be loaded .*UTF-16"):
+        run(flights(landing, encoding="utf-16"))
     run(flights(landing, encoding="latin-1"))
     put("b" + name, text.encode("utf-16"), at=2000)
     run(flights(landing, f"b{name}", encoding="utf-16"))
@@ -463,6 +465,8 @@ def test_a_young_file_alone_is_left_too(landing, put) -> None:
         {"changed_files": "laod"},
         {"delimiter": "||"},
         {"encoding": "utf9"},
+        {"encoding": "base64"},
+        {"encoding": "undefined"},
         {"mode": "ignore"},
     ],
 )

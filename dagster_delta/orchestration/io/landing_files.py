@@ -168,7 +168,7 @@ class LandingFiles:
         try:
             with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
-        except (pa.ArrowException, OSError, UnicodeDecodeError, InvalidArgument) as error:
+        except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
             what = _wrong_byte(error) if isinstance(error, UnicodeDecodeError) else error
             raise InvalidArgument(
                 f"{self.uri(file)} cannot be loaded as {kind} ({what}): mend the file, move it "
