@@ -239,7 +239,8 @@ def _local_cores(master: str) -> int | str | None:
         return cores
     if not cores.isdecimal():
         raise InvalidArgument(
-            f"the Spark master {master!r} is not local[*] or local[n] with a number of threads"
+            f"the Spark master {master!r} is not local[*] or local[n] with a number of threads; "
+            "local[*,4], which repeats failed tasks, goes into conf, as spark.master"
         )
     return int(cores)
 
