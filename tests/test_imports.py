@@ -111,6 +111,22 @@ def test_maintenance_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
 
 
+def test_a_first_checkpoint_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "v": ["x"]})
+    DeltaTable(tmp_path / "rows", must_exist=False).append(rows)
+    table = DeltaTable(tmp_path / "t", must_exist=False)
+    table.append(rows, properties={"delta.checkpointInterval": "2"})
+    table.append(rows)
+    statement = (
+        "from dagster_delta import DeltaTable\n"
+        f"rows = DeltaTable({str(tmp_path / 'rows')!r}).snapshot().scan()\n"
+        f"assert DeltaTable({str(tmp_path / 't')!r}).append(rows.to_batches()).version == 2"
+    )
+    loaded = set(_loaded_modules(statement))
+    assert (tmp_path / "t" / "_delta_log" / f"{2:020}.checkpoint.parquet").exists()
+    assert loaded.isdisjoint({"pandas", "pyarrow.fs", "pyspark", "dagster"})
+
+
 def test_a_log_with_deletion_vectors_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
     table.append(pa.table({"id": [1, 2, 3]}), properties={"delta.enableDeletionVectors": "true"})

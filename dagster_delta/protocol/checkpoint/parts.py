@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.checkpoint.writer import WRITING_OPTIONS, stack_actions
+from dagster_delta.protocol.checkpoint.writer import open_actions_writer, stack_actions
 from dagster_delta.protocol.values.arrow_columns import index_column
 
 _MAX_PENDING_BYTES = 128 * 1024 * 1024
@@ -28,10 +28,8 @@ class ActionFile:
     """
 
     def __init__(self, sink: str | pa.NativeFile, first: pa.Table) -> None:
-        import pyarrow.parquet as pq
-
         self._empty = first.slice(0, 0)
-        self._writer = pq.ParquetWriter(sink, first.schema, **WRITING_OPTIONS)
+        self._writer = open_actions_writer(sink, first.schema)
         self._pending = [first]
         self.num_actions = 0
         """Rows so far."""

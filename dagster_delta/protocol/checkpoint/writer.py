@@ -5,7 +5,8 @@ Spec: Checkpoints; Checkpoint Format; Checkpoint Schema; V2 Spec checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -31,13 +32,16 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.values.arrow_columns import nested_column, whole_array
 from dagster_delta.protocol.values.arrow_values import every
 
+if TYPE_CHECKING:
+    from pyarrow._parquet import ParquetWriter
+
 __all__ = [
-    "WRITING_OPTIONS",
     "CheckpointState",
     "EncodedCheckpoint",
     "encode_actions_file",
     "encode_checkpoint",
     "file_actions",
+    "open_actions_writer",
     "other_actions",
     "stack_actions",
     "statistics_columns",
@@ -93,15 +97,6 @@ _SIDECAR = pa.struct(
 
 _ROW_GROUP_ROWS = 250_000
 
-WRITING_OPTIONS: Mapping[str, str | bool] = {
-    "compression": "snappy",
-    "store_decimal_as_integer": True,
-    "store_schema": False,
-    # Only the log says which files are live: a damaged byte must be detected.
-    "write_page_checksum": True,
-}
-"""How Parquet files of a checkpoint are written."""
-
 
 class CheckpointState(msgspec.Struct, frozen=True):
     """A reconciled table version, ready to be written as a checkpoint."""
@@ -146,11 +141,36 @@ def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> Encoded
 
 def encode_actions_file(actions: pa.Table) -> bytes:
     """A Parquet file that holds the rows of a `pa.Table` of actions."""
-    import pyarrow.parquet as pq
-
     sink = pa.BufferOutputStream()
-    pq.write_table(actions, sink, row_group_size=_ROW_GROUP_ROWS, **WRITING_OPTIONS)
+    writer = open_actions_writer(sink, actions.schema)
+    writer.write_table(actions, row_group_size=_ROW_GROUP_ROWS)
+    writer.close()
     return with_sealed_footer(sink.getvalue())
+
+
+def open_actions_writer(sink: str | pa.NativeFile, schema: pa.Schema) -> ParquetWriter:
+    """A `pyarrow._parquet.ParquetWriter` of a Parquet file of a checkpoint.
+
+    Args:
+        sink: path of a local file, or a `pa.NativeFile`.
+        schema: `pa.Schema` of the actions.
+    """
+    # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows first.
+    from pyarrow._parquet import ParquetWriter
+
+    return ParquetWriter(
+        sink,
+        schema,
+        version="2.6",
+        data_page_version="1.0",
+        writer_engine_version="V2",
+        compression="snappy",
+        use_dictionary=True,
+        store_decimal_as_integer=True,
+        store_schema=False,
+        # Only the log says which files are live: a damaged byte must be detected.
+        write_page_checksum=True,
+    )
 
 
 def stack_actions(tables: Sequence[pa.Table]) -> pa.Table:

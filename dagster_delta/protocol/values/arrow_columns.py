@@ -114,6 +114,9 @@ def _empty_maps(length: int) -> pa.MapArray:
 def whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one `pa.Array`."""
     if isinstance(column, pa.ChunkedArray):
+        if not column.num_chunks:
+            # Arrow combines no chunks by a conversion from Python, for which it imports pandas.
+            return pa.nulls(0, column.type)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
 
