@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.memory_budget import BUFFER_BYTES
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile

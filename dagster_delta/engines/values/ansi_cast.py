@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 Cast = Callable[[pa.Array], pa.Array]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.text_limits import char_length
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 

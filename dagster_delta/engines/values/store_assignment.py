@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.values.ansi_cast import failing_values, value_cast
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
 from dagster_delta.protocol.checkpoint.reader import (
     ADD_SOURCES,

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 from dagster_delta.protocol.wire_values import DECODING_ERRORS

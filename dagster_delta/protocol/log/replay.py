@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.values.arrow_columns import string_column
 

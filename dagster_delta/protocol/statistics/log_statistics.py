@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.statistics.statistics import (
     StatisticsColumn,
     parse_statistics_json,

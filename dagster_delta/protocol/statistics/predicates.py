@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.statistics.bounds import ArrowLogic, ColumnBounds, Sides
 

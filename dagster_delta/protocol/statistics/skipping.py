@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,

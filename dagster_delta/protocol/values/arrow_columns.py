@@ -12,7 +12,8 @@ from itertools import accumulate, chain
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+import dagster_delta.arrow_compute as pc
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
@@ -151,4 +152,5 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
 
 def _bitmap(flags: bytes) -> pa.Buffer:
     flag_bytes = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
-    return flag_bytes.cast(pa.bool_()).buffers()[1]
+    # `Array.cast` loads all of `pyarrow.compute`.
+    return pc.call_function("cast", [flag_bytes], pc.CastOptions(pa.bool_())).buffers()[1]

@@ -12,8 +12,8 @@ from threading import Lock
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.checkpoint.batches import FileBatch

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column

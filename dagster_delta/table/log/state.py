@@ -13,8 +13,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.checkpoint.batches import (
     FileBatch,

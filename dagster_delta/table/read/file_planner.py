@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.protocol.actions import AddFile

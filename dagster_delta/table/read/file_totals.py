@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_values import integer_scalar

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.values.ansi_cast import value_cast

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.values.nested_arrays import list_elements, map_entries
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 
@@ -128,8 +128,8 @@ def _pays_as_dictionary(values: pa.Array) -> bool:
     count = len(values) - values.null_count
     if not count:
         return True
-    distinct = pc.count_distinct(values, memory_pool=decoding_pool()).as_py()
-    return bool(distinct <= max(1, count * _MAX_DISTINCT_SHARE))
+    distinct = pc.call_function("count_distinct", [values], memory_pool=decoding_pool())
+    return bool(distinct.as_py() <= max(1, count * _MAX_DISTINCT_SHARE))
 
 
 def _is_packable(arrow_type: pa.DataType) -> bool:

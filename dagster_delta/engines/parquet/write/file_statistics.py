@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds
 from dagster_delta.protocol.features.column_mapping import physical_name
@@ -169,8 +169,9 @@ class FileStatistics:
                 self._null_counts[leaf.positions] += values.null_count
         for leaf in self._may_hold_nan:
             if leaf.positions[0] in columns and leaf.positions not in self._nan_columns:
-                is_nan = pc.is_nan(_column_at(rows, leaf.positions, first_column))
-                if pc.any(is_nan).as_py():
+                column = _column_at(rows, leaf.positions, first_column)
+                is_nan = pc.call_function("is_nan", [column])
+                if pc.call_function("any", [is_nan]).as_py():
                     self._nan_columns.add(leaf.positions)
 
     def take(self, other: FileStatistics) -> None:
