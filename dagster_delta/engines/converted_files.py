@@ -57,9 +57,7 @@ class _Layout(msgspec.Struct, frozen=True):
 class FooterReader:
     """Reads footers of Parquet files; may be used by several threads.
 
-    Args:
-        store: store of the files.
-        define: the configuration of a table with a schema, which says which columns are indexed.
+    `define`: the configuration of a table with a schema, which says which columns are indexed.
     """
 
     def __init__(
@@ -71,8 +69,7 @@ class FooterReader:
     def read(self, path: str) -> ConvertedFile:
         """The columns and statistics of a file.
 
-        Args:
-            path: decoded.
+        `path`: decoded.
 
         Raises:
             SchemaMismatch: no Delta type holds the values of a column.

@@ -33,9 +33,7 @@ _Path: TypeAlias = tuple[str, ...]
 def count_file_rows(store: ObjectStore, path: str) -> int:
     """The rows of a data file, deleted ones counted.
 
-    Args:
-        store: store of the table.
-        path: of the file, decoded.
+    `path`: of the file, decoded.
 
     Raises:
         DataFileMissing, InvalidTable, StorageFailure.
@@ -55,10 +53,7 @@ def may_lack(files: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa
 
     If statistics have the null count of a column, the file has it. If they do not, it is unknown.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        schema: logical schema, or the columns of it that matter.
-        mode: column mapping mode of the table.
+    `schema`: logical schema, or the columns of it that matter.
 
     Returns:
         `pa.BooleanArray`, one value per file.
@@ -75,12 +70,7 @@ def may_lack(files: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa
 
 
 def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[StatisticsColumn]:
-    """The fields with a default for files that lack them, as named in statistics.
-
-    Args:
-        schema: logical schema, or some of its columns.
-        mode: column mapping mode of the table.
-    """
+    """The fields with a default for files that lack them, as named in statistics."""
     columns = []
     for path, field in fields_with_existing_default(schema):
         level, physical = schema, []
@@ -100,11 +90,7 @@ def lacked_fields(
 
     A file that lacks the struct around a field has no rows with its default.
 
-    Args:
-        store: store of the table.
-        paths: paths of the files, as in the log.
-        schema: logical schema, or the columns of it that matter.
-        mode: column mapping mode of the table.
+    `paths`: paths of the files, as in the log.
 
     Raises:
         DataFileMissing, InvalidTable, StorageFailure: of a file.
@@ -127,12 +113,8 @@ def has_any(
 ) -> list[bool]:
     """Whether each file has any of some fields, by its footer.
 
-    Args:
-        store: store of the table.
-        paths: paths of the files, as in the log.
-        schema: logical schema.
-        mode: column mapping mode of the table.
-        fields: logical paths through structs.
+    `paths`: paths of the files, as in the log.
+    `fields`: logical paths through structs.
 
     Raises:
         DataFileMissing, InvalidTable, StorageFailure: of a file.

@@ -60,9 +60,7 @@ def cast(expression: Typed, target: DataType) -> Typed:
 
 
 def is_plain_cast(source: DataType, target: DataType) -> bool:
-    """Whether DuckDB's cast alone gives Spark's result: array elements are cast this way too.
-    Raises nothing.
-    """
+    """Whether DuckDB's cast alone gives Spark's result: array elements are cast this way too."""
     kinds = (cast_kind(source), cast_kind(target))
     if isinstance(source, DecimalType):
         match kinds[1]:
@@ -89,7 +87,7 @@ def _is_known(source: DataType, target: DataType) -> bool:
 
 
 def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
-    """Whether the result of a cast depends on the session's time zone. Raises nothing."""
+    """Whether the result of a cast depends on the session's time zone."""
     zoned, others = "timestamp", ("date", "timestamp_ntz", "string")
     return (_name(source) == zoned and _name(target) in others) or (
         _name(target) == zoned and _name(source) in others
@@ -98,7 +96,7 @@ def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
 
 def cast_kind(data_type: DataType) -> str:
     """The kind of a type, as casts distinguish them: "integral", "decimal", "timestamp" with or
-    without a zone, or the name of the type; "" of nested ones. Raises nothing.
+    without a zone, or the name of the type; "" of nested ones.
     """
     if isinstance(data_type, DecimalType):
         return "decimal"

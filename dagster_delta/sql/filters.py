@@ -24,9 +24,7 @@ _CALL = re.compile(r"\s*\(*\s*([a-z_]+)\s*(?:\(\s*\))?[\s)]*", re.IGNORECASE)
 def at_moment(sql: str, moment: dt.datetime) -> str:
     """The constant for a default that reads the clock; other text unchanged.
 
-    Args:
-        sql: Spark SQL of a default, such as `current_timestamp()`.
-        moment: when the statement began, with a time zone. The embedded session is in UTC.
+    `moment`: when the statement began, with a time zone. The embedded session is in UTC.
     """
     match = _CALL.fullmatch(sql)
     if match is None or sql.count("(") != sql.count(")"):
@@ -57,10 +55,8 @@ def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
     Every part of a statement then gives the same result in each evaluation; days are still those
     of the session's time zone.
 
-    Args:
-        sql: Spark SQL.
-        schema: its columns are never read as functions, whatever their name.
-        moment: when the statement began, with a time zone.
+    `schema`: its columns are never read as functions, whatever their name.
+    `moment`: when the statement began, with a time zone.
 
     Raises:
         InvalidArgument: a character starts no lexeme.
@@ -89,10 +85,7 @@ def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
 def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpression:
     """Parse a Spark SQL text as a condition, with the statement's time as a constant.
 
-    Args:
-        sql: text of the condition.
-        schema: logical schema that its names are found in.
-        moment: when the statement began, with a time zone.
+    `moment`: when the statement began, with a time zone.
 
     Raises:
         InvalidArgument: the text is not an expression, or not a condition, or tests only text
@@ -157,9 +150,7 @@ def unsteady_functions(expression: SqlExpression) -> list[str]:
 def check_repeatable(expression: SqlExpression, what: str) -> None:
     """Check that an expression gives every row one result within a statement.
 
-    Args:
-        expression: a condition, as parsed.
-        what: its name in the error: "the condition of a merge".
+    `what`: its name in the error: "the condition of a merge".
 
     Raises:
         InvalidArgument: it has a random function.

@@ -56,7 +56,7 @@ def interval_of(words: Sequence[str]) -> tuple[int, int, int] | None:
 
 def moves_local_days(months: int, days: int, micros: int) -> bool:
     """Whether Spark adds the interval to a timestamp on the calendar of the session's time zone, as
-    it does with months and days, and with hours that make a day. Raises nothing.
+    it does with months and days, and with hours that make a day.
     """
     return bool(months or days) or abs(micros) >= _MICROS_PER_DAY
 
@@ -115,7 +115,7 @@ class BeyondPython(ValueError):
 
 
 def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
-    """The type with this SQL name; None if it is not a plain type. Raises nothing."""
+    """The type with this SQL name; None if it is not a plain type."""
     name = name.lower()
     if name in ("decimal", "dec", "numeric"):
         if not all(each.isdecimal() for each in parameters) or len(parameters) > 2:
@@ -178,10 +178,7 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
 
 
 def to_float(value: float) -> float:
-    """The nearest single-precision value, as a Python float; beyond its range, infinity.
-
-    Raises nothing.
-    """
+    """The nearest single-precision value, as a Python float; beyond its range, infinity."""
     try:
         narrowed: float = struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:

@@ -55,17 +55,7 @@ def to_predicate(
     session_is_utc: bool,
     compute: Callable[[Typed], Predicate | None] | None = None,
 ) -> Predicate:
-    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
-
-    Args:
-        expression: the filter.
-        session_is_utc: whether it is evaluated in UTC. If not, parts that depend on the time
-            zone become `Unknown`.
-        compute: gives predicates for parts that bounds cannot decide, or None.
-
-    Raises:
-        Nothing.
-    """
+    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide."""
 
     def convert(node: Typed) -> Predicate:
         return to_predicate(node, session_is_utc=session_is_utc, compute=compute)
@@ -106,7 +96,7 @@ def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
 
 
 def depends_on_time_zone(expression: Typed) -> bool:
-    """Whether some part of the expression depends on the session's time zone. Raises nothing."""
+    """Whether some part of the expression depends on the session's time zone."""
     return any(map(_is_zoned, walk(expression)))
 
 

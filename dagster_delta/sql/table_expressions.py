@@ -102,12 +102,8 @@ def check_table_expression(
 ) -> None:
     """Check that an expression from a table's metadata only computes a value.
 
-    Args:
-        sql: the text from the log.
-        schema: schema of the columns that it may name.
-        what: its name in the error: "CHECK positive".
-        table: URI of the table, for errors; None if the table does not exist yet.
-        is_default: whether it is a default, which may be random: `uuid()`.
+    `what`: its name in the error: "CHECK positive".
+    `is_default`: whether it is a default, which may be random: `uuid()`.
 
     Raises:
         UnsupportedExpression: it has a part that is not known to be safe; the message names it.

@@ -52,15 +52,12 @@ _MAX_OFFSET_MINUTES = 18 * 60
 
 
 def reads_text(source: DataType, target: DataType) -> bool:
-    """Whether this module reads the text of such a cast. Raises nothing."""
+    """Whether this module reads the text of such a cast."""
     return source == STRING and text_reader(target) is not None
 
 
 def read_text(text: str, target: DataType) -> object:
-    """The number or boolean value of a text; None if it has none.
-
-    Raises nothing.
-    """
+    """The number or boolean value of a text; None if it has none."""
     read = text_reader(target)
     try:
         return None if read is None else read(text)

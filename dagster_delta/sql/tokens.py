@@ -144,7 +144,7 @@ def _checked(sql: str, position: int, text: str) -> str:
 
 
 def unescape_string(literal: str) -> str:
-    """The text of a quoted string literal, with or without an `r` prefix. Raises nothing."""
+    """The text of a quoted string literal, with or without an `r` prefix."""
     if literal[0] in "rR":
         return literal[2:-1]
     quote, body = literal[0], literal[1:-1]
@@ -166,11 +166,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def syntax_error(sql: str, position: int, problem: str) -> NoReturn:
-    """Raise InvalidArgument for a text that is not an expression.
-
-    Raises:
-        InvalidArgument: always; the message marks the position in the text.
-    """
+    """Raise InvalidArgument, with the position marked in the text that is not an expression."""
     raise InvalidArgument(
         f"this is not a Spark SQL expression: {problem} at character {position + 1}: "
         f"{sql[:position]}▸{sql[position:]}"

@@ -63,9 +63,7 @@ _OPERANDS = _by_name(
 def type_problem(name: str, types: Sequence[DataType | None]) -> str | None:
     """Why Spark refuses an operator or a function of these operands; None if it may not.
 
-    Args:
-        name: name of the operator or function, in lower case.
-        types: types of the operands; None if only Spark knows.
+    `types`: types of the operands; None if only Spark knows.
     """
     for data_type, allowed in zip(types, _OPERANDS.get(name, ()), strict=False):
         if data_type is not None and _kind(data_type) not in (*allowed, ""):

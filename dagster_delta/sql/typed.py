@@ -73,7 +73,7 @@ Typed: TypeAlias = Column | Literal | Cast | Call | Refused
 
 
 def operands_of(expression: Typed) -> tuple[Typed, ...]:
-    """The direct operands of an expression. Raises nothing."""
+    """The direct operands of an expression."""
     match expression:
         case Cast(child):
             return (child,)
@@ -84,7 +84,7 @@ def operands_of(expression: Typed) -> tuple[Typed, ...]:
 
 
 def walk(expression: Typed) -> Iterator[Typed]:
-    """The expression and everything in it, outermost first. Raises nothing."""
+    """The expression and everything in it, outermost first."""
     yield expression
     for each in operands_of(expression):
         yield from walk(each)

@@ -47,11 +47,7 @@ _NILADIC = frozenset(
 
 
 def _analyse(syntax: Syntax, schema: StructType) -> Typed:
-    """The typed expression; parts outside the whitelist become `Refused`.
-
-    Raises:
-        SchemaMismatch: a name is not a column of the schema.
-    """
+    """The typed expression; parts outside the whitelist become `Refused`."""
     match syntax:
         case Name((word,)) if word.lower() in _NILADIC and schema.get(word) is None:
             return Refused(word, ())
@@ -225,16 +221,7 @@ _MAX_DEPTH = 120
 
 
 def typed_tree(sql: str, schema: StructType) -> Typed:
-    """Parse and analyse a Spark SQL expression.
-
-    Args:
-        sql: text of the expression.
-        schema: logical schema that its names are found in.
-
-    Raises:
-        InvalidArgument: the text is not an expression, or nested too deeply.
-        SchemaMismatch: it names a column that does not exist.
-    """
+    """Parse and analyse a Spark SQL expression."""
     try:
         expression = _analyse(_parse(sql), schema)
     except RecursionError:
@@ -279,11 +266,7 @@ _FAILURES_OF_PARSER = (
 
 
 def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
-    """The whole text as one opaque part, if a full Spark SQL parser accepts it.
-
-    Raises:
-        InvalidArgument: it does not.
-    """
+    """The whole text as one opaque part, if a full Spark SQL parser accepts it."""
     import sqlglot
 
     try:

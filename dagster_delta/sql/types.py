@@ -35,42 +35,35 @@ def _name(data_type: DataType) -> str:
 
 
 def is_integral(data_type: DataType) -> bool:
-    """Whether the type is a whole number. Raises nothing."""
+    """Whether the type is a whole number."""
     return _name(data_type) in _INTEGRALS
 
 
 def is_numeric(data_type: DataType) -> bool:
-    """Whether the type is a number. Raises nothing."""
+    """Whether the type is a number."""
     return isinstance(data_type, DecimalType) or _name(data_type) in _INTEGRALS + _FRACTIONS
 
 
 def is_primitive(data_type: DataType) -> bool:
-    """Whether expressions can compute with values of the type. Raises nothing."""
+    """Whether expressions can compute with values of the type."""
     if isinstance(data_type, PrimitiveType):
         return data_type != VARIANT and data_type.coordinates is None
     return isinstance(data_type, DecimalType)
 
 
 def holds_values(data_type: DataType) -> bool:
-    """Whether the type is primitive, or is made of primitive types. Raises nothing."""
+    """Whether the type is primitive, or is made of primitive types."""
     inner = inner_types(data_type)
     return all(map(holds_values, inner)) if inner else is_primitive(data_type) and data_type != VOID
 
 
 def decimal_of_integral(data_type: DataType) -> DecimalType:
-    """The decimal that holds every value of an integral type.
-
-    Raises:
-        KeyError: the type is not integral.
-    """
+    """The decimal that holds every value of an integral type."""
     return DecimalType(_DIGITS[_name(data_type)], 0)
 
 
 def common_type(types: Sequence[DataType]) -> DataType | None:
-    """The common type to which Spark converts operands; None if there is none or it is not certain.
-
-    Raises nothing.
-    """
+    """The type to which Spark converts all operands; None if there is none or it is uncertain."""
     first: DataType | None = types[0] if types else None
     return reduce(_wider, types[1:], first)
 
@@ -117,6 +110,6 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
 
 
 def sql_type_name(data_type: DataType) -> str:
-    """The SQL name of the type, for messages and casts. Raises nothing."""
+    """The SQL name of the type, for messages and casts."""
     names = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
     return names.get(_name(data_type), str(data_type))

@@ -33,9 +33,7 @@ def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
 class ChangeDataWriter:
     """Writes changed rows; a context manager that deletes its files on an error.
 
-    Args:
-        spec: how the table's data files are written, `is_change_data` set or not.
-        store: store of the table.
+    `spec`: how the table's data files are written, `is_change_data` set or not.
     """
 
     def __init__(self, spec: WriteSpec, store: ObjectStore) -> None:
@@ -60,19 +58,11 @@ class ChangeDataWriter:
         self._writer.__exit__(kind, error, trace)
 
     def add(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
-        """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed.
-
-        Raises:
-            StorageFailure: the store refused or failed.
-        """
+        """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed."""
         changes: pa.Array = pa.repeat(string_column([change])[0], rows.num_rows)
         arrays = [*rows.columns, changes]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> tuple[AddCDCFile, ...]:
-        """Write the waiting rows and close every file.
-
-        Raises:
-            StorageFailure: the store refused or failed.
-        """
+        """Write the waiting rows and close every file."""
         return change_files_of(self._writer.finish())

@@ -33,17 +33,7 @@ _ROWS_AT_ONCE = 10_000
 def read_changes(
     store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The changed rows of all sets by ascending version, decoded by several threads.
-
-    Args:
-        store: store of the table.
-        sets: sets whose files belong to different versions.
-        columns: of the feed, in order.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure, InvalidArgument (from
-        a filter).
-    """
+    """The changed rows of all sets by ascending version, decoded by several threads."""
     return read_ahead(store, _sources(store, sets, columns))
 
 

@@ -30,17 +30,7 @@ class _Stopped(Exception):
 
 
 def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-    """Rewrite the live rows of files, with the shadow.
-
-    Args:
-        plan: the files, with all columns of the table, whose metadata has the mark of the change.
-        spec: how data files of the table are written.
-
-    Raises:
-        InvalidArgument: no column is being changed.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            of a file; files already written are deleted if the store allows it.
-    """
+    """Rewrite the live rows of files, with the shadow."""
     shadow = ShadowColumn.of(plan.configuration)
     if shadow is None:
         raise InvalidArgument(

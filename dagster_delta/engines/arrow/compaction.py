@@ -46,19 +46,7 @@ def sort_files(
     sort_bytes: int,
     is_hilbert: bool = False,
 ) -> WriteResult:
-    """New files with the rows of each group sorted along a curve of its own.
-
-    Args:
-        engine: the embedded one.
-        groups: files of one partition each.
-        spec: how the files are written.
-        columns: logical paths of the columns to sort by.
-        sort_bytes: as for `sorted_along`.
-        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
-    """
+    """New files with the rows of each group sorted along a curve of its own."""
     written: list[WriteResult] = []
     with CreatedFiles(groups[0].store) as created:
         for group in groups:
@@ -98,11 +86,8 @@ def sorted_along(
 ) -> Iterator[pa.RecordBatch]:
     """The rows in the order of the curve.
 
-    Args:
-        curve: through a sample of them.
-        rows: `pa.RecordBatchReader`.
-        num_rows: approximate number of rows; None if unknown.
-        sort_bytes: Arrow bytes to keep in memory before rows are spread over temporary files.
+    `num_rows`: approximate number of rows; None if unknown.
+    `sort_bytes`: Arrow bytes to keep in memory before rows are spread over temporary files.
     """
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -200,17 +185,7 @@ def _sorted(curve: ZOrderCurve, batches: list[pa.RecordBatch]) -> Iterator[pa.Re
 def compact_files(
     engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec, *, num_workers: int
 ) -> list[WriteResult]:
-    """New files with the rows of each group, one for a group that fits into one.
-
-    Args:
-        engine: the embedded one.
-        groups: files that belong together.
-        spec: how the files are written.
-        num_workers: groups that are processed at once.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
-    """
+    """New files with the rows of each group, one for a group that fits into one."""
     created = CreatedFiles(groups[0].store)
 
     def rewrite(group: ReadPlan) -> WriteResult:

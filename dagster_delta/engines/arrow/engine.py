@@ -50,13 +50,7 @@ class ArrowEngine:
         self._memory = MemoryBudget.of(memory_limit)
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
-        """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
-
-        Raises:
-            UnsupportedExpression: the filter is one that only Spark evaluates exactly.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure, InvalidArgument: while rows are read.
-        """
+        """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed."""
         if plan.where is not None:
             plan.where.check_filter()
             plan.where.check_embeddable()
@@ -97,32 +91,18 @@ class ArrowEngine:
         return pa.RecordBatchReader.from_batches(to_arrow_schema(read), batches)
 
     def rows_of(self, data: object) -> pa.RecordBatchReader:
-        """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.
-
-        Raises:
-            InvalidArgument: the value is not tabular data.
-        """
+        """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once."""
         return to_reader(data)
 
     def schema_of(self, data: object) -> StructType:
-        """The logical schema of a value to write.
-
-        Raises:
-            SchemaMismatch: a column has a type that no Delta type holds.
-            InvalidArgument: the value is not tabular data.
-        """
+        """The logical schema of a value to write."""
         schema = getattr(data, "schema", None)
         return from_arrow_schema(
             schema if isinstance(schema, pa.Schema) else to_reader(data).schema
         )
 
     def write(self, data: object, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
-        """Write the rows of `data` as data files.
-
-        Raises:
-            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, InvalidArgument.
-            UnsupportedExpression: only Spark computes a column, or checks a constraint, exactly.
-        """
+        """Write the rows of `data` as data files."""
         from dagster_delta.engines.values.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
@@ -228,19 +208,7 @@ def check_constraints(
     schema: StructType,
     table: str,
 ) -> Iterator[pa.RecordBatch]:
-    """The same batches, after checking that every row satisfies every constraint.
-
-    Args:
-        batches: record batches of the table's logical schema.
-        constraints: what to check.
-        schema: logical schema of the table.
-        table: URI of the table, for errors.
-
-    Raises:
-        ConstraintViolation, PartitionMismatch: with the count and a few examples of
-            the violating rows of the first batch that has any.
-        UnsupportedExpression: the embedded engine cannot evaluate a constraint exactly.
-    """
+    """The same batches, after checking that every row satisfies every constraint."""
     if not constraints:
         yield from batches
         return

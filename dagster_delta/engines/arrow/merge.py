@@ -62,14 +62,7 @@ if TYPE_CHECKING:
 class ArrowMergeSource(SourceRows):
     """The rows of a source, and the keys that they are joined by.
 
-    Args:
-        data: anything that an append takes, except a Spark frame.
-        directory: where rows of the source and of the join may be stored.
-        memory: how much of them is kept in memory.
-
-    Raises:
-        UnsupportedFeature: it is a Spark frame.
-        InvalidArgument, SchemaMismatch: see `SourceRows`.
+    `data`: anything that an append takes, except a Spark frame.
     """
 
     def __init__(self, data: object, directory: str, memory: MemoryBudget) -> None:
@@ -158,19 +151,7 @@ def _write_merged(
     """Write the updated rows, the new rows and, without deletion vectors, the unchanged rows of the
     changed files.
 
-    Args:
-        plan: of the merge.
-        source: all rows of the source.
-        actions: which rows change, and how.
-        rows: indexes of the rows that change, by path of the file as in the log.
-        change_data: how changes are recorded for the change data feed; None if they are not.
-
-    Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
-            column.
-        UnsupportedExpression, InvalidArgument: of an expression.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
-            is raised, files already written are deleted if the store allows it.
+    `rows`: indexes of the rows that change, by path of the file as in the log.
     """
     store = plan.target.store
     tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))

@@ -53,8 +53,7 @@ class SemiJoinFilter:
 
     May be used by several threads.
 
-    Args:
-        keys: `pyarrow.ChunkedArray` of a type that `takes` is true of; nulls are equal to nothing.
+    `keys`: `pyarrow.ChunkedArray` of a type that `takes` is true of; nulls are equal to nothing.
     """
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
@@ -73,8 +72,7 @@ class SemiJoinFilter:
     def may_be_there(self, values: pa.Array) -> pa.BooleanArray:
         """Which values may be among the keys: a `pyarrow.BooleanArray`.
 
-        Args:
-            values: `pyarrow.Array` of the type of the keys; a null may or may not pass.
+        `values`: `pyarrow.Array` of the type of the keys; a null may or may not pass.
         """
         passes = self._is_there[self._places(values)]
         bits = pa.py_buffer(np.packbits(passes, bitorder="little"))
@@ -144,12 +142,7 @@ class SourceKeys(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, source: SourceRows, condition: MergeCondition) -> SourceKeys:
-        """The keys of a source.
-
-        Raises:
-            UnsupportedExpression: a part of the condition cannot be computed exactly.
-            InvalidArgument: it fails on a value.
-        """
+        """The keys of a source."""
         source_only = [Computed(each) for each in condition.source_only]
         keys = [Computed(each.source) for each in condition.keys]
         numbers: list[NDArray[np.int64]] = []
@@ -179,16 +172,8 @@ class SourceKeys(msgspec.Struct, frozen=True):
 class MergeJoin:
     """Joins rows of the target with the source; a context manager.
 
-    Args:
-        condition: when rows match.
-        source: all its rows.
-        keys: of the source.
-        wanted: columns of either side that are needed of the pairs.
-        directory: where the SQL engine may spill data that does not fit into memory.
-        memory_bytes: memory of the SQL engine.
-
-    Raises:
-        UnsupportedExpression: a part of the condition cannot be computed exactly.
+    `wanted`: columns of either side that are needed of the pairs.
+    `directory`: where the SQL engine may spill data that does not fit into memory.
     """
 
     def __init__(
@@ -237,11 +222,7 @@ class MergeJoin:
             self._connection.close()
 
     def narrowed(self, source: BatchSource) -> BatchSource:
-        """A source of target rows without most of the rows that match no source row.
-
-        Args:
-            source: of batches as `pairs` takes them.
-        """
+        """A source of target rows without most of the rows that match no source row."""
         if self._semi_join is None:
             return source
         path, semi_join = self._semi_join
@@ -257,12 +238,7 @@ class MergeJoin:
     def pairs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Pairs]:
         """The matching pairs, in no order.
 
-        Args:
-            batches: `pyarrow.RecordBatch`es of the target with positions.
-
-        Raises:
-            InvalidArgument: the condition fails on a value.
-            What the batches raise.
+        `batches`: `pyarrow.RecordBatch`es of the target with positions.
         """
         needed = sorted({path[1] for path in self._source_paths})
         keys = self._few_keys()

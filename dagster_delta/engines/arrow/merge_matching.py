@@ -36,11 +36,7 @@ _NO_SOURCE_ROW = -1
 
 
 class ClauseChoice:
-    """For each row, the first of several clauses that applies.
-
-    Raises:
-        UnsupportedExpression: a condition cannot be computed exactly.
-    """
+    """For each row, the first of several clauses that applies."""
 
     def __init__(self, clauses: Sequence[MergeClause]) -> None:
         self._conditions = [
@@ -52,11 +48,7 @@ class ClauseChoice:
             self.columns |= {} if each is None else each.columns
 
     def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
-        """Index of the clause per row, -1 if none applies: numpy int32.
-
-        Raises:
-            InvalidArgument: a condition fails on a value.
-        """
+        """Index of the clause per row, -1 if none applies: numpy int32."""
         chosen = np.full(num_rows, -1, dtype=np.int32)
         for index, condition in enumerate(self._conditions):
             open_rows = np.flatnonzero(chosen == -1)
@@ -97,8 +89,7 @@ class RowActions(msgspec.Struct, frozen=True):
     def bitmaps(self, wanted: NDArray[np.bool_] | None = None) -> dict[int, BitMap64]:
         """Indexes of the rows by file.
 
-        Args:
-            wanted: numpy bool array, a value per row; None for all.
+        `wanted`: numpy bool array, a value per row; None for all.
         """
         ordinals = self.ordinals if wanted is None else self.ordinals[wanted]
         rows = self.rows if wanted is None else self.rows[wanted]
@@ -108,15 +99,7 @@ class RowActions(msgspec.Struct, frozen=True):
 def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> RowActions:
     """What the clauses do to the existing rows of the table.
 
-    Args:
-        plan: of the merge.
-        source: all rows of the source.
-        join: of the two; it carries the columns of the conditions of the matched clauses.
-
-    Raises:
-        ConstraintViolation: several rows of the source would change one row of the target.
-        InvalidArgument: a condition fails on a value.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    `join`: of the two; it carries the columns of the conditions of the matched clauses.
     """
     target, clauses = plan.target, plan.clauses
     matched = _of_kind(clauses, "matched")
@@ -252,11 +235,7 @@ def _without_doubles(found: _Columns) -> _Columns:
 
 
 def _refuse_doubles(found: _Columns, join: MergeJoin, source: SourceRows, *, table: str) -> None:
-    """Check that no two rows of the source change one row of the target.
-
-    Raises:
-        ConstraintViolation: the result for a row would depend on the order of the source.
-    """
+    """Check that no two rows of the source change one row of the target."""
     excess = np.unique(found[2][_is_double(found)])
     if not len(excess):
         return

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
     """The live rows that satisfy the plan's predicate, file by file; files without any are omitted.
 
-    Args:
-        plan: its columns do not matter.
-
-    Raises:
-        UnsupportedExpression, InvalidArgument: of the predicate.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    `plan`: its columns do not matter.
     """
     reader = DataFileReader(
         plan.store,

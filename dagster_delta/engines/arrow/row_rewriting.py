@@ -41,12 +41,7 @@ from dagster_delta.sql.expressions import parse_expression
 
 
 class _ColumnUpdate:
-    """Computes the columns that an update changes; may be used by several threads.
-
-    Raises:
-        UnsupportedExpression, InvalidArgument, SchemaMismatch: of an assignment, a constraint or a
-            generated column.
-    """
+    """Computes the columns that an update changes; may be used by several threads."""
 
     def __init__(self, rewrite: RowRewrite) -> None:
         source, spec = rewrite.source, rewrite.data
@@ -84,14 +79,7 @@ class _ColumnUpdate:
         """The matching rows of a row group in order, as a `pyarrow.RecordBatch` of all columns, of
         which only the changed ones are used.
 
-        Args:
-            opened: the file.
-            group: index of the row group.
-            matches: indexes in the file of the matching rows.
-
-        Raises:
-            InvalidCast, ConstraintViolation, InvalidArgument: a new value cannot be stored in its
-                column, or cannot be computed.
+        `matches`: indexes in the file of the matching rows.
         """
         chosen = dataclasses.replace(opened, file=replace(opened.file, selected=matches))
         try:
@@ -141,9 +129,7 @@ class _FileUpdate(msgspec.Struct, frozen=True):
         return marks if live is None else marks.filter(live)
 
     def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
-        """The rows of a row group that change, with their new values. Raises as
-        `_ColumnUpdate.values` does.
-        """
+        """The rows of a row group that change, with their new values."""
         return self.update.values(opened, group, self.matches)
 
 
@@ -170,15 +156,7 @@ _MATCHES = "\0matches"
 
 
 def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
-    """Rewrite rows; those of one file stay in their order.
-
-    Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
-            column.
-        UnsupportedExpression, InvalidArgument: of an assignment.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
-            is raised, files already written are deleted if the store allows it.
-    """
+    """Rewrite rows; those of one file stay in their order."""
     store, schema = rewrite.source.store, rewrite.source.configuration.schema
     with ExitStack() as writers:
         data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), rewrite.data, store))
@@ -199,16 +177,8 @@ def rewrite_rows_to(
 ) -> tuple[int, int]:
     """Pass the rows of a rewrite to writers, which other rows may go to as well.
 
-    Args:
-        rewrite: the rows.
-        data: writer of the data files, by the spec of the rewrite.
-        changes: writer of the change data; None if changes are not recorded.
-
     Returns:
         The numbers of rows that matched and of unchanged rows that were written.
-
-    Raises:
-        As `rewrite_rows` does.
     """
     copier, update = None, None
     if rewrite.keeps_rest:

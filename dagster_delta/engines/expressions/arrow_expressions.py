@@ -38,10 +38,7 @@ _FLOATS = (PrimitiveType("float"), DOUBLE)
 
 
 def compile_filter(expression: Typed) -> Mask | None:
-    """A function that computes the condition for each row; None if it needs a SQL engine.
-
-    Raises nothing.
-    """
+    """A function that computes the condition for each row; None if it needs a SQL engine."""
     match expression:
         case Column(data_type=data_type) if data_type == BOOLEAN:
             return _operand(expression)
@@ -74,10 +71,7 @@ def compile_filter(expression: Typed) -> Mask | None:
 
 
 def compile_value(expression: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
-    """A function that computes the value of each row; None if it needs a SQL engine.
-
-    Raises nothing.
-    """
+    """A function that computes the value of each row; None if it needs a SQL engine."""
     if expression.data_type != DOUBLE:
         return compile_filter(expression)
     if not any(isinstance(each, Column) for each in walk(expression)):

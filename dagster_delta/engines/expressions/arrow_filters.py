@@ -40,10 +40,7 @@ def filter_to_sql(
     """Spark SQL that is true for every row for which a filter is, and perhaps for more; None if no
     part of the filter has a counterpart.
 
-    Args:
-        expression: a `pyarrow.compute.Expression`.
-        schema: the `pa.Schema` that has its names.
-        exact_columns: columns that Spark SQL compares as Arrow does; others are omitted.
+    `exact_columns`: columns that Spark SQL compares as Arrow does; others are omitted.
     """
     # A name with a line break could be read as a node.
     if any("\n" in name for name in _names(schema)):

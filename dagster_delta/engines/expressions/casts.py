@@ -33,10 +33,7 @@ _MICROSECONDS = pa.timestamp("us")
 def _text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
     """SQL that calls a function of `register_text_casts`.
 
-    Args:
-        operand: SQL of the text.
-        target: type to cast it to: one for which `reads_text` is true.
-        duckdb_type: DuckDB's name of the type.
+    `target`: type to cast it to: one for which `reads_text` is true.
     """
     if isinstance(target, DecimalType):
         # A function has one result type: the digits are passed as text.
@@ -95,11 +92,7 @@ _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
 def cast_sql(operand: str, source: DataType, target: DataType) -> str:
-    """DuckDB SQL of a cast in the whitelist.
-
-    Raises:
-        UnsupportedExpression: the cast is not in the whitelist.
-    """
+    """DuckDB SQL of a cast in the whitelist."""
     rule = _rule(source, target)
     if rule is None:
         raise UnsupportedExpression(
@@ -110,7 +103,7 @@ def cast_sql(operand: str, source: DataType, target: DataType) -> str:
 
 
 def cast_may_raise(source: DataType, target: DataType) -> bool:
-    """Whether some value makes the cast fail. Raises nothing."""
+    """Whether some value makes the cast fail."""
     if cast_kind(source) == "integral":
         if is_integral(target):
             return _BITS[str(source)] > _BITS[str(target)]

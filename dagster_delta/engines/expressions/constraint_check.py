@@ -52,15 +52,7 @@ def refuse_violations(
 ) -> None:
     """Check that every row of a batch satisfies every constraint.
 
-    Args:
-        constraints: constraints that the rows must satisfy.
-        results: for each constraint a pyarrow boolean Array or ChunkedArray, one value per row.
-        batch: the rows, a pyarrow RecordBatch or Table.
-        table: URI of the target, for the error.
-
-    Raises:
-        ConstraintViolation: a row violates a constraint; with the first few as examples.
-        PartitionMismatch: likewise, for a constraint on the partition that is written.
+    `results`: for each constraint a pyarrow boolean Array or ChunkedArray, one value per row.
     """
     import pyarrow.compute as pc
 
@@ -91,16 +83,7 @@ def _violation(
 
 
 class ConstraintCheck:
-    """Constraints of a table, parsed once.
-
-    Args:
-        constraints: constraints that every row must satisfy.
-        schema: logical schema of the rows.
-        table: URI of the table, for errors.
-
-    Raises:
-        UnsupportedExpression: the embedded engine cannot evaluate one of them exactly.
-    """
+    """Constraints of a table, parsed once."""
 
     def __init__(
         self, constraints: Sequence[Constraint], schema: StructType, *, table: str
@@ -116,12 +99,7 @@ class ConstraintCheck:
             each.check_embeddable()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint.
-
-        Raises:
-            ConstraintViolation, PartitionMismatch: with the count and a few examples of the
-                violating rows.
-        """
+        """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint."""
         if self._parsed:
             from dagster_delta.engines.expressions.evaluation import evaluate_filter
 

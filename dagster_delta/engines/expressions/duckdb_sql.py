@@ -73,14 +73,8 @@ class DuckDbEvaluator:
     ) -> None:
         """Raise early for expressions that cannot be computed.
 
-        Args:
-            expression: to compute.
-            max_row_bytes: of the texts that are made at once, and so of those for one row.
-            max_result_bytes: of the results for one batch whose texts may grow.
-
-        Raises:
-            UnsupportedExpression: the SQL, or the texts that it makes, would be too
-                large.
+        `max_row_bytes`: of the texts that are made at once, and so of those for one row.
+        `max_result_bytes`: of the results for one batch whose texts may grow.
         """
         check_constant_growth(expression)
         self._max_row_bytes, self._max_result_bytes = max_row_bytes, max_result_bytes
@@ -100,13 +94,7 @@ class DuckDbEvaluator:
     ) -> pa.ChunkedArray:
         """The results as a pa.ChunkedArray of the expression's type.
 
-        Args:
-            columns: pyarrow arrays by path, for every column of the expression.
-            num_rows: number of rows, for expressions without columns.
-
-        Raises:
-            InvalidArgument: a value made the expression fail, as it would in Spark's ANSI mode.
-            UnsupportedExpression: a value makes texts that are too long for the embedded engine.
+        `num_rows`: number of rows, for expressions without columns.
         """
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():

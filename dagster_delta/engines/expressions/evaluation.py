@@ -37,13 +37,7 @@ def evaluate(
 ) -> pa.Array | pa.ChunkedArray:
     """The values of an expression: a pa.ChunkedArray of the Arrow type of its `data_type`.
 
-    Args:
-        expression: the expression; it is prepared once, for all batches.
-        batch: pa.RecordBatch or pa.Table with at least the columns it names.
-
-    Raises:
-        InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
-        UnsupportedExpression: as `SqlExpression.check_embeddable` does.
+    `batch`: pa.RecordBatch or pa.Table with at least the columns it names.
     """
     found = _evaluator(expression).values(batch)
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
@@ -52,13 +46,7 @@ def evaluate(
 def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:
     """The values of a part of an expression, for one batch: a pa.Array.
 
-    Args:
-        typed: the part, without `Refused` nodes.
-        batch: as for `evaluate`.
-
-    Raises:
-        InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
-        UnsupportedExpression: the SQL engine cannot compute it.
+    `typed`: the part, without `Refused` nodes.
     """
     return whole_array(_Evaluator(typed).values(batch))
 

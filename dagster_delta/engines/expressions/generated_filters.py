@@ -93,10 +93,6 @@ def with_generated_filters(predicate: Predicate, configuration: TableConfigurati
 
     It is true, false and null for the same rows as before.
 
-    Args:
-        predicate: over logical columns.
-        configuration: configuration of the table.
-
     Raises:
         Nothing: an expression of another form derives nothing.
     """
@@ -312,10 +308,6 @@ def _computed(expression: Call | Cast) -> Typed:
 
 def computed_filter(partition_columns: Collection[str], condition: Typed) -> Computed | None:
     """The predicate of a condition on partition columns alone; None for any other condition.
-
-    Args:
-        partition_columns: logical names.
-        condition: a part of a filter.
 
     Raises:
         Nothing.

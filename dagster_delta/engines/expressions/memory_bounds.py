@@ -34,11 +34,7 @@ def grows(expression: Typed) -> bool:
 
 
 def check_constant_growth(expression: Typed) -> None:
-    """Refuse expressions that need too much memory for any values of the columns.
-
-    Raises:
-        UnsupportedExpression.
-    """
+    """Refuse expressions that need too much memory for any values of the columns."""
     if not grows(expression) or row_bytes(expression, {}) <= MAX_ROW_BYTES:
         return
     innermost_first = reversed(list(walk(expression)))
@@ -53,9 +49,7 @@ def check_constant_growth(expression: Typed) -> None:
 def row_bytes(expression: Typed, lengths: Lengths) -> int:
     """Maximum bytes of a row: the results of all parts of the expression together.
 
-    Args:
-        expression: the expression.
-        lengths: of the longest value of every column, in bytes; 0 if it is missing.
+    `lengths`: of the longest value of every column, in bytes; 0 if it is missing.
     """
     return _bounds(expression, lengths)[1]
 

@@ -42,11 +42,7 @@ _DUCKDB_TYPES = {
 
 
 def duckdb_type(data_type: DataType) -> str:
-    """The DuckDB type that holds values of a type.
-
-    Raises:
-        UnsupportedExpression: there is none.
-    """
+    """The DuckDB type that holds values of a type."""
     if isinstance(data_type, DecimalType):
         return f"DECIMAL({data_type.precision},{data_type.scale})"
     if isinstance(data_type, PrimitiveType) and data_type.name in _DUCKDB_TYPES:
@@ -57,20 +53,20 @@ def duckdb_type(data_type: DataType) -> str:
 
 
 def raising(message: str) -> str:
-    """DuckDB SQL that fails with a message. Raises nothing."""
+    """DuckDB SQL that fails with a message."""
     quoted = message.replace("'", "''")
     return f"error('{quoted}')"
 
 
 def function(duckdb_name: str, result: str | None = None) -> ToSql:
-    """A call of the DuckDB function, cast to a DuckDB type where given. Raises nothing itself."""
+    """A call of the DuckDB function, cast to a DuckDB type where given."""
     call = f"{duckdb_name}({{all}})"
     return template(call if result is None else f"CAST({call} AS {result})")
 
 
 def template(text: str) -> ToSql:
     """DuckDB SQL with the operands `{0}`, `{1}` and so on, or `{all}` of them, the `{name}` of the
-    call and the DuckDB `{type}` of its result. Raises nothing itself.
+    call and the DuckDB `{type}` of its result.
     """
 
     def sql(call: Call, operands: Sequence[str]) -> str:

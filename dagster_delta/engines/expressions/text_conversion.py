@@ -49,18 +49,14 @@ class TextConversion(msgspec.Struct, frozen=True):
     """The value of one text as `storage_type`."""
 
     def convert(self, array: pa.Array) -> pa.Array:
-        """The values of a `pyarrow.Array` of text.
-
-        Raises:
-            pyarrow.ArrowInvalid: a text has no value.
-        """
+        """The values of a `pyarrow.Array` of text."""
         values, failed = self._split(array)
         if failed.any():
             raise pa.ArrowInvalid("a text has no value of the type")
         return values
 
     def passes(self, array: pa.Array) -> pa.BooleanArray:
-        """Which texts have a value: a boolean `pyarrow.Array`. Raises nothing."""
+        """Which texts have a value: a boolean `pyarrow.Array`."""
         return pa.array(~self._split(array)[1])
 
     def _split(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:

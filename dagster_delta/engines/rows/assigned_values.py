@@ -19,11 +19,7 @@ _MAX_EXAMPLES = 5
 
 
 def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
-    """The value for each row, as one `pyarrow.Array`.
-
-    Raises:
-        InvalidArgument, UnsupportedExpression: of the expression.
-    """
+    """The value for each row, as one `pyarrow.Array`."""
     columns: Any = rows
     match value.typed:
         case Column(path=(name, *nested)):
@@ -45,12 +41,7 @@ def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:
-    """The new value of a column for each row, as one `pyarrow.Array`.
-
-    Raises:
-        InvalidCast: a computed value does not fit the type of the column.
-        InvalidArgument, UnsupportedExpression: of the expression.
-    """
+    """The new value of a column for each row, as one `pyarrow.Array`."""
     try:
         return compute(assignment.value, rows)
     except InvalidArgument as error:
@@ -68,13 +59,7 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
 
 
 def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) -> list[int]:
-    """Positions of up to `_MAX_EXAMPLES` rows for which a value fails, found by bisection.
-
-    Args:
-        value: an expression that fails on some of the rows.
-        rows: a part of a batch.
-        start: position of the part in the batch.
-    """
+    """Positions of up to `_MAX_EXAMPLES` rows for which a value fails, found by bisection."""
     try:
         compute(value, rows)
     except InvalidArgument:

@@ -29,11 +29,7 @@ from dagster_delta.sql.filters import at_moment
 class ComputedColumns:
     """Columns whose values are computed from the other columns of a row.
 
-    Args:
-        columns: the columns to compute.
-        schema: logical schema of the table.
-        value_schema: the columns that the expressions may use.
-        table: URI of the table, for errors.
+    `value_schema`: the columns that the expressions may use.
 
     Raises:
         UnsupportedExpression: the embedded engine cannot compute one exactly.
@@ -64,9 +60,6 @@ class ComputedColumns:
     def compute(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         """The values by column: `pyarrow.Array`s of the columns' own types.
 
-        Args:
-            rows: `pyarrow.RecordBatch` with the columns that the expressions may use.
-
         Raises:
             InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
             InvalidCast, ConstraintViolation: a value does not fit its column, or is null if
@@ -94,11 +87,7 @@ class IdentityNumbers:
         return {name: identity.value(count - 1) for name, (identity, count) in self._given.items()}
 
     def take(self, identity: IdentityColumn, count: int) -> pa.Array:
-        """The next values of a column: a `pyarrow.Int64Array` of that many.
-
-        Raises:
-            InvalidArgument: the column has fewer values left.
-        """
+        """The next values of a column: a `pyarrow.Int64Array` of that many."""
         if not count:
             return pa.nulls(0, pa.int64())
         _, taken = self._given.get(identity.column, (identity, 0))
@@ -110,16 +99,8 @@ class IdentityNumbers:
 class RowCompletion:
     """Completes the rows of one write, batch by batch.
 
-    Args:
-        values: sources of the columns that the rows lack.
-        schema: logical schema of the table.
-        numbers: assigns numbers to all rows of one commit.
-        table: URI of the table, for errors.
-        moment: the time for defaults; by default now.
-
-    Raises:
-        UnsupportedExpression: the embedded engine cannot compute a column exactly.
-        InvalidArgument, SchemaMismatch: of an expression.
+    `numbers`: assigns numbers to all rows of one commit.
+    `moment`: the time for defaults; by default now.
     """
 
     def __init__(
@@ -147,13 +128,7 @@ class RowCompletion:
     def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same rows with all columns of the table, in its order.
 
-        Args:
-            batches: `pyarrow.RecordBatch`es of `given`.
-
-        Raises:
-            InvalidArgument: a value cannot be computed, or an identity column has none left.
-            InvalidCast, ConstraintViolation: a value does not fit its column, or is null if
-                that is not allowed.
+        `batches`: `pyarrow.RecordBatch`es of `given`.
         """
         arrow_schema = to_arrow_schema(self._schema)
         for batch in batches:

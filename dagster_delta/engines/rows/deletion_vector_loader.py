@@ -26,10 +26,8 @@ from dagster_delta.storage.object_store import ObjectStore
 class DeletionVectorLoader:
     """Loads vectors from one store; may be used by several threads.
 
-    Args:
-        store: the store of the table.
-        expected: vectors that will be loaded. A file with several of them is read whole, and kept
-            until the last one is loaded.
+    `expected`: vectors that will be loaded. A file with several of them is read whole, and kept
+    until the last one is loaded.
     """
 
     def __init__(
@@ -45,10 +43,7 @@ class DeletionVectorLoader:
     ) -> BitMap64:
         """The indexes of the rows that are deleted from a data file.
 
-        Args:
-            descriptor: the vector.
-            data_file: path of the data file, for errors.
-            num_rows: rows of the data file, including deleted ones; None if unknown.
+        `num_rows`: rows of the data file, including deleted ones; None if unknown.
 
         Raises:
             CorruptDeletionVector: the vector fails its checks, or removes rows that the data file

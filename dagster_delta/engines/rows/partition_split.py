@@ -31,12 +31,7 @@ class PartitionColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def all_of(cls, configuration: TableConfiguration, schema: pa.Schema) -> list[PartitionColumn]:
-        """The partition columns of a table, in directory order.
-
-        Args:
-            configuration: of the table.
-            schema: `pyarrow.Schema` of the batches, with logical names.
-        """
+        """The partition columns of a table, in directory order."""
         position = {name: index for index, name in enumerate(schema.names)}
         return [
             cls(each.name, position[each.name], each.data_type)
@@ -57,16 +52,11 @@ def split_by_partition(
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition in the batch, in their own order, with all columns.
 
-    Args:
-        batch: a `pyarrow.RecordBatch`.
-        partition_columns: in directory order; if empty, all rows are one partition.
-        stored: the same rows in the form to return, if not `batch` itself.
-        shares_memory: whether each part may keep the rows of all parts in memory. That takes much
-            less time if the parts are small.
-        max_code: largest number that stands for the values of a row while they are told apart.
-
-    Raises:
-        SchemaMismatch: a value has no text that readers would read as the value.
+    `partition_columns`: in directory order; if empty, all rows are one partition.
+    `stored`: the same rows in the form to return, if not `batch` itself.
+    `shares_memory`: whether each part may keep the rows of all parts in memory. That takes much
+    less time if the parts are small.
+    `max_code`: largest number that stands for the values of a row while they are told apart.
     """
     rows = batch if stored is None else stored
     if not partition_columns:

@@ -21,10 +21,7 @@ def remaining_rows(
     """The rewrite of the other rows; they keep their ids. None if no row remains, or if deletion
     vectors hide the changed rows.
 
-    Args:
-        target: files of the table, among them all that change.
-        data: how data files of the table are written.
-        rows: indexes of the changed rows by path of the file, as in the log.
+    `rows`: indexes of the changed rows by path of the file, as in the log.
     """
     if target.configuration.deletion_vectors_enabled or not rows:
         return None

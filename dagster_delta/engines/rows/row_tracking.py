@@ -32,9 +32,7 @@ def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
 
     Both are returned unchanged if the table does not track rows, so callers need not check.
 
-    Args:
-        plan: files (with all columns of LIVE_FILE_SCHEMA) and columns of the table.
-        spec: spec for files of the same table.
+    `plan`: files (with all columns of LIVE_FILE_SCHEMA) and columns of the table.
 
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.

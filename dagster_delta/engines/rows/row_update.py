@@ -31,16 +31,7 @@ def row_update(
 ) -> RowUpdate:
     """The update that gives rows their new values, including generated columns.
 
-    Args:
-        assignments: what is set.
-        values: the generated columns that follow, see `changed_values`.
-        schema: logical schema of the table.
-        constraints: what the new rows have to satisfy.
-        table: URI of the table, for errors.
-
-    Raises:
-        UnsupportedExpression: a value or a constraint cannot be computed exactly.
-        InvalidArgument, SchemaMismatch: of a generation expression.
+    `values`: the generated columns that follow, see `changed_values`.
     """
     generated = None
     if values.generated:
@@ -49,18 +40,7 @@ def row_update(
 
 
 class RowUpdate:
-    """Gives rows their new values, on the embedded engine.
-
-    Args:
-        assignments: what is set.
-        schema: logical schema of the table.
-        constraints: what the new rows have to satisfy.
-        table: URI of the table, for errors.
-        generated: columns that are computed from the new rows.
-
-    Raises:
-        UnsupportedExpression: a value or a constraint cannot be computed exactly.
-    """
+    """Gives rows their new values, on the embedded engine."""
 
     def __init__(
         self,
@@ -89,14 +69,7 @@ class RowUpdate:
     ) -> pa.RecordBatch:
         """The rows with their new values.
 
-        Args:
-            rows: `pyarrow.RecordBatch` of all columns of the table.
-            computed_from: input of the values, row for row; by default the rows.
-
-        Raises:
-            InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
-            InvalidCast: a value does not fit its column.
-            ConstraintViolation: a new row violates a constraint, including NOT NULL.
+        `computed_from`: input of the values, row for row; by default the rows.
         """
         scope = rows if computed_from is None else computed_from
         new_values = {field.name: self._new_values(rows, scope, field) for field in self._changed}

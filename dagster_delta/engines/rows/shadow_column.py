@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 class ShadowColumn:
     """Adds the converted column after the one that changes, batch by batch.
 
-    Args:
-        change: the change of the column.
-        schema: logical schema of the rows.
-        source: the top-level column that changes, or that has the changing field.
+    `source`: the top-level column that changes, or that has the changing field.
 
     Raises:
         UnsupportedExpression: values cannot be converted, or rows checked, as in Spark.

@@ -30,15 +30,10 @@ _TAKEN_BYTES = 64 * 1024 * 1024
 class SourceRows:
     """The rows of a source by their number.
 
-    Args:
-        data: anything that an append takes, except a Spark frame.
-        directory: where a large source may be stored; it must outlive the source.
-        memory_bytes: Arrow bytes that are kept in memory; a larger source goes to a file, unless
-            the caller's own table can be used as it is.
-
-    Raises:
-        InvalidArgument: the value is not tabular data.
-        SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
+    `data`: anything that an append takes, except a Spark frame.
+    `directory`: where a large source may be stored; it must outlive the source.
+    `memory_bytes`: Arrow bytes that are kept in memory; a larger source goes to a file, unless the
+    caller's own table can be used as it is.
     """
 
     def __init__(self, data: object, directory: str, *, memory_bytes: int = _MEMORY_BYTES) -> None:
@@ -69,10 +64,6 @@ class SourceRows:
     def parts(self, rows: NDArray[np.int64], columns: Sequence[str]) -> Iterator[slice]:
         """Parts of row numbers that may be taken at once: about `_TAKEN_BYTES` each, judged by the
         mean width of the rows of a batch.
-
-        Args:
-            rows: numpy int64 array of row numbers.
-            columns: names of those that are taken.
         """
         names = list(columns)
         widths = np.array([each.select(names).nbytes / each.num_rows for each in self._batches])
@@ -87,9 +78,7 @@ class SourceRows:
     def take(self, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Some columns of some rows, as a `pyarrow.RecordBatch`.
 
-        Args:
-            rows: numpy int64 array of row numbers, in any order, maybe repeated.
-            columns: names, as in the schema.
+        `rows`: numpy int64 array of row numbers, in any order, maybe repeated.
         """
         if not columns or not self._batches:
             return _rows_without_columns(len(rows))

@@ -30,12 +30,7 @@ _CURVE_BITS = 63
 
 
 def column_at(rows: pa.Table | pa.RecordBatch, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
-    """The values at a logical path through structs, one `pa.Array` or chunked array.
-
-    Args:
-        rows: `pa.RecordBatch` or `pa.Table`.
-        path: names, outermost first.
-    """
+    """The values at a logical path through structs, one `pa.Array` or chunked array."""
     values = rows.column(path[0])
     for name in path[1:]:
         # Nulls of a struct are nulls of its fields.
@@ -62,13 +57,7 @@ class ZOrderCurve:
     def through(
         cls, columns: Sequence[tuple[str, ...]], sample: pa.Table, *, is_hilbert: bool = False
     ) -> ZOrderCurve:
-        """The curve through a sample of the rows.
-
-        Args:
-            columns: logical paths of columns of primitive types.
-            sample: `pa.Table` with these columns.
-            is_hilbert: whether it is the Hilbert curve.
-        """
+        """The curve through a sample of the rows."""
         bits = min(_MAX_BITS, _CURVE_BITS // len(columns))
         values = [column_at(sample, each) for each in columns]
         return cls(
@@ -80,11 +69,7 @@ class ZOrderCurve:
         )
 
     def positions(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64]:
-        """The position of each row along the curve, a numpy array of uint64; nulls come first.
-
-        Args:
-            rows: `pa.RecordBatch` or `pa.Table` with the columns.
-        """
+        """The position of each row along the curve, a numpy array of uint64; nulls come first."""
         ranks = [
             self._ranks(column_at(rows, each), index) for index, each in enumerate(self.columns)
         ]

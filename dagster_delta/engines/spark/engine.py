@@ -47,12 +47,7 @@ class SparkEngine:
         self._session = session
 
     def read(self, plan: ReadPlan) -> DataFrame:
-        """The rows of the plan as a lazy DataFrame with the logical schema of the table.
-
-        Raises:
-            DataFileMissing, CorruptDeletionVector, InvalidTable: see `read_frame`.
-            InvalidArgument: there is no session, or the table lives in the memory of this process.
-        """
+        """The rows of the plan as a lazy DataFrame with the logical schema of the table."""
         from dagster_delta.engines.spark.read.reader import read_frame
 
         check_reachable(plan.store)
@@ -68,11 +63,7 @@ class SparkEngine:
         return [row.asDict(recursive=True) for row in found]
 
     def check_reachable(self, store: ObjectStore) -> None:
-        """Check that there is a session whose executors can reach the table.
-
-        Raises:
-            InvalidArgument: there is none, or the table lives in the memory of this process.
-        """
+        """Check that there is a session whose executors can reach the table."""
         check_reachable(store)
         if self._session is None:
             _active_session()
@@ -89,10 +80,6 @@ class SparkEngine:
     def rows_of(self, data: object) -> DataFrame:
         """The rows of a value as a DataFrame: a DataFrame unchanged, other values as Arrow,
         through the memory of this process.
-
-        Raises:
-            InvalidArgument: the value is not tabular data.
-            SchemaMismatch: a column has a type that no Delta type holds.
         """
         if active_session.is_spark_frame(data):
             return cast("DataFrame", data)
@@ -111,23 +98,13 @@ class SparkEngine:
         return frame_of(self.session, rows, to_spark_schema(schema))
 
     def schema_of(self, data: DataFrame) -> StructType:
-        """The logical schema of a DataFrame to write.
-
-        Raises:
-            SchemaMismatch: a column has a type that Delta tables do not have, or a name occurs
-                twice.
-        """
+        """The logical schema of a DataFrame to write."""
         from dagster_delta.engines.spark.session.schema import from_spark_schema
 
         return from_spark_schema(data.schema)
 
     def write(self, data: DataFrame, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
-        """Write the rows of a DataFrame as data files, on the executors.
-
-        Raises:
-            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, StorageFailure,
-            InvalidArgument: see `write_frame`.
-        """
+        """Write the rows of a DataFrame as data files, on the executors."""
         from dagster_delta.engines.spark.write.writer import write_frame
 
         check_reachable(store)
@@ -228,11 +205,7 @@ def _active_session() -> SparkSession:
 
 
 def check_reachable(store: ObjectStore) -> None:
-    """Check that Spark's workers can reach the table at the location that this process uses.
-
-    Raises:
-        InvalidArgument: it lives in the memory of this process.
-    """
+    """Check that Spark's workers can reach the table at the location that this process uses."""
     if scheme_of(store.location.uri) == "memory":
         raise InvalidArgument(
             "Spark executors cannot access a table in the memory of this process: use "

@@ -93,10 +93,8 @@ def report(
 
 
 def reported(work: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
-    """The report of the work, or a report of its error if a retry cannot succeed.
-
-    Raises:
-        StorageFailure: the store refused or failed; the task may be run again.
+    """The report of the work, or a report of its error if a retry cannot succeed. After a
+    StorageFailure, which is raised, Spark may run the task again.
     """
     try:
         return work()
@@ -123,15 +121,8 @@ def _batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
 def settle_reports(
     rows: Iterable[Sequence[Any]], detail: type[_Detail], store: ObjectStore
 ) -> Reports[_Detail]:
-    """The reports of a job's tasks, if all of them succeeded.
-
-    Args:
-        rows: of `REPORT_SCHEMA`, from all tasks.
-        detail: type of the details.
-        store: store of the table.
-
-    Raises:
-        DeltaError: reported by a task; the files of all tasks are deleted if the store allows it.
+    """The reports of a job's tasks, if all of them succeeded; else the files of all tasks are
+    deleted if the store allows it, and the first error is raised.
     """
     reports = decode_reports(rows, detail)
     if reports.error is not None:
@@ -145,7 +136,7 @@ def settle_reports(
 
 
 def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Reports[_Detail]:
-    """The reports of a job's tasks. Takes the arguments of `settle_reports`."""
+    """The reports of a job's tasks, whether they succeeded or not."""
     payloads: dict[str, list[bytes]] = {"add": [], "cdc": [], "detail": [], "error": []}
     for kind, payload in rows:
         payloads[kind].append(bytes(payload))

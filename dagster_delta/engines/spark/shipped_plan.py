@@ -35,11 +35,7 @@ class ShippedPlan:
         return cls(plan.store.location, plan.version, plan.configuration, plan.columns)
 
     def open(self) -> ReadPlan:
-        """The plan on an executor, with its own store and still without files.
-
-        Raises:
-            StorageFailure: the store refused or failed.
-        """
+        """The plan on an executor, with its own store and still without files."""
         return ReadPlan(
             open_store(self.location.uri, self.location.options), self.version,
             self.configuration, LIVE_FILE_SCHEMA.empty_table(), self.columns, self.where,

@@ -28,13 +28,11 @@ def parse_assignments(
 ) -> tuple[Assignment, ...]:
     """Parse the assignments of an UPDATE.
 
-    Args:
-        values: Spark SQL by column; `a.b` is a field of a struct, backticks quote special names.
-        schema: logical schema of the table.
-        value_schema: schema of the input of the values, if it is not the row of the table.
-        casts: whether the SQL casts values that store assignment refuses; otherwise the engine that
-            computes them does.
-        fills: whether fields of structs that a value lacks become null.
+    `values`: Spark SQL by column; `a.b` is a field of a struct, backticks quote special names.
+    `value_schema`: schema of the input of the values, if it is not the row of the table.
+    `casts`: whether the SQL casts values that store assignment refuses; otherwise the engine that
+    computes them does.
+    `fills`: whether fields of structs that a value lacks become null.
 
     Raises:
         InvalidArgument: nothing is set, a column is set twice, a name or a value is not SQL text.
@@ -67,14 +65,6 @@ def parse_assignments(
 def refuse_lacking_fields(column: Sequence[str], source: DataType, target: DataType) -> None:
     """Check that a value has every field of the column that it replaces, at any depth: a missing
     field would lose its data.
-
-    Args:
-        column: logical path of the column.
-        source: type of the value.
-        target: type of the column.
-
-    Raises:
-        SchemaMismatch: the value lacks a field.
     """
     for path in _lacking_fields(source, target):
         name = ".".join((*column, *path))
@@ -144,11 +134,7 @@ def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
 
 
 def check_computable(assignment: Assignment) -> None:
-    """Check that the embedded engine can compute a value.
-
-    Raises:
-        UnsupportedExpression: it cannot.
-    """
+    """Check that the embedded engine can compute a value."""
     value = assignment.value
     if isinstance(value.typed, Column):
         return

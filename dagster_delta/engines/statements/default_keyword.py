@@ -35,12 +35,9 @@ def resolve_defaults(
 
     A generated column is omitted: its computed value is its default.
 
-    Args:
-        values: Spark SQL by column; a column with the name DEFAULT is written in backticks.
-        configuration: configuration of the table for writing rows.
-        schema: schema that has the columns.
-        fills: whether omitted columns get their defaults, as in an INSERT.
-        embedded: whether the embedded engine computes the values, with one time for all rows.
+    `values`: Spark SQL by column; a column with the name DEFAULT is written in backticks.
+    `fills`: whether omitted columns get their defaults, as in an INSERT.
+    `embedded`: whether the embedded engine computes the values, with one time for all rows.
 
     Raises:
         InvalidArgument: a field of a struct is set to DEFAULT.

@@ -37,9 +37,7 @@ def changed_values(configuration: TableConfiguration, assigned: Collection[str])
     """How to complete rows of a table that get new values in some columns: as `updated_values`,
     without generated columns that read none of them.
 
-    Args:
-        configuration: configuration of the table.
-        assigned: logical names of the top-level columns that change, in whole or in part.
+    `assigned`: logical names of the top-level columns that change, in whole or in part.
 
     Raises:
         InvalidArgument: an identity column is assigned.

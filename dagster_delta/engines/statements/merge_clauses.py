@@ -73,13 +73,8 @@ class MergeClause(msgspec.Struct, frozen=True):
 class MergeNames:
     """The columns that expressions of one MERGE may name.
 
-    Args:
-        target: logical schema of the table.
-        source: logical schema of the source.
-        target_alias: alias of the table.
-        source_alias: alias of the source.
-        assigned: logical schema of the table for writing rows, if columns are added.
-        embedded: whether the embedded engine will compute the expressions.
+    `assigned`: logical schema of the table for writing rows, if columns are added.
+    `embedded`: whether the embedded engine will compute the expressions.
 
     Raises:
         InvalidArgument: both have the same alias, or one of them has none.
@@ -126,11 +121,6 @@ class MergeNames:
 
     def parse(self, sql: str, kind: ClauseKind, *, decides: bool = False) -> SqlExpression:
         """An expression in a clause of a kind.
-
-        Args:
-            sql: Spark SQL.
-            kind: kind of the clause.
-            decides: whether it is a condition.
 
         Raises:
             InvalidArgument: it is not an expression, or a name is in both sides.
@@ -188,9 +178,8 @@ class MergeNames:
     def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
         """Rows of one side or both in the form for the values of assignments.
 
-        Args:
-            sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; columns that no value reads
-                may be missing.
+        `sides`: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; columns that no value reads may be
+        missing.
         """
         columns: dict[str, pa.Array] = {}
         for side, batch in sides.items():
@@ -337,12 +326,8 @@ def parse_clauses(
 ) -> tuple[MergeClause, ...]:
     """The clauses of a MERGE, in order.
 
-    Args:
-        texts: clauses of the caller.
-        names: the columns of both sides.
-        configuration: of the table, as rows are written.
-        evolves: whether the source may have only some of the table's columns.
-        new_columns: columns added since the statement began, which the source may lack.
+    `evolves`: whether the source may have only some of the table's columns.
+    `new_columns`: columns added since the statement began, which the source may lack.
 
     Raises:
         InvalidArgument: there are none, an unconditional one precedes others of its kind, or an
@@ -423,9 +408,7 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
 def _every_column(names: MergeNames, filled: _Filled) -> dict[str, str]:
     """All columns of the table from those of the source; others of the source are ignored.
 
-    Args:
-        names: the columns of both sides.
-        filled: columns that the source may lack; None for all.
+    `filled`: columns that the source may lack; None for all.
     """
     lacking = [each.name for each in names.assigned if names.source.get(each.name) is None]
     missing = [name for name in lacking if filled is not None and name not in filled]

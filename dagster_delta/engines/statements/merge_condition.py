@@ -55,11 +55,7 @@ class MergeCondition(msgspec.Struct, frozen=True):
 
 
 class Computed:
-    """A typed expression that is computed from arrays by path.
-
-    Raises:
-        UnsupportedExpression: it cannot be computed exactly.
-    """
+    """A typed expression that is computed from arrays by path."""
 
     def __init__(self, typed: Typed) -> None:
         self.columns = {
@@ -69,18 +65,12 @@ class Computed:
         self._compute = _compiled(typed)
 
     def values(self, columns: Columns, num_rows: int) -> pa.Array:
-        """The values as one `pyarrow.Array`.
-
-        Raises:
-            InvalidArgument: it fails on a value, as in Spark's ANSI mode.
-        """
+        """The values as one `pyarrow.Array`."""
         values = self._compute(columns, num_rows)
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
     def is_true(self, columns: Columns, num_rows: int) -> pa.BooleanArray:
-        """Where a condition is true, as a `pyarrow.BooleanArray` without nulls. Raises as `values`
-        does.
-        """
+        """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""
         values = self.values(columns, num_rows)
         if pa.types.is_null(values.type):
             values = values.cast(pa.bool_())
@@ -155,12 +145,7 @@ def in_table(node: Typed) -> Typed:
 
 
 def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
-    """The predicate for the target's side of a key to be equal to one of many values.
-
-    Args:
-        key: of the join.
-        values: the source's side of it: a `pyarrow.Array` or ChunkedArray.
-    """
+    """The predicate for the target's side of a key to be equal to one of many values."""
     known = pc.drop_null(values)
     predicate = _equal_to_any(key, known)
     if key.nulls_match and len(known) < len(values):
@@ -172,11 +157,8 @@ def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
 def bounds_predicate(key: JoinKey, bounds: pa.Array, *, has_nulls: bool) -> Predicate:
     """The predicate for the target's side of a key to be equal to a value between two bounds.
 
-    Args:
-        key: of the join.
-        bounds: `pyarrow.Array` of the least and the greatest value of the source's side; nulls
-            if it has none.
-        has_nulls: whether a null is among the values.
+    `bounds`: `pyarrow.Array` of the least and the greatest value of the source's side; nulls if it
+    has none.
     """
     column, known = _key_column(key), bounds.drop_null()
     if column is None:

@@ -76,9 +76,8 @@ class MergePlan(msgspec.Struct, frozen=True):
         """How to record changes if some clauses change rows of the table; None if adds and removes
         are enough: for new rows, and for rows removed by deletion vectors.
 
-        Args:
-            clauses: indexes of the clauses. An engine that finds the rows before it writes passes
-                those that apply to any row; one that does both at once, all that may apply.
+        `clauses`: indexes of the clauses. An engine that finds the rows before it writes passes
+        those that apply to any row; one that does both at once, all that may apply.
         """
         actions = {self.clauses[index].text.action for index in clauses}
         if not actions:

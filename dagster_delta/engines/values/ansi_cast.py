@@ -46,11 +46,7 @@ def can_store(source: pa.DataType, target: DataType) -> bool:
 
 
 def value_cast(source: pa.DataType, target: DataType) -> Cast:
-    """The cast from an (unencoded, atomic) Arrow type to the Arrow form of an atomic Delta type.
-
-    Raises:
-        TypeError: store assignment does not allow this pair of types.
-    """
+    """The cast from an (unencoded, atomic) Arrow type to the Arrow form of an atomic Delta type."""
     cast = _find_cast(source, target)
     if cast is None:
         raise TypeError(f"{source} cannot be stored as {target}")

@@ -23,12 +23,7 @@ _MAX_WAITING_FRAMES = 1
 def collected_rows(lazy_frame: pl.LazyFrame, chunk_rows: int) -> Iterator[pa.RecordBatchReader]:
     """The rows in order, in bounded memory if the query itself needs no more.
 
-    Args:
-        lazy_frame: a `polars.LazyFrame`; polars itself is not imported here.
-        chunk_rows: number of rows that are passed on together.
-
-    Raises:
-        Whatever the query raises.
+    `lazy_frame`: a `polars.LazyFrame`; polars itself is not imported here.
     """
     waiting: Queue[pl.DataFrame | _End] = Queue(_MAX_WAITING_FRAMES)
     is_abandoned = Event()

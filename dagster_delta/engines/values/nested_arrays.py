@@ -189,9 +189,7 @@ def _validity(array: pa.Array) -> pa.Buffer | None:
 def with_padded_text(array: pa.Array, declared: DataType | None) -> pa.Array:
     """A `pyarrow.Array` of a column with its texts padded; longer texts do not change.
 
-    Args:
-        array: of the Arrow type of the column.
-        declared: see `padded_type`; None changes nothing.
+    `declared`: see `padded_type`; None changes nothing.
     """
     length = char_length(declared)
     if length is not None:

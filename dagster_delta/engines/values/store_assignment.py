@@ -67,11 +67,6 @@ def assign_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `source` as batches of exactly the Arrow form of `schema`.
 
-    Args:
-        source: a `pyarrow.RecordBatchReader`.
-        schema: logical schema of the target, partition columns included.
-        table: URI of the target, for errors.
-
     Raises:
         SchemaMismatch: a column is unknown, duplicated, or of a type that cannot be stored.
         InvalidCast: a value does not fit its column.
@@ -333,11 +328,7 @@ def _plan_map(entry: tuple[pa.DataType, pa.DataType], target: MapType, place: _P
 def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: str) -> InvalidCast:
     """The error for values of an expression that do not fit the column they are set to.
 
-    Args:
-        column: logical name.
-        data_type: type of the column.
-        examples: some of the values, as text; the first ones are shown.
-        table: URI of the table.
+    `examples`: some of the values, as text; the first ones are shown.
     """
     return InvalidCast(
         f"new values of column {column} do not fit its type {sql_type_name(data_type)}: convert "

@@ -110,11 +110,7 @@ class ValueConversion:
 
 
 def value_conversion(source: DataType, target: DataType) -> ValueConversion:
-    """The conversion from one atomic type to another.
-
-    Raises:
-        UnsupportedExpression: no kernel is known that converts as Spark does.
-    """
+    """The conversion from one atomic type to another."""
     text = text_conversion(target) if source == _STRING else None
     if text is not None:
         return ValueConversion(text.convert, text.arrow_type, text.passes)
@@ -135,12 +131,8 @@ def convert_at(
 ) -> Converted:
     """The array with the values at a path below it converted.
 
-    Args:
-        array: `pyarrow.Array` of `old`.
-        old: type of the column.
-        new: type of the column after the change: other names below it, the same order.
-        steps: path below the column; empty for the column itself.
-        conversion: conversion of the values at its end.
+    `new`: type of the column after the change: other names below it, the same order.
+    `steps`: path below the column; empty for the column itself.
     """
     if not steps:
         return conversion.convert(array)

@@ -19,15 +19,7 @@ _Convert = Callable[[pa.Array], pa.Array]
 
 
 def encoded_variants(*, table: str, column: str) -> _Convert:
-    """A function that checks the variants of one column, batch by batch.
-
-    Args:
-        table: URI of the table, for errors.
-        column: logical path of the column, for errors.
-
-    Raises:
-        InvalidCast: by the function, for a malformed variant.
-    """
+    """A function that checks the variants of one column, batch by batch."""
     seen = 0
 
     def check(array: pa.StructArray) -> pa.StructArray:
@@ -60,15 +52,7 @@ def encoded_variants(*, table: str, column: str) -> _Convert:
 
 
 def variant_cast(source: pa.DataType) -> _Convert:
-    """A function that encodes simple values, as Spark's CAST does: text is a string, not JSON.
-
-    Args:
-        source: Arrow type of the values.
-
-    Raises:
-        TypeError: they are not simple values.
-        pa.ArrowInvalid: by the function, for a value that a variant cannot hold.
-    """
+    """A function that encodes simple values, as Spark's CAST does: text is a string, not JSON."""
     if pa.types.is_nested(source) or pa.types.is_duration(source) or pa.types.is_interval(source):
         message = f"{source} is not a simple value"
         raise TypeError(message)

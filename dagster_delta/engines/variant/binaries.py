@@ -42,9 +42,8 @@ _MAX_SCALE = 38
 def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
     """Position of the first malformed variant, or None.
 
-    Args:
-        metadata: `pyarrow.BinaryArray` of encoded dictionaries, without nulls.
-        values: `pyarrow.BinaryArray` of encoded values, without nulls and as many.
+    `metadata`: `pyarrow.BinaryArray` of encoded dictionaries, without nulls.
+    `values`: `pyarrow.BinaryArray` of encoded values, without nulls and as many.
     """
     if not len(values):
         return None
@@ -53,12 +52,7 @@ def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
 
 
 def malformed(metadata: pa.Array, values: pa.Array) -> NDArray[np.bool_]:
-    """Whether each variant is malformed: a numpy array of booleans.
-
-    Args:
-        metadata: as for `first_malformed`.
-        values: as for `first_malformed`, at least one.
-    """
+    """Whether each variant is malformed: a numpy array of booleans."""
     check = _Check(*packed_bytes(values), _Names.of(metadata))
     check.run()
     return check.is_bad
@@ -129,11 +123,7 @@ def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
 
 
 def packed_bytes(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All bytes of a binary array as a numpy array, and the start of each value, plus the end.
-
-    Args:
-        values: `pyarrow.BinaryArray`.
-    """
+    """All bytes of a binary array as a numpy array, and the start of each value, plus the end."""
     _, offsets_buffer, data_buffer = values.buffers()
     count = len(values)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: count + 1]
@@ -146,10 +136,8 @@ def number_at(
 ) -> NDArray[np.int64]:
     """Little-endian numbers of 1 to 4 bytes each, as a numpy array of int64.
 
-    Args:
-        data: bytes, as a numpy array.
-        position: start of each number; a position after the end gives an arbitrary number.
-        size: bytes of each number, or of all.
+    `position`: start of each number; a position after the end gives an arbitrary number.
+    `size`: bytes of each number, or of all.
     """
     numbers = np.zeros(len(position), dtype=np.int64)
     last = len(data) - 1

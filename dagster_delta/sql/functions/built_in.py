@@ -178,12 +178,12 @@ _GENERATORS = """
 
 
 def is_built_in(name: str) -> bool:
-    """Whether Spark has a function of this name, in lower case. Raises nothing."""
+    """Whether Spark has a function of this name, in lower case."""
     return name in _COUNTS
 
 
 def similar_name(name: str) -> str | None:
-    """The built-in function with the most similar name; None if none is similar. Raises nothing."""
+    """The built-in function with the most similar name; None if none is similar."""
     import difflib
 
     found = difflib.get_close_matches(name, _COUNTS, n=1, cutoff=0.75)
@@ -191,12 +191,7 @@ def similar_name(name: str) -> str | None:
 
 
 def count_problem(name: str, count: int) -> str | None:
-    """Why Spark refuses a call for the number of its arguments; None if it does not.
-
-    Args:
-        name: name of the function, in lower case.
-        count: number of arguments.
-    """
+    """Why Spark refuses a call for the number of its arguments; None if it does not."""
     fewest, most = _COUNTS.get(name, (0, None))
     if count >= fewest and (most is None or count <= most):
         return None
@@ -210,11 +205,7 @@ def count_problem(name: str, count: int) -> str | None:
 
 
 def row_problem(name: str) -> str | None:
-    """Why a function cannot be used in an expression over one row; None if it can.
-
-    Args:
-        name: name of the function, in lower case.
-    """
+    """Why a function cannot be used in an expression over one row; None if it can."""
     if name in _AGGREGATES.split():
         return f"{name}() is an aggregate, and the expression is computed for each row alone"
     if name in _WINDOW_FUNCTIONS.split():

@@ -15,11 +15,7 @@ _STRING = PrimitiveType("string")
 
 
 def with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
-    """The operands of a call, with constants padded to the length of the compared column.
-
-    Raises:
-        Refusal: Spark pads more than constants here.
-    """
+    """The operands of a call, with constants padded to the length of the compared column."""
     if name == "in" and operands:
         length = _char_length(operands[0])
         is_padded = length is not None and not any(map(_has_column, operands[1:]))

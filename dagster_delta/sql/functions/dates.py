@@ -107,7 +107,7 @@ def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 def pattern_units(pattern: str) -> list[str] | None:
     """The units and punctuation of a pattern; None if it has more than punctuation and padded
-    numbers. Raises nothing.
+    numbers.
     """
     units = ["".join(group) for _, group in groupby(pattern)]
     if any(each not in _PADDED_NUMBERS and each[0] not in _PUNCTUATION for each in units):

@@ -65,11 +65,7 @@ def like_pieces(pattern: str, escape: str = ESCAPE) -> list[LikePiece]:
 
 
 def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """`text LIKE 'pattern'`, with backslash as the escape whichever one the SQL uses.
-
-    Raises:
-        Refusal: the pattern is not a constant, or the operand is not text.
-    """
+    """`text LIKE 'pattern'`, with backslash as the escape whichever one the SQL uses."""
     if not 2 <= len(arguments) <= 3:
         raise Refusal(f"{name.upper()} with {len(arguments)} arguments")
     if types_of(arguments)[0] != STRING:

@@ -38,15 +38,10 @@ _SET = re.compile(r"\[(\^?)((?:[A-Za-z0-9 _.,:;/@#%!\"'<>=~`|+*?(){}$-]|\\[dws\\
 def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
     """The pattern for RE2.
 
-    Args:
-        pattern: of Java's `java.util.regex`.
-        replaces: whether its matches are replaced; the engines treat empty matches differently.
+    `replaces`: whether its matches are replaced; the engines treat empty matches differently.
 
     Returns:
         It ends in `TEXT_END` for a `$`, which also matches before a last line terminator.
-
-    Raises:
-        Refusal: it has a construct that differs between the two or has not been compared.
     """
     parts: list[str] = []
     position = depth = 0

@@ -46,9 +46,7 @@ Operand = Callable[[str, Typed], Typed]
 
 
 def calls(result: DataType, *operands: Operand, defaults: Sequence[Literal] = ()) -> Resolve:
-    """A rule for a function of these operands; `defaults` are those of the last ones. Raises
-    nothing itself.
-    """
+    """A rule for a function of these operands; `defaults` are those of the last ones."""
 
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
         missing = len(operands) - len(arguments)
@@ -62,9 +60,7 @@ def calls(result: DataType, *operands: Operand, defaults: Sequence[Literal] = ()
 
 
 def of_types(*accepted: DataType, target: DataType | None = None, or_null: bool = False) -> Operand:
-    """An operand of one of the types, cast to `target`, or NULL if that is accepted. Raises nothing
-    itself.
-    """
+    """An operand of one of the types, cast to `target`, or NULL if that is accepted."""
 
     def operand(name: str, argument: Typed) -> Typed:
         is_null = or_null and isinstance(argument, Literal) and argument.value is None
@@ -76,12 +72,12 @@ def of_types(*accepted: DataType, target: DataType | None = None, or_null: bool 
 
 
 def refused_type(name: str, *arguments: Typed) -> Refusal:
-    """The refusal of a function of operands of these types. Raises nothing."""
+    """The refusal of a function of operands of these types."""
     return Refusal(f"{name} of {' and '.join(map(sql_type_name, types_of(arguments)))}")
 
 
 def fixed(result: DataType, *parameters: DataType) -> Resolve:
-    """A rule for a function of exactly these parameter types, or NULL. Raises nothing itself."""
+    """A rule for a function of exactly these parameter types, or NULL."""
     return calls(result, *(of_types(each, target=each, or_null=True) for each in parameters))
 
 
@@ -97,7 +93,7 @@ def literal_of(name: str, argument: Typed, kind: type) -> object:
 
 
 def boolean_call(name: str, arguments: Sequence[Typed]) -> Call:
-    """A call with a boolean result. Raises nothing."""
+    """A call with a boolean result."""
     return Call(name, tuple(arguments), BOOLEAN)
 
 

@@ -62,7 +62,7 @@ _SYNONYMS = {
 
 
 def canonical_name(name: str) -> str:
-    """The name of a function in the whitelist. Raises nothing."""
+    """The name of a function in the whitelist."""
     return _SYNONYMS.get(name, name)
 
 

@@ -58,9 +58,7 @@ def is_movable(chunk: bytes, column: pq.ColumnSchema) -> bool:
     Indexes and filters are elsewhere in the file. In a new file Arrow reads everything that
     `chunk_metadata` lists; a damaged chunk would crash the process.
 
-    Args:
-        chunk: from the footer of a file whose chunks were checked.
-        column: `pyarrow.parquet.ColumnSchema` of it.
+    `chunk`: from the footer of a file whose chunks were checked.
     """
     cursor = Cursor(chunk)
     try:

@@ -76,8 +76,7 @@ class FooterBytes(msgspec.Struct, frozen=True):
     def of_handle(cls, handle: pa.NativeFile) -> FooterBytes | None:
         """The metadata of an open file; None if it is encrypted.
 
-        Args:
-            handle: `pyarrow.NativeFile` of a file that is known to be Parquet.
+        `handle`: `pyarrow.NativeFile` of a file that is known to be Parquet.
         """
         size = handle.size()
         tail = handle.read_at(_TAIL_BYTES, size - _TAIL_BYTES)
@@ -104,10 +103,7 @@ def _columns_of_row_group(footer: bytes, cursor: Cursor) -> tuple[bytes, ...]:
 def joined_columns(model: bytes, columns: Sequence[ColumnBytes], num_rows: int) -> RowGroupBytes:
     """A row group of the columns, as a writer of all of them would make it.
 
-    Args:
-        model: footer of a file without row groups, with the schema of the columns.
-        columns: all columns of the schema, in order.
-        num_rows: rows of each column.
+    `model`: footer of a file without row groups, with the schema of the columns.
     """
     chunks, position, uncompressed, compressed = [], len(MAGIC), 0, 0
     for each in columns:

@@ -126,9 +126,7 @@ class Parts(msgspec.Struct, frozen=True):
     def of_name(self, name: int, num_slots: int) -> Places:
         """The position of a named field in each of the objects.
 
-        Args:
-            name: index among the names of the column.
-            num_slots: number of slots of the objects.
+        `name`: index among the names of the column.
         """
         found = self.name == name
         start = np.full(num_slots, -1, dtype=np.int64)
@@ -141,8 +139,7 @@ class Parts(msgspec.Struct, frozen=True):
 class EncodedVariants:
     """The variants of a column.
 
-    Args:
-        array: `pyarrow.StructArray` of `value` and `metadata`.
+    `array`: `pyarrow.StructArray` of `value` and `metadata`.
     """
 
     def __init__(self, array: pa.StructArray) -> None:
@@ -229,10 +226,8 @@ class EncodedVariants:
     def numbers(self, start: NDArray[np.int64], size: int, data_type: str) -> NDArray[Any]:
         """Numbers of a width, read from some positions.
 
-        Args:
-            start: of the first byte of each.
-            size: bytes of each.
-            data_type: of numpy, as wide.
+        `start`: of the first byte of each.
+        `size`: bytes of each.
         """
         words = self.data[start[:, None] + np.arange(size)]
         return np.ascontiguousarray(words).view(data_type).reshape(-1)
@@ -267,10 +262,7 @@ class EncodedVariants:
     ) -> bytes:
         """The object of some fields, encoded.
 
-        Args:
-            name_ids: indexes of their names in the dictionary, in the order of the fields.
-            start: of their values.
-            size: of their values.
+        `name_ids`: indexes of their names in the dictionary, in the order of the fields.
         """
         values = [
             self.data[first : first + length].tobytes()

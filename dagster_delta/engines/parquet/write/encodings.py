@@ -69,8 +69,7 @@ class SharedEncodings:
     def choose(self, rows: pa.Table) -> ColumnEncodings:
         """Encodings for a file that starts with `rows`.
 
-        Args:
-            rows: a `pyarrow.Table` in the file's schema; only the first `SAMPLE_ROWS` are used.
+        `rows`: a `pyarrow.Table` in the file's schema; only the first `SAMPLE_ROWS` are used.
         """
         is_small = rows.num_rows < _REPRESENTATIVE_ROWS
         size, enough = (rows.num_rows.bit_length(), _SMALL_FILES) if is_small else (0, 1)

@@ -70,11 +70,7 @@ class FileFormat(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, spec: WriteSpec) -> FileFormat:
-        """The format that a table requires.
-
-        Raises:
-            UnsupportedFeature: a column type cannot be written.
-        """
+        """The format that a table requires."""
         configuration = spec.configuration
         schema = _file_schema(configuration)
         asked = configuration.properties.parquet_compression_codec or spec.compression
@@ -118,11 +114,7 @@ class FileFormat(msgspec.Struct, frozen=True):
         return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
 
     def file_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of a batch that the files store, in their stored form.
-
-        Args:
-            batch: batch with all columns of the table, under logical names.
-        """
+        """The columns of a batch that the files store, in their stored form."""
         columns = [
             rename_nested(batch.column(name), each.type)
             for name, each in zip(self.columns, self.arrow_schema, strict=True)
@@ -150,12 +142,7 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
-        """The row group from the bytes of `to_bytes`.
-
-        Args:
-            data: a `pyarrow.Buffer`.
-            format_: format of the file, unchanged.
-        """
+        """The row group from the bytes of `to_bytes`."""
         noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
         start = _LENGTH_BYTES + noted_size
         noted = memoryview(data)[_LENGTH_BYTES:start]
@@ -191,10 +178,7 @@ def encode_rows(
 ) -> EncodedFile:
     """A file of one row group.
 
-    Args:
-        rows: a `pyarrow.Table` of all columns of the format's schema, or of some of them.
-        format_: how they are written.
-        encodings: of the columns.
+    `rows`: a `pyarrow.Table` of all columns of the format's schema, or of some of them.
     """
     # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows first.
     from pyarrow._parquet import ParquetWriter
@@ -230,13 +214,7 @@ def encode_rows(
 class FileInWriting:
     """A data file to which row groups are added until it is closed.
 
-    Args:
-        path: path of the file, relative to the table root, decoded.
-        format_: format of the file.
-        store: store of the table.
-
-    Raises:
-        StorageFailure: the store refused or failed.
+    `path`: path of the file, relative to the table root, decoded.
     """
 
     def __init__(self, path: str, format_: FileFormat, store: ObjectStore) -> None:
@@ -251,11 +229,7 @@ class FileInWriting:
         """Length of the file so far."""
 
     def append(self, group: EncodedRowGroup) -> None:
-        """Add a row group.
-
-        Raises:
-            StorageFailure: the store refused or failed.
-        """
+        """Add a row group."""
         if not self._footers:
             self._write(MAGIC)
             self._metadata = group.metadata
@@ -271,9 +245,6 @@ class FileInWriting:
 
         Returns:
             Its size in bytes, and its statistics as JSON text.
-
-        Raises:
-            StorageFailure: the store refused or failed.
         """
         end = spliced_footer(self._footers)
         self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]) + end)

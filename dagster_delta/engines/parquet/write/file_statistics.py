@@ -85,12 +85,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
-        """The layout for new files of a table.
-
-        Args:
-            configuration: decides which columns are indexed.
-            file_schema: logical schema of what the files hold, in order.
-        """
+        """The layout for new files of a table."""
         mode = configuration.column_mapping_mode
         named = configuration.properties.data_skipping_stats_columns
         limit = configuration.properties.data_skipping_num_indexed_cols
@@ -124,11 +119,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
         )
 
     def in_file(self, arrow_schema: pa.Schema) -> StatisticsLayout:
-        """The same columns in files of a schema whose variants are split.
-
-        Args:
-            arrow_schema: `pyarrow.Schema` of the files.
-        """
+        """The same columns in files of a schema whose variants are split."""
         fields = list(arrow_schema)
         moved = [
             replace(each, parquet_index=_first_parquet_column(fields, each.positions))
@@ -157,10 +148,7 @@ class FileStatistics:
     def observe(self, rows: pa.Table, first_column: int = 0) -> None:
         """Collect statistics of rows that are written to the file.
 
-        Args:
-            rows: a pyarrow Table or RecordBatch of the file's columns, or of some adjacent
-                ones.
-            first_column: index in the file of the first of them.
+        `first_column`: index in the file of the first of them.
         """
         columns = range(first_column, first_column + rows.num_columns)
         for leaf in self._nested:
@@ -186,12 +174,7 @@ class FileStatistics:
 
     @classmethod
     def of_noted(cls, layout: StatisticsLayout, noted: bytes | memoryview) -> FileStatistics:
-        """The same statistics in another process.
-
-        Args:
-            layout: layout of the file, unchanged.
-            noted: result of `noted`.
-        """
+        """The same statistics in another process."""
         statistics = cls(layout)
         null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
         statistics._null_counts.update(null_counts)
@@ -204,10 +187,8 @@ class FileStatistics:
 
         A column of floats may hold NaN, and how many arrays and maps are null is unknown.
 
-        Args:
-            layout: layout of a file of the table.
-            usable: the Parquet columns whose bounds are stored as here: index in such a file to
-                index in the file.
+        `usable`: the Parquet columns whose bounds are stored as here: index in such a file to index
+        in the file.
         """
         leaves = [each for each in layout.leaves if not each.is_nested]
         bounded = tuple(
@@ -222,9 +203,7 @@ class FileStatistics:
     def to_json(self, footer: pq.FileMetaData, known: ChunkStatistics | None = None) -> str:
         """The `stats` of the finished file.
 
-        Args:
-            footer: its `pyarrow.parquet.FileMetaData`.
-            known: the statistics of the footer, if another writer wrote it.
+        `known`: the statistics of the footer, if another writer wrote it.
         """
         minimums: dict[str, object] = {}
         maximums: dict[str, object] = {}
@@ -407,10 +386,6 @@ def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
     """A short string that sorts at or after `text` by code points; None if none is short.
 
     A truncated string gets one more character, greater than the first one removed.
-
-    Args:
-        text: of any length.
-        prefix_length: number of characters to keep.
     """
     if len(text) <= prefix_length:
         return text

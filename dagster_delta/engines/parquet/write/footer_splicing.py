@@ -52,8 +52,7 @@ class RowGroupBytes(msgspec.Struct, frozen=True):
     def of_file(cls, data: memoryview) -> RowGroupBytes:
         """The parts of a whole file.
 
-        Args:
-            data: the bytes of a file that is not encrypted.
+        `data`: the bytes of a file that is not encrypted.
         """
         end = len(data) - len(MAGIC) - _LENGTH_BYTES
         start = end - int.from_bytes(data[end : end + _LENGTH_BYTES], "little")
@@ -74,9 +73,8 @@ class RowGroupBytes(msgspec.Struct, frozen=True):
 def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
     """The end of a file with the pages of several others: metadata, length and magic.
 
-    Args:
-        parts: at least one footer, each with the number of bytes by which its pages are further
-            back than in their own file; in the order of the pages.
+    `parts`: at least one footer, each with the number of bytes by which its pages are further back
+    than in their own file; in the order of the pages.
     """
     if len(parts) == 1 and not parts[0][1]:
         # No position changes; with many columns, parsing the footer would take the most time.
@@ -96,13 +94,7 @@ def _file_end(metadata: bytes) -> bytes:
 
 
 def footer_of_row_group(model: bytes, row_group: bytes, num_rows: int) -> bytes:
-    """The Thrift metadata of a file of one row group.
-
-    Args:
-        model: metadata of another file of the same schema.
-        row_group: a `RowGroup`.
-        num_rows: rows in it.
-    """
+    """The Thrift metadata of a file of one row group."""
     return _Metadata.parse(model).with_row_groups(num_rows, 1, [row_group])
 
 

@@ -108,11 +108,7 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 class RowGroupCopier:
-    """Copies row groups; may be used by several threads.
-
-    Raises:
-        UnsupportedFeature: a column type cannot be written.
-    """
+    """Copies row groups; may be used by several threads."""
 
     def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
         properties = spec.configuration.metadata.configuration
@@ -143,13 +139,7 @@ class RowGroupCopier:
         """Sources of the remaining rows of a file, in order: of `CopiedColumns`, or of record
         batches if a row group should be split. None if the rows should be joined with others.
 
-        Args:
-            file: the file, with its removed rows as hidden ones.
-            reader: reader of all columns of the table.
-            change: new values of rows that remain.
-
-        Raises:
-            As a `DataFileReader` does.
+        `file`: the file, with its removed rows as hidden ones.
         """
         if not self._is_possible or file.size_bytes < SPLIT_FILE_BYTES:
             return None
@@ -187,8 +177,7 @@ class RowGroupCopier:
     def join(self, parts: Sequence[CopiedColumns]) -> EncodedRowGroup:
         """Join all columns of a row group.
 
-        Args:
-            parts: in order, the last one last.
+        `parts`: in order, the last one last.
         """
         statistics = FileStatistics(self._format.statistics)
         for each in parts:

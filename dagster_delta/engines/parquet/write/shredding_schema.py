@@ -82,9 +82,7 @@ class Budget(msgspec.Struct):
 def infer_group(variants: EncodedVariants, budget: Budget) -> ShreddedGroup:
     """How a column of variants is split.
 
-    Args:
-        variants: a sample of its values.
-        budget: budget of columns, which this reduces.
+    `budget`: budget of columns, which this reduces.
     """
     start = np.where(variants.is_whole, variants.root.start, -1)
     return _Inference(variants, budget).group(Places(start, variants.root.row), 0)

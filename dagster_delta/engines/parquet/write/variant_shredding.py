@@ -55,8 +55,7 @@ class VariantShredding(msgspec.Struct, frozen=True):
     def infer(cls, rows: pa.Table) -> VariantShredding | None:
         """The shredding for some rows; None if they need none.
 
-        Args:
-            rows: rows as stored without shredding. Only the first `SAMPLE_ROWS` are used.
+        `rows`: rows as stored without shredding. Only the first `SAMPLE_ROWS` are used.
         """
         sample = rows.slice(0, SAMPLE_ROWS)
         budget = Budget()

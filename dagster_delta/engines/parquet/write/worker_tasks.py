@@ -35,8 +35,7 @@ class _Step(msgspec.Struct, frozen=True):
 class WorkerTasks:
     """Passes work to threads, several partitions at a time if they are small.
 
-    Args:
-        max_bytes: Arrow bytes of the rows that may be with the workers before `run` waits.
+    `max_bytes`: Arrow bytes of the rows that may be with the workers before `run` waits.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -62,19 +62,7 @@ def write_data_files(
 ) -> WriteResult:
     """Write the rows and return an add action for each file; no log entry is written.
 
-    Args:
-        batches: record batches of `schema`.
-        schema: `pyarrow.Schema` of the table's logical schema, partition columns included.
-        spec: where and how to write.
-        store: store of the table.
-        clock: returns the modification time of the files.
-        new_uuid: makes the names of the files unique.
-
-    Raises:
-        UnsupportedFeature: a column type cannot be written.
-        SchemaMismatch: a partition value has no text that a reader would take for it.
-        StorageFailure: the store refused or failed. Whatever is raised, files already written by
-            this call are deleted if the store allows it.
+    `schema`: `pyarrow.Schema` of the table's logical schema, partition columns included.
     """
     with DataFileWriter(schema, spec, store, clock=clock, new_uuid=new_uuid) as writer:
         for batch in batches:
@@ -86,12 +74,6 @@ class DataFileWriter:
     """Writes the rows it is given as data files; no log entry is written.
 
     A context manager: left by an error, it deletes its files if the store allows it.
-
-    Args:
-        schema, spec, store, clock, new_uuid: as for `write_data_files`.
-
-    Raises:
-        UnsupportedFeature: a column type cannot be written.
     """
 
     def __init__(
@@ -124,12 +106,7 @@ class DataFileWriter:
             self._files.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a record batch of the schema.
-
-        Raises:
-            SchemaMismatch: a partition value has no text that a reader would take for it.
-            StorageFailure: the store refused or failed.
-        """
+        """Take the rows of a record batch of the schema."""
         if self._shadow is not None:
             filled = self._shadow.fill(batch)
             self._is_filled &= not filled.num_problems
@@ -137,17 +114,11 @@ class DataFileWriter:
         self._job.add(batch)
 
     def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
-        """Take rows of one partition as a `RowGroupEncoder` of the same spec has encoded them.
-
-        Raises:
-            StorageFailure: the store refused or failed.
-        """
+        """Take rows of one partition as a `RowGroupEncoder` of the same spec has encoded them."""
         self._job.add_encoded(key, group)
 
     def finish(self) -> WriteResult:
-        """Write what waits, close every file, and return an add action for each. Raises as `add`
-        does.
-        """
+        """Write what waits, close every file, and return an add action for each."""
         self._job.finish()
         written = self._files.in_order()
         if not self._is_filled:

@@ -23,18 +23,7 @@ if TYPE_CHECKING:
 def stored_value(
     value: Column, source: DataType, target: DataType, functions: ModuleType, name: str
 ) -> Column:
-    """A value as a column of the table holds it; null, at its depth, where it does not fit.
-
-    Args:
-        value: of any type.
-        source: its type.
-        target: type of the column.
-        functions: Spark's functions for the session, see `functions_of`.
-        name: of the column, for errors.
-
-    Raises:
-        SchemaMismatch: the source type cannot be stored as the target type.
-    """
+    """A value as a column of the table holds it; null, at its depth, where it does not fit."""
     if source == VOID:
         null: Column = functions.lit(None).cast(to_spark_type(target))
         return null

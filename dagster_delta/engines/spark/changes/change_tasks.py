@@ -90,11 +90,7 @@ class ChangeTask:
     """For each action, the columns that the query has numbered; by default none."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `REPORT_SCHEMA`, once all rows are written.
-
-        Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
-        """
+        """Reports of `REPORT_SCHEMA`, once all rows are written."""
         first = next(batches, None)
         if first is None:
             return
@@ -238,11 +234,7 @@ class _Batch:
         return _Batch(self.task, self.actions[places], None, None, None, *taken)
 
     def new_rows(self) -> pa.RecordBatch:
-        """The rows to write: a `pyarrow.RecordBatch` of the table's schema.
-
-        Raises:
-            InvalidCast, ConstraintViolation: a value cannot be stored in its column.
-        """
+        """The rows to write: a `pyarrow.RecordBatch` of the table's schema."""
         for (name, data_type), misfits in zip(self.task.casts, self.casts, strict=True):
             if misfits.null_count < len(misfits):
                 examples = misfits.drop_null()[:5].to_pylist()

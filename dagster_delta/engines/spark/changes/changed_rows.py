@@ -341,14 +341,7 @@ def _written(value: Column, data_type: DataType, functions: ModuleType) -> Colum
 
 
 def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
-    """Write the changed rows.
-
-    Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
-            column; files already written are deleted if possible.
-        InvalidArgument: an expression is invalid or fails on a value.
-        StorageFailure: the store refused or failed on an executor.
-    """
+    """Write the changed rows."""
     with spark_failures(table=rows.data.location.uri):
         frame, task = rows.columns(), rows.task()
     return collect_changes(frame, task, store)
@@ -357,12 +350,7 @@ def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
 def collect_changes(
     frame: DataFrame, task: ChangeTask | CopyTask, store: ObjectStore
 ) -> WrittenChanges:
-    """The result of the tasks of one job.
-
-    Raises:
-        DeltaError: reported by a task; files already written are deleted if possible.
-        InvalidArgument, StorageFailure: see `write_changes`.
-    """
+    """The result of the tasks of one job."""
     with spark_failures(table=store.location.uri):
         reports = collect_counted(
             frame, lambda rows: rows.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri

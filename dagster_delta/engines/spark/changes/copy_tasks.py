@@ -57,9 +57,6 @@ class CopyTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all files of a batch are written: action 0 counts
         removed rows, action 1 the remaining rows.
-
-        Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
         """
         for batch in batches:
             if batch.num_rows:

@@ -64,15 +64,7 @@ class SparkMergeSource:
     ) -> SparkMergeSource:
         """The source made from a value.
 
-        Args:
-            session: of the engine.
-            data: a DataFrame, `SourceRows`, or what they can be made of.
-            directory: where rows may be stored before Spark reads them.
-            table: URI of the table.
-
-        Raises:
-            InvalidArgument: the value is not tabular data.
-            SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
+        `data`: a DataFrame, `SourceRows`, or what they can be made of.
         """
         if is_spark_frame(data):
             frame = cast("DataFrame", data)

@@ -71,14 +71,8 @@ def copy_rows(
 
     No expression is evaluated, so tasks read the files directly.
 
-    Args:
-        session: classic or Connect.
-        rewrite: the files, whose matching rows leave.
-        written: files of the same statement; the small ones are replaced and deleted.
-        created: gets the new files, and has the written ones.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    `written`: files of the same statement; the small ones are replaced and deleted.
+    `created`: gets the new files, and has the written ones.
     """
     target_bytes = rewrite.data.target_file_size_bytes
     staying = list(_staying(rewrite))
@@ -166,12 +160,7 @@ def _num_rows(files: Sequence[AddFile]) -> int:
 
 
 def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
-    """The live rows that satisfy the plan's predicate, by file; files without any are omitted.
-
-    Raises:
-        InvalidArgument: the predicate is invalid in Spark or fails on a value.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
-    """
+    """The live rows that satisfy the plan's predicate, by file; files without any are omitted."""
     table = plan.store.location.uri
     files = FileIndex.of(plan.files, plan.store, version=plan.version)
     with spark_failures(table=table):
@@ -182,26 +171,14 @@ def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]
 
 
 def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
-    """Rewrite rows, on the executors.
-
-    Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
-            column; files already written are deleted if possible.
-        InvalidArgument: an assignment is invalid, or the predicate selects other rows every time.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
-    """
+    """Rewrite rows, on the executors."""
     return _Rewriting(session, rewrite).run()
 
 
 def record_inserts(
     session: SparkSession, plan: ReadPlan, spec: WriteSpec
 ) -> tuple[AddCDCFile, ...]:
-    """Change data files that record all rows of a plan as inserted.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are deleted
-            if possible.
-    """
+    """Change data files that record all rows of a plan as inserted."""
     functions = functions_of(session)
     configuration = change_data_configuration(spec.configuration)
     rows = read_frame(session, plan).withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))

@@ -80,10 +80,7 @@ def _checkpointed_files(
 ) -> DataFrame | None:
     """The live files of the checkpoint that may match, with the columns of `LIVE_FILE_SCHEMA`.
 
-    Args:
-        session: classic or Connect.
-        logged: the log.
-        predicate: over logical paths; dropped files certainly have no match.
+    `predicate`: over logical paths; dropped files certainly have no match.
 
     Returns:
         None if the checkpoint has no file.
@@ -322,11 +319,7 @@ class SparkLogPlanner:
         )
 
     def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
-        """The live files that may match as a `pa.Table`, None if they are too many.
-
-        Raises:
-            InvalidArgument: a setting is not a number.
-        """
+        """The live files that may match as a `pa.Table`, None if they are too many."""
         limit = self._setting(MAX_COLLECTED_FILES)
         if predicate == Constant(value=True) and logged.num_files - len(logged.hidden) > limit:
             return None
@@ -342,10 +335,7 @@ class SparkLogPlanner:
         The executors read them with the Arrow engine, because Spark's own reader needs all files on
         the driver.
 
-        Args:
-            plan: the read; its files are ignored.
-            logged: the log.
-            predicate: over logical paths.
+        `plan`: the read; its files are ignored.
         """
         named = frame_of(self.session, encode_files(logged.added), FILE_SCHEMA)
         num_tasks = -(-logged.added.num_rows // _TASK_FILES)

@@ -95,9 +95,7 @@ _LOGIC = _ColumnLogic()
 def may_match(predicate: Predicate, bounds: Mapping[tuple[str, ...], Bounds]) -> Truth:
     """The files in which a row may satisfy the predicate.
 
-    Args:
-        predicate: over logical paths.
-        bounds: per path; a column without an entry is unknown.
+    `bounds`: per path; a column without an entry is unknown.
     """
     found: Truth = outcomes_under(predicate, bounds, _LOGIC).true
     return found
@@ -108,11 +106,7 @@ def partition_bounds(
 ) -> dict[tuple[str, ...], Bounds]:
     """Bounds of the partition columns that a predicate names.
 
-    Args:
-        predicate: over logical paths.
-        configuration: of the version.
-        values: column of maps, serialized values by physical name.
-        functions: that fit the session.
+    `values`: column of maps, serialized values by physical name.
     """
     paths = referenced_columns(predicate)
     found: dict[tuple[str, ...], Bounds] = {}
@@ -158,10 +152,7 @@ def statistics_bounds(
 ) -> dict[tuple[str, ...], Bounds]:
     """Bounds of data columns as statistics give them.
 
-    Args:
-        columns: by logical path.
-        leaf: returns the statistic at a path of names, None if there is none.
-        functions: that fit the session.
+    `leaf`: returns the statistic at a path of names, None if there is none.
     """
     records = leaf("numRecords")
     found: dict[tuple[str, ...], Bounds] = {}

@@ -76,15 +76,7 @@ def _are_deletes(files: pa.Table) -> pa.ChunkedArray:
 
 
 def _with_plain_vectors(files: pa.Table, store: ObjectStore) -> pa.Table:
-    """The same files without selections: deletion vectors hide what is not selected instead.
-
-    Args:
-        files: `pa.Table` of CHANGE_FILE_SCHEMA.
-        store: store of the table.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure.
-    """
+    """The same files without selections: deletion vectors hide what is not selected instead."""
     whole = files.filter(pc.is_null(files["selection"]))
     partial = files.filter(pc.is_valid(files["selection"]))
     if not partial.num_rows:

@@ -50,13 +50,8 @@ class ChunkTable:
 def load_bitmaps(files: pa.Table, store: ObjectStore, num_rows: Sequence[int]) -> list[BitMap64]:
     """The deletion vector of each file.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`, all with a deletion vector.
-        store: store of the table.
-        num_rows: physical number of rows of each file.
-
-    Raises:
-        CorruptDeletionVector, DataFileMissing, StorageFailure.
+    `files`: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`, all with a deletion vector.
+    `num_rows`: physical number of rows of each file.
     """
     vectors = [DeletionVectorDescriptor(**each) for each in files["deletion_vector"].to_pylist()]
     paths = [decode_path(each) for each in files["path"].to_pylist()]
@@ -76,10 +71,7 @@ def chunk_table(
 
     A row whose chunk is missing thus differs from a row that is not deleted.
 
-    Args:
-        bitmaps: deletion vector of each file.
-        num_rows: physical number of rows of each file.
-        path_keys: hash of each file's path, see `file_keys`.
+    `num_rows`: physical number of rows of each file.
     """
     counts = -(-np.array(num_rows, np.int64) // CHUNK_ROWS)
     files = np.repeat(np.arange(len(counts)), counts)

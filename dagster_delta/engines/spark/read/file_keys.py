@@ -70,12 +70,7 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
 
 
 def keys_of_files(files: pa.Table, store: ObjectStore) -> NDArray[np.int64]:
-    """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads.
-
-    Args:
-        files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
-        store: store of the table.
-    """
+    """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads."""
     uris = (store.resolve_uri(decode_path(each)) for each in files["path"].to_pylist())
     return file_keys([spark_metadata_path(spark_path(each)) for each in uris])
 

@@ -52,10 +52,7 @@ class FileSplit:
 def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSplit:
     """Assign every file to the way it is read.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        store: store of the table.
-        native: whether Spark can read the table's files at all.
+    `native`: whether Spark can read the table's files at all.
     """
     paths = np.array(
         [spark_path(store.resolve_uri(decode_path(each))) for each in files["path"].to_pylist()],
@@ -151,16 +148,8 @@ def groups_by_columns(
 ) -> Iterator[FileGroup]:
     """The files of a scan by the columns with a default that they lack.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        store: store of the table.
-        columns: the logical columns that are read from files.
-        mode: column mapping mode of the table.
-        max_footers: maximum number of footers that the driver reads; more files are read by the
-            Arrow engine on the executors, which reads each footer anyway.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    `max_footers`: maximum number of footers that the driver reads; more files are read by the Arrow
+    engine on the executors, which reads each footer anyway.
     """
     doubtful = may_lack(files, columns, mode)
     if doubtful.true_count < files.num_rows or not files.num_rows:

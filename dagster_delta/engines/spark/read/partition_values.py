@@ -65,11 +65,7 @@ def are_in_directories(
 ) -> bool:
     """Whether the directories of all files have the partition values of the log.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        paths: path of each file, see `spark_path`.
-        root: path of the table, likewise.
-        configuration: of the table version.
+    `paths`: path of each file, see `spark_path`.
     """
     if root.rpartition("/")[2].lower() == _PASSED_OVER:
         return False
@@ -150,16 +146,7 @@ def directory_column(
 def partition_table(
     files: pa.Table, fields: tuple[StructField, ...], configuration: TableConfiguration
 ) -> pa.Table:
-    """The typed partition values of each file, a pyarrow.Table under logical names.
-
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        fields: the partition columns that are wanted.
-        configuration: of the table version.
-
-    Raises:
-        InvalidTable: a value cannot be parsed.
-    """
+    """The typed partition values of each file, a pyarrow.Table under logical names."""
     values = files["partition_values"].combine_chunks()
     columns = [
         parse_partition_column(
@@ -181,13 +168,7 @@ def are_equal(values: pa.Table) -> bool:
 
 
 def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleType) -> Column:
-    """A partition value as a Spark literal that no setting of the session changes.
-
-    Args:
-        value: pyarrow.Scalar of the field's type.
-        field: the partition column.
-        functions: Spark's functions for the session.
-    """
+    """A partition value as a Spark literal that no setting of the session changes."""
     target = to_spark_type(field.data_type)
     if not value.is_valid:
         return cast("Column", functions.lit(None).cast(target))

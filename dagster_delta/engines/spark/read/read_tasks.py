@@ -84,9 +84,7 @@ _LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
 def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table:
     """Live files as a pyarrow.Table of `FILE_SCHEMA`.
 
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        keys: keys of the files, if the rows have positions.
+    `keys`: keys of the files, if the rows have positions.
     """
     rows = files.select(_LOG_COLUMNS).to_pylist()
     if keys is not None:

@@ -99,15 +99,7 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
 
     Every column is nullable, and the settings of the session do not change.
 
-    Args:
-        session: a classic or Connect session.
-        plan: what to read.
-        with_positions: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
-
-    Raises:
-        DataFileMissing: a file in the log does not exist. If Spark looks for the files only when
-            rows are read (see `open_parquet`), its own error names the file.
-        CorruptDeletionVector, InvalidTable.
+    `with_positions`: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
     """
     carried = carried_columns(plan.configuration)
     if carried is None or not set(carried.names).intersection(plan.columns):
@@ -121,10 +113,7 @@ def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -
     """As `read_frame`, for files listed in a DataFrame; the Arrow engine reads them on the
     executors.
 
-    Args:
-        session: a classic or Connect session.
-        plan: what to read; its files are ignored.
-        files: of `FILE_SCHEMA`, one task per partition.
+    `files`: of `FILE_SCHEMA`, one task per partition.
     """
     reader = _FrameReader(session, plan, with_positions=False)
     return reader.result(reader.read_spread(files))

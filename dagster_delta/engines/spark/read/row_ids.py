@@ -26,12 +26,7 @@ def with_row_ids(
 ) -> DataFrame:
     """The rows; those without a materialised id or version get one from their position.
 
-    Args:
-        rows: with the materialised columns and the position of each row.
-        plan: the plan of the read; its files have the row ids of the log.
-        columns: names of the materialised columns.
-        file_key: name of the column with the key of the file, see `keys_of_files`.
-        row_index: name of the column with the index of the row in its file.
+    `plan`: the plan of the read; its files have the row ids of the log.
     """
     functions = functions_of(rows)
     files = plan.files

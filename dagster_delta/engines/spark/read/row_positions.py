@@ -41,16 +41,7 @@ class FileIndex:
 
     @classmethod
     def of(cls, files: pa.Table, store: ObjectStore, *, version: int) -> FileIndex:
-        """The index of the files of a plan.
-
-        Args:
-            files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
-            store: store of the table.
-            version: of the table, for errors.
-
-        Raises:
-            InvalidTable: two files have one key.
-        """
+        """The index of the files of a plan."""
         keys = keys_of_files(files, store).tolist()
         paths = dict(zip(keys, files["path"].to_pylist(), strict=True))
         if len(paths) != len(keys):
@@ -63,11 +54,7 @@ class FileIndex:
         return cls(paths)
 
     def by_path(self, rows: Mapping[int, BitMap64], *, table: str) -> dict[str, BitMap64]:
-        """Bitmaps by path instead of by key.
-
-        Raises:
-            InvalidTable: a key belongs to no file.
-        """
+        """Bitmaps by path instead of by key."""
         unknown = [each for each in rows if each not in self.paths]
         if unknown:
             raise InvalidTable(
@@ -111,14 +98,7 @@ def _bucket_rows(bucket: int, bits: bytes) -> BitMap64:
 
 
 def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str) -> DataFrame:
-    """A frame with a boolean column: whether the row's number is in a bitmap.
-
-    Args:
-        rows: with a column of numbers.
-        number: name of that column.
-        marked: the numbers.
-        name: of the new column.
-    """
+    """A frame with a boolean column: whether the row's number is in a bitmap."""
     functions = functions_of(rows)
     chunks = list(words_of(marked))
     if not chunks:

@@ -53,11 +53,7 @@ def quote(name: str) -> str:
 
 
 def sql_column(sql: str, functions: ModuleType) -> Column:
-    """A Spark SQL expression as a column, in which no variable of the session is replaced.
-
-    Raises:
-        UnsupportedExpression: the name of a column looks like a variable.
-    """
+    """A Spark SQL expression as a column, in which no variable of the session is replaced."""
     column: Column = functions.expr(without_variables(sql))
     return column
 
@@ -99,9 +95,6 @@ def physical_read_schema(
     """The schema to read data files with: physical names, or under mode `id` field ids.
 
     Void columns are omitted, since no data file has them.
-
-    Raises:
-        InvalidTable: a mapped field has no id or no physical name.
     """
     from pyspark.sql import types
 
@@ -155,13 +148,7 @@ def _required_id(field: StructField) -> int:
 
 
 def logical_column(field: StructField, mode: ColumnMappingMode, functions: ModuleType) -> Column:
-    """The expression that converts a column from the files to the column of the table.
-
-    Args:
-        field: field of the logical schema.
-        mode: how the files' columns are found.
-        functions: Spark's functions for the session, see `functions_of`.
-    """
+    """The expression that converts a column from the files to the column of the table."""
     if _is_void(field):
         return cast("Column", functions.lit(None))
     read: Column = functions.col(quote(read_name(field, mode)))

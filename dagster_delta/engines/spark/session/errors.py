@@ -95,9 +95,6 @@ def _text_with_causes(error: Exception) -> str:
 def executor_failures(*, table: str) -> Iterator[None]:
     """Converts Spark's errors on an executor to errors of this library; errors of the query pass
     unchanged.
-
-    Raises:
-        DeltaError: see `executor_failure`.
     """
     try:
         yield
@@ -145,10 +142,6 @@ def _missing(module: str) -> str:
 def spark_failures(*, table: str) -> Iterator[None]:
     """Converts Spark's errors for an expression of the caller, or on an executor, to errors of this
     library.
-
-    Raises:
-        InvalidArgument: an expression is invalid in Spark, or it fails on a value.
-        StorageFailure: the store refused or failed on an executor.
     """
     try:
         yield

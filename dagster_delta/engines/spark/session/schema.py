@@ -128,9 +128,7 @@ def from_spark_schema(
     Metadata that belongs to Spark's analyser or to the table a DataFrame was read from (its
     column mapping, its generated columns) is dropped; comments and the user's own keys stay.
 
-    Args:
-        schema: of the DataFrame.
-        with_collations: whether texts may have collations, which are dropped.
+    `with_collations`: whether texts may have collations, which are dropped.
 
     Raises:
         SchemaMismatch: a column has a type that Delta tables do not have, or two columns have one

@@ -135,11 +135,7 @@ def _local_settings(cores: int | str) -> dict[str, str]:
 
 
 def check_java() -> None:
-    """Check that Spark finds a suitable Java.
-
-    Raises:
-        InvalidArgument: there is none, or it is older than Java 17.
-    """
+    """Check that Spark finds a suitable Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     mend = (
@@ -180,10 +176,7 @@ def frame_of(session: SparkSession, rows: pa.Table, schema: types.StructType | s
 
     By default Spark silently stops at the first empty chunk.
 
-    Args:
-        session: classic or Connect.
-        rows: `pyarrow.Table`; it is copied where it has several chunks.
-        schema: schema for `createDataFrame`.
+    `rows`: `pyarrow.Table`; it is copied where it has several chunks.
     """
     # PySpark reads the first chunk of nested columns, so an empty table gets one.
     whole = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()

@@ -45,13 +45,7 @@ def collect_counted(
     row is long, the job runs again with Spark's byte limit, and later jobs of the same table start
     with it.
 
-    Args:
-        frame: DataFrame of a classic or Connect session.
-        job: makes the query from the DataFrame; may be called twice.
-        table: URI of the table that is written.
-
-    Raises:
-        What the job does.
+    `job`: makes the query from the DataFrame; may be called twice.
     """
     if table not in _tables_of_long_rows and not _is_unmeasured(frame.schema):
         with _lending.by(frame.sparkSession) as is_lent:

@@ -44,13 +44,7 @@ class _BackfillDetail(msgspec.Struct, frozen=True):
 
 
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
-    """As `backfill_files` does, on the executors.
-
-    Raises:
-        InvalidArgument: the executors cannot import this package.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            of a file; files already written are deleted if the store allows it.
-    """
+    """As `backfill_files` does, on the executors."""
     task = BackfillTask(ShippedPlan.of(plan), spec)
     shares = pa.table({"files": pa.array([encode_table(each) for each in _shares(plan.files)])})
     with spark_failures(table=spec.location.uri):
@@ -78,11 +72,7 @@ class BackfillTask:
     spec: WriteSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report for each share of the files.
-
-        Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
-        """
+        """One report for each share of the files."""
         opened = None
         for batch in batches:
             for share in batch.column(0).to_pylist():

@@ -48,18 +48,7 @@ _UNCOUNTED_SHARE = 0.01
 def compact_on_spark(
     groups: Sequence[ReadPlan], spec: WriteSpec, *, session: SparkSession
 ) -> list[WriteResult]:
-    """New files with the rows of each group, which is written by one task.
-
-    Args:
-        groups: files that belong together; of one table.
-        spec: how the files are written.
-        session: classic or Connect.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            files that were written are deleted if the store allows it.
-        InvalidArgument: the executors cannot import this package.
-    """
+    """New files with the rows of each group, which is written by one task."""
     first = groups[0]
     task = _CompactionTask(ShippedPlan.of(first), spec)
     encoded = pa.table(
@@ -122,18 +111,7 @@ def sort_on_spark(
     session: SparkSession,
     is_hilbert: bool = False,
 ) -> WriteResult:
-    """New files with the rows of each partition sorted along a curve through all of them.
-
-    Args:
-        groups: files of one partition each; of one table.
-        spec: how the files are written.
-        columns: logical paths of the columns to sort by.
-        session: classic or Connect.
-        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
-
-    Raises:
-        As `compact_on_spark` does.
-    """
+    """New files with the rows of each partition sorted along a curve through all of them."""
     plan = msgspec.structs.replace(
         groups[0], files=pa.concat_tables([each.files for each in groups])
     )

@@ -24,10 +24,6 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     The number of tasks is unknown when rows are numbered. So row `k` of task `t` takes
     the number whose low bits are the Elias gamma code of `t + 1`, and whose high bits are `k`: no
     such code is a prefix of another, so tasks never collide, and few tasks leave small gaps.
-
-    Args:
-        identity: the column and its mark.
-        functions: Spark's functions for the session, see `functions_of`.
     """
 
     def long(value: int) -> Column:

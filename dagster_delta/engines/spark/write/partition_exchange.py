@@ -48,11 +48,7 @@ MIN_BYTES = 8 * 1024 * 1024
 class _RowGroupEncoder:
     """Encodes rows separately from their file.
 
-    Args:
-        spec: how files are written; the writer of the row groups must use the same.
-
-    Raises:
-        UnsupportedFeature: a column type cannot be written.
+    `spec`: how files are written; the writer of the row groups must use the same.
     """
 
     def __init__(self, spec: WriteSpec) -> None:
@@ -65,11 +61,7 @@ class _RowGroupEncoder:
         )
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
-        """Rows of one partition as a row group; None if they should be joined with others.
-
-        Args:
-            rows: rows with all columns of the table, under logical names.
-        """
+        """Rows of one partition as a row group; None if they should be joined with others."""
         is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
         if not (self._is_possible and is_enough):
             return None
@@ -95,8 +87,7 @@ _MAX_SLICE_BYTES = 1024 * 1024
 def slice_size_bytes(max_records: int) -> int:
     """Maximum size of a slice, so that a Spark batch of slices fits into memory.
 
-    Args:
-        max_records: maximum rows that Spark puts into a batch; 0 or less for no limit.
+    `max_records`: maximum rows that Spark puts into a batch; 0 or less for no limit.
     """
     if max_records <= 0:
         return _MAX_SLICE_BYTES
@@ -214,11 +205,7 @@ class UnpackTask:
     spec: WriteSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `REPORT_SCHEMA`, once all rows are written.
-
-        Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
-        """
+        """Reports of `REPORT_SCHEMA`, once all rows are written."""
         # Most partitions of a small shuffle are empty, and need no store.
         first = next(batches, None)
         if first is None:
@@ -251,9 +238,6 @@ def _whole_packs(
 ) -> Iterator[tuple[PartitionKey, str, pa.Buffer]]:
     """Partition, kind and data of each pack, once its last slice has arrived; slices may arrive in
     any order.
-
-    Raises:
-        StorageFailure: a slice is missing.
     """
     incomplete: dict[str, dict[int, pa.Buffer]] = {}
     for batch in batches:

@@ -43,11 +43,7 @@ class WriteTask:
     """Names of the DataFrame's columns. One boolean column per constraint follows them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `REPORT_SCHEMA`, once all rows are written.
-
-        Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
-        """
+        """Reports of `REPORT_SCHEMA`, once all rows are written."""
         # Most partitions of a small shuffle are empty, and need no store.
         first = next(batches, None)
         if first is None:
@@ -64,15 +60,7 @@ class WriteTask:
         return report_result(result, checked.marks)
 
     def conforming(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows to store: batches of the table's schema.
-
-        Args:
-            batches: of the task, at least one.
-
-        Raises:
-            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: a row that cannot
-                be written.
-        """
+        """The rows to store: batches of the table's schema."""
         return _CheckedRows(self, batches).conforming()
 
 
@@ -168,9 +156,7 @@ class WriteDetail(msgspec.Struct, frozen=True):
 def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> pa.RecordBatch:
     """The report of a task, a `pyarrow.RecordBatch`.
 
-    Args:
-        result: what it wrote.
-        marks: last value and step of the columns that it numbered.
+    `marks`: last value and step of the columns that it numbered.
     """
     return report(result.files, details=[WriteDetail(result.num_rows, marks or {})])
 

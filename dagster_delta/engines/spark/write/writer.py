@@ -54,12 +54,7 @@ class _WrittenRows:
 
     @classmethod
     def of(cls, frame: DataFrame, spec: WriteSpec) -> _WrittenRows:
-        """The rows of a DataFrame, unchanged.
-
-        Raises:
-            SchemaMismatch: a column has a type that Delta tables do not have, or a name occurs
-                twice.
-        """
+        """The rows of a DataFrame, unchanged."""
         schema = from_spark_schema(frame.schema)
         return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
 
@@ -203,13 +198,6 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
 
     Only the files of tasks whose reports arrived are in the result; those of a speculative or
     repeated attempt stay unreferenced until VACUUM removes them.
-
-    Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: as the Arrow engine;
-            files already written are deleted if possible.
-        StorageFailure: the store refused or failed on an executor.
-        InvalidArgument: the executors cannot import this package, or an identity column has no
-            values left.
     """
     rows = _WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
