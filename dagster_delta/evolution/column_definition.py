@@ -113,11 +113,7 @@ class Column:
 
 
 def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
-    """The schema of a table with these columns.
-
-    Raises:
-        InvalidArgument: an element is not a column.
-    """
+    """The schema of a table with these columns."""
     fields = []
     for each in columns:
         if not isinstance(each, Column | StructField):
@@ -130,15 +126,7 @@ def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
 
 
 def check_column_values(schema: StructType) -> None:
-    """Refuse generated columns, defaults and identities that make every write fail.
-
-    Args:
-        schema: logical schema of a new table.
-
-    Raises:
-        InvalidArgument: an expression does not fit its column, uses a column that it may not use,
-            or does not parse; a sequence numbers a column that is not BIGINT.
-    """
+    """Refuse generated columns, defaults and identities that make every write fail."""
     for path, field in walk_fields(schema):
         keys = [key for key in (GENERATION_KEY, DEFAULT_KEY) if key in field.metadata]
         keys += [key for key in field.metadata if key.startswith(IDENTITY_PREFIX)][:1]

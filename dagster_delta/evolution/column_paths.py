@@ -43,11 +43,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def to_path(column: str | Sequence[str]) -> ColumnPath:
-    """The path given by a caller: `a.b` with dots, special names in backticks, or a list of names.
-
-    Raises:
-        InvalidArgument: the text is not a path.
-    """
+    """The path that a caller gives: `a.b`, with special names in backticks, or a list of names."""
     if not isinstance(column, str):
         path = tuple(column)
         if not path or not all(isinstance(step, str) and step for step in path):
@@ -88,11 +84,7 @@ def not_null_sql(path: ColumnPath) -> str:
 
 
 def find_place(schema: StructType, path: ColumnPath) -> Place:
-    """The place at a path.
-
-    Raises:
-        SchemaMismatch: nothing is at the path; the message lists the existing names.
-    """
+    """The place at a path; SchemaMismatch, with the existing names, if there is none."""
     node: DataType = schema
     found: list[str] = []
     field: StructField | None = None
@@ -150,13 +142,7 @@ def is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
 def change_field(
     schema: StructType, path: ColumnPath, change: Callable[[StructField], StructField]
 ) -> StructType:
-    """The schema with `change` applied to the field at a path.
-
-    Args:
-        schema: the whole schema.
-        path: of a struct field, in the schema's spelling.
-        change: returns the new field.
-    """
+    """The schema with `change` applied to the struct field at a path, in the schema's spelling."""
 
     def change_one(parent: StructType) -> StructType:
         return StructType(tuple(change(each) if each.name == path[-1] else each for each in parent))
@@ -167,15 +153,8 @@ def change_field(
 def change_struct(
     schema: StructType, path: ColumnPath, change: Callable[[StructType], StructType]
 ) -> StructType:
-    """The schema with `change` applied to the struct at a path.
-
-    Args:
-        schema: the whole schema.
-        path: of a struct, in the schema's spelling; empty for the schema itself.
-        change: returns the new struct.
-
-    Raises:
-        SchemaMismatch: no struct is at the path.
+    """The schema with `change` applied to the struct at a path, in the schema's spelling; an empty
+    path is the schema itself.
     """
 
     def change_one(node: DataType) -> DataType:

@@ -28,14 +28,8 @@ _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 
 
 def check_column_types(schema: StructType, known: StructType | None = None) -> None:
-    """Refuse a schema without columns, or with a new column of no type.
-
-    Args:
-        schema: new schema of a table.
-        known: current schema, possibly by another writer; its columns are accepted.
-
-    Raises:
-        InvalidArgument: the message names the column.
+    """Refuse a schema without columns, or with a column of no type that is not in the known schema,
+    which another writer may have made.
     """
     if not schema.fields:
         raise InvalidArgument(
@@ -55,14 +49,8 @@ def check_column_types(schema: StructType, known: StructType | None = None) -> N
 
 
 def check_file_columns(schema: StructType, partition_columns: Collection[str]) -> None:
-    """Refuse to write files without any column: they could not record their number of rows.
-
-    Args:
-        schema: logical schema.
-        partition_columns: logical names.
-
-    Raises:
-        InvalidArgument: all columns of the files have type void, which is never written.
+    """Refuse to write files in which every column is of type void, which is never written: they
+    could not record their number of rows.
     """
     written = [field for field in schema if field.name not in partition_columns]
     if written and all(field.data_type == _VOID for field in written):
@@ -76,11 +64,7 @@ def check_file_columns(schema: StructType, partition_columns: Collection[str]) -
 
 
 def check_fields_of_structs(schema: StructType) -> None:
-    """Refuse a struct without fields, at any depth.
-
-    Raises:
-        InvalidArgument: the message names the column.
-    """
+    """Refuse a struct without fields, at any depth."""
     for path, field in walk_fields(schema):
         if StructType(()) in types_outside_structs(field.data_type):
             column = ".".join(path)
@@ -92,14 +76,8 @@ def check_fields_of_structs(schema: StructType) -> None:
 
 
 def check_nesting(schema: StructType, *, known: StructType | None = None) -> None:
-    """Refuse a column whose type is nested so deeply that its data files could not be read.
-
-    Args:
-        schema: logical schema.
-        known: schema whose columns are already in the table and are accepted.
-
-    Raises:
-        InvalidArgument: the message names the column.
+    """Refuse a column whose type is nested so deeply that its data files could not be read. Columns
+    of the known schema are in the table already, and are accepted.
     """
     for field in schema:
         if nesting_of(field.data_type) <= MAX_NESTING:
@@ -126,11 +104,8 @@ def types_outside_structs(data_type: DataType) -> Iterator[DataType]:
 
 
 def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple[str, ...]:
-    """The partition columns in the schema's spelling.
-
-    Raises:
-        InvalidArgument: a column is not in the schema, is nested or is repeated, or no column
-            remains for the data files.
+    """The partition columns in the schema's spelling; at least one other column remains for the
+    data files.
     """
     if isinstance(names, str):
         raise InvalidArgument(f"partition_by is a list of columns; write [{names!r}]")
@@ -163,15 +138,8 @@ def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple
 def check_column_names(
     schema: StructType, mode: ColumnMappingMode, *, known: StructType | None = None
 ) -> None:
-    """Refuse duplicate names, and names that files of an unmapped table cannot have.
-
-    Args:
-        schema: logical schema.
-        mode: mapping mode of the table.
-        known: schema whose names are already in the table and are accepted.
-
-    Raises:
-        InvalidArgument: the message names the column and the setting that allows it.
+    """Refuse duplicate names, and names that files of an unmapped table cannot have, unless they
+    are in the known schema.
     """
     old = frozenset(path for path, _ in walk_fields(known)) if known else frozenset()
     seen: set[tuple[str, ...]] = set()

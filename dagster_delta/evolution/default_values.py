@@ -28,10 +28,8 @@ from dagster_delta.sql.filters import at_moment
 def check_default_values(fields: Iterable[StructField]) -> None:
     """Refuse defaults that no row could use.
 
-    Raises:
-        InvalidArgument: a default does not fit the type of its column. A default that only Spark
-            can compute is accepted, unless its type cannot be stored in the column: a write that
-            uses it checks the value.
+    A default that only Spark can compute is accepted, unless its type cannot be stored in the
+    column: a write that uses it checks the value.
     """
     for field in fields:
         sql = str(field.metadata[DEFAULT_KEY])
@@ -42,15 +40,8 @@ def check_default_values(fields: Iterable[StructField]) -> None:
 
 
 def compute_default(field: StructField, sql: str) -> object:
-    """The value of a default, as from Arrow's `as_py`.
-
-    Args:
-        field: field of the value.
-        sql: Spark SQL without columns.
-
-    Raises:
-        InvalidArgument: it does not fit the type of the field.
-        UnsupportedExpression: only Spark can compute it.
+    """The value of a default, Spark SQL without columns, as from Arrow's `as_py`;
+    UnsupportedExpression if only Spark can compute it.
     """
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["\0row"])
     try:

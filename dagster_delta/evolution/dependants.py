@@ -34,12 +34,8 @@ class _Clustering(TypedDict, total=False):
 def expression_dependants(
     configuration: TableConfiguration, path: ColumnPath, *, with_own: bool = True
 ) -> Iterator[str]:
-    """The expressions that use a column, each as part of a message.
-
-    Args:
-        configuration: of the table.
-        path: logical path of the column in the schema's spelling.
-        with_own: whether to include expressions of the column itself, which are dropped with it.
+    """The expressions that use a column, each as part of a message; `with_own` includes those of
+    the column itself, which are dropped with it. The path is in the schema's spelling.
     """
     schema = configuration.schema
     for name, sql in _checks(configuration).items():
@@ -68,12 +64,8 @@ def columns_of_expressions(configuration: TableConfiguration) -> frozenset[str]:
 def placement_dependants(
     configuration: TableConfiguration, path: ColumnPath, domains: Mapping[str, str]
 ) -> Iterator[str]:
-    """Partitioning and clustering that use a column, each as part of a message.
-
-    Args:
-        configuration: of the table.
-        path: logical path of the column in the schema's spelling.
-        domains: configuration of the metadata domains by name.
+    """Partitioning and clustering that use a column, each as part of a message. The path is in the
+    schema's spelling; the domains are those of the table, by name.
     """
     if path[0] in configuration.partition_columns:
         yield f"the partitioning by {', '.join(configuration.partition_columns)}"
@@ -83,11 +75,7 @@ def placement_dependants(
 
 
 def refuse_dependants(path: ColumnPath, change: str, dependants: Sequence[str]) -> None:
-    """Make sure that nothing depends on a column.
-
-    Raises:
-        SchemaChangeRefused: something does; the message lists everything.
-    """
+    """Make sure that nothing depends on a column."""
     if dependants:
         raise SchemaChangeRefused(
             f"column {dotted(path)} cannot be {change}, because of {'; '.join(dependants)}; change "
@@ -116,11 +104,7 @@ def _is_word_of(name: str, sql: str) -> bool:
 
 
 def check_expressions(configuration: TableConfiguration) -> None:
-    """Make sure that the schema has the columns of every constraint and generated column.
-
-    Raises:
-        SchemaChangeRefused: an expression names a column that does not exist.
-    """
+    """Make sure that the schema has the columns of every constraint and generated column."""
     schema = configuration.schema
     expressions = [
         *((f"the CHECK constraint {name}", sql) for name, sql in _checks(configuration).items()),
@@ -166,11 +150,7 @@ def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
 def clustering_columns(
     configuration: TableConfiguration, domains: Mapping[str, str]
 ) -> tuple[ColumnPath, ...]:
-    """Logical paths of the clustering columns; none if the table is not clustered.
-
-    Raises:
-        InvalidTable: the domain is damaged, or names a column that does not exist.
-    """
+    """Logical paths of the clustering columns; none if the table is not clustered."""
     text = domains.get(CLUSTERING_DOMAIN)
     if not text:
         return ()
@@ -207,12 +187,8 @@ def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> Co
 def follow_column(
     configuration: TableConfiguration, path: ColumnPath, new_path: ColumnPath | None
 ) -> Mapping[str, str]:
-    """The table properties, with the list of columns with statistics updated for a column.
-
-    Args:
-        configuration: protocol and metadata before the change.
-        path: logical path of the column.
-        new_path: its path after the change; None if it is dropped.
+    """The table properties, with the list of columns with statistics updated for a column that gets
+    another path, or is dropped.
     """
     properties = configuration.metadata.configuration
     named = configuration.properties.data_skipping_stats_columns

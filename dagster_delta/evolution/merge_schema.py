@@ -35,18 +35,10 @@ _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 def check_strict(
     table: StructType, data: StructType, *, option: str, filled: Collection[str] = ()
 ) -> None:
-    """Refuse data with columns that the table lacks, or without a column that it requires.
+    """Refuse data with columns that the table lacks, or without a column that it requires and that
+    is not `filled`. `option` is the argument that allows the change, for the message.
 
     Types are not compared: writes cast values by ANSI store assignment.
-
-    Args:
-        table: schema of the table.
-        data: schema of the data to write.
-        option: the argument that allows the change, for the message.
-        filled: logical names of columns that are filled if the data lack them.
-
-    Raises:
-        SchemaMismatch: the message shows all differences and names the option.
     """
     diff = diff_schemas(table, data)
     if diff.added:
@@ -123,21 +115,13 @@ def merge_schemas(
     """The table's schema plus the columns of the data that it lacks.
 
     New columns come last in their struct, nullable, with their comment as their only metadata; they
-    have no ids yet if the table maps its columns. Columns that the data lack are kept.
+    have no ids yet if the table maps its columns. Columns that the data lack are kept; those that
+    are NOT NULL have to be `filled`.
 
-    Args:
-        table: schema of the table.
-        data: schema of the data to write.
-        fixed_columns: logical names of columns whose types do not change, because something is
-            computed from them.
-        filled: logical names of columns that are filled if the data lack them.
-        widen_types: whether `delta.enableTypeWidening` allows byte to long, float to double and
-            decimals to widen to the type of the data; each change is recorded in the field.
-        widen_dates: whether dates may also become timestamps without a zone.
-        table_version: version that makes the change, if the table records it.
-
-    Raises:
-        SchemaMismatch: a new column has no type, or the data lack a column that is NOT NULL.
+    Types widen to those of the data with `widen_types` (integers, float to double, decimals) and
+    `widen_dates` (dates to timestamps without a zone), except in `fixed_columns`, from which
+    something is computed. Each change is recorded in the field, with `table_version` if the table
+    records it.
     """
     diff = diff_schemas(table, data)
     _check_required(table, diff.missing, filled)

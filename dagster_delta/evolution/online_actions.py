@@ -26,15 +26,7 @@ from dagster_delta.sql.types import VOID, is_primitive
 
 
 def is_online(schema: StructType, action: SchemaAction) -> bool:
-    """Whether an action requires an online change: a type that is not wider, or an expression.
-
-    Args:
-        schema: logical schema that the action is applied to.
-        action: any.
-
-    Raises:
-        SchemaMismatch: the column of a type change does not exist.
-    """
+    """Whether an action requires an online change: a type that is not wider, or an expression."""
     if not isinstance(action, ChangeType):
         return False
     place = find_place(schema, action.path)

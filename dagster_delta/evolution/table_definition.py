@@ -91,17 +91,7 @@ def define_table(
     """The configuration of a new table, under the lowest protocol that it needs.
 
     A replaced table keeps its id, its creation time and at least its protocol: older versions stay
-    readable by time travel.
-
-    Args:
-        definition: from the user.
-        table_id: UUID of the table; ignored if a table is replaced.
-        created_time_ms: milliseconds since the epoch; ignored if a table is replaced.
-        new_name: makes physical column names that were never used before.
-        replaces: configuration of the existing table.
-
-    Raises:
-        InvalidArgument: a column name, a partition column or a property is invalid.
+    readable by time travel. `new_name` makes physical column names that were never used before.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
     comment = properties.pop(COMMENT_KEY, None)
@@ -160,19 +150,10 @@ def with_schema(
     partition_columns: Sequence[str] | None = None,
     new_name: Callable[[], str],
 ) -> TableConfiguration:
-    """The configuration of a table under another logical schema.
+    """The configuration of a table under another logical schema; itself if nothing changes.
 
     New fields of a mapped table get ids and physical names; the protocol gains the features that
-    new types need. Returns the configuration itself if nothing changes.
-
-    Args:
-        configuration: protocol and metadata in force.
-        schema: new logical schema.
-        partition_columns: logical names, if the partitioning changes too.
-        new_name: makes physical column names that were never used before.
-
-    Raises:
-        InvalidArgument: a new column name or partition column is invalid.
+    new types need. `partition_columns` are given if the partitioning changes too.
     """
     mode = configuration.column_mapping_mode
     metadata = configuration.metadata

@@ -41,10 +41,6 @@ class Promotion(msgspec.Struct, frozen=True):
 
         A struct, array or map may be given as a whole: the types in it widen one by one.
         Nullability does not change.
-
-        Raises:
-            SchemaChangeRefused: a type does not widen to the new one; the message lists the types
-                it widens to.
         """
         changes: list[TypeChange] = []
         promoted = change_type_at(

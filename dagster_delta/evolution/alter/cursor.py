@@ -13,11 +13,7 @@ _MAX_SHOWN = 100
 
 
 class StatementCursor:
-    """Reads the lexemes of one text in order.
-
-    Raises:
-        InvalidArgument: a character does not start a lexeme.
-    """
+    """The lexemes of one text, read in order. What does not fit raises InvalidArgument."""
 
     def __init__(self, sql: str, what: str) -> None:
         self._sql = sql
@@ -55,11 +51,7 @@ class StatementCursor:
 
     @contextmanager
     def one_level_deeper(self, deepest: int) -> Iterator[None]:
-        """Enter a nested construct and read it.
-
-        Raises:
-            InvalidArgument: the nesting is deeper than `deepest`.
-        """
+        """Enter a nested construct, up to `deepest` of them, and read it."""
         if self._nesting == deepest:
             self.fail("nested too deeply")
         self._nesting += 1
@@ -90,21 +82,13 @@ class StatementCursor:
         return taken
 
     def expect(self, *texts: str) -> None:
-        """Take words and operators that must come next.
-
-        Raises:
-            InvalidArgument: another lexeme comes next.
-        """
+        """Take words and operators that must come next."""
         for text in texts:
             if not (self.take_operator(text) or self.take_word(text)):
                 self.fail(f"expected {text}")
 
     def name(self, what: str = "a name") -> str:
-        """Take a name: a word, or anything in backticks or double quotes.
-
-        Raises:
-            InvalidArgument: another lexeme comes next.
-        """
+        """Take a name: a word, or anything in backticks or double quotes."""
         token = self.token
         is_name = token.kind in ("word", "quoted") or self._is_double_quoted(token)
         if not is_name or not token.text:
@@ -115,32 +99,20 @@ class StatementCursor:
         return token.kind == "string" and self._sql[token.position] == '"'
 
     def path(self, what: str = "the name of a column") -> tuple[str, ...]:
-        """Take names joined by dots.
-
-        Raises:
-            InvalidArgument: another lexeme comes next.
-        """
+        """Take names joined by dots."""
         path = [self.name(what)]
         while self.take_operator("."):
             path.append(self.name("a name after the dot"))
         return tuple(path)
 
     def string(self, what: str) -> str:
-        """Take a string literal.
-
-        Raises:
-            InvalidArgument: another lexeme comes next.
-        """
+        """Take a string literal."""
         if self.token.kind != "string":
             self.fail(f"expected {what} in quotes")
         return self.next().text
 
     def integer(self, what: str) -> int:
-        """Take a whole number.
-
-        Raises:
-            InvalidArgument: another lexeme comes next.
-        """
+        """Take a whole number."""
         if self.token.kind != "number" or not self.token.text.isdecimal():
             self.fail(f"expected {what}")
         return int(self.next().text)
@@ -148,9 +120,6 @@ class StatementCursor:
     def span(self, *stops: str) -> str:
         """Take the text, unchanged, up to a comma, a closing parenthesis or one of the words,
         outside of all parentheses.
-
-        Raises:
-            InvalidArgument: the text is empty, or a parenthesis is not closed.
         """
         start, depth, last = self.token.position, 0, self._index
         while not (depth == 0 and (self.token.is_operator(",", ")") or self.is_word(*stops))):
@@ -165,11 +134,7 @@ class StatementCursor:
         return self._sql[start : self.token.position].strip()
 
     def parenthesised(self) -> str:
-        """Take the text between parentheses, unchanged.
-
-        Raises:
-            InvalidArgument: the parentheses are missing, empty or not closed.
-        """
+        """Take the text between parentheses, unchanged."""
         self.expect("(")
         start, depth = self.token.position, 1
         while True:
@@ -185,11 +150,7 @@ class StatementCursor:
         return text
 
     def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:
-        """Raise a syntax error, with a caret under the position.
-
-        Raises:
-            InvalidArgument: always.
-        """
+        """Raise a syntax error, with a caret under the position."""
         token = at or self.token
         found = ""
         if problem.startswith("expected"):

@@ -70,9 +70,7 @@ _ELSEWHERE = {
 
 def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
     """The actions of a statement, in order. `ALTER TABLE name` may be omitted; the name is ignored.
-
-    Raises:
-        InvalidArgument: the text is not such a statement; the message marks the position.
+    A syntax error marks its position.
     """
     cursor = StatementCursor(sql, "an ALTER TABLE statement")
     if cursor.take_words("ALTER", "TABLE"):

@@ -60,11 +60,7 @@ _MAX_PRECISION = 38
 
 
 def parse_type(sql: str) -> DataType:
-    """The type in a text: `BIGINT`, `DECIMAL(10,2)`, `STRUCT<a: INT, b: STRING[]>`, …
-
-    Raises:
-        InvalidArgument: the text is not a type, or a type that Delta tables do not have.
-    """
+    """The type in a text: `BIGINT`, `DECIMAL(10,2)`, `STRUCT<a: INT, b: STRING[]>`, …"""
     cursor = StatementCursor(sql, "a column type")
     data_type = read_type(cursor)
     if not cursor.is_done:
@@ -73,12 +69,7 @@ def parse_type(sql: str) -> DataType:
 
 
 def read_type(cursor: StatementCursor) -> DataType:
-    """Take the type that comes next.
-
-    Raises:
-        InvalidArgument: no type comes next, Delta tables do not have it, or it is nested too
-            deeply.
-    """
+    """Take the type that comes next."""
     with cursor.one_level_deeper(MAX_NESTING + 1):
         data_type = _element(cursor)
     while cursor.take_operator("["):

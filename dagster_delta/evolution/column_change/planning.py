@@ -90,20 +90,9 @@ def plan_column_change(
     new_name: Callable[[], str],
     dry_run: bool = False,
 ) -> ColumnChangePlan:
-    """The plan of a change, checked against everything that depends on the column.
-
-    Args:
-        configuration: protocol and metadata in force.
-        request: what to change.
-        change_id: unique among all changes.
-        new_name: makes physical column names that were never used before.
-        dry_run: whether the plan lists a switch that is off, instead of refusing.
-
-    Raises:
-        SchemaChangeRefused: something that cannot follow the change depends on the column, or the
-            table lacks a requirement of the change.
-        SchemaMismatch, InvalidArgument: the request is invalid for this schema.
-        UnsupportedExpression: values cannot be converted exactly as Spark converts them.
+    """The plan of a change, checked against everything that depends on the column. `change_id` is
+    unique among all changes; `new_name` makes physical column names that were never used before. A
+    dry run lists switches that are off, instead of refusing.
     """
     _refuse_second_change(configuration)
     path = to_path(request.column)
@@ -392,11 +381,7 @@ def _position(position: str | Position | None) -> Position | None:
 
 
 def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:
-    """Conditions that changed rows must satisfy, from the expressions that use the column.
-
-    Raises:
-        SchemaChangeRefused: an expression does not fit the new type.
-    """
+    """Conditions that changed rows must satisfy, from the expressions that use the column."""
     old = configuration.schema
     new = published_schema(old, change, moves=False)
     if is_reached_through_structs(new, change.path):

@@ -70,9 +70,6 @@ def published_configuration(
     """Protocol and metadata in which the shadow replaces the column, without the mark.
 
     Comments and defaults that the column got during the change are copied to it.
-
-    Raises:
-        InvalidTable: the column no longer exists.
     """
     schema = published_schema(configuration.schema, change)
     source = change.source(configuration.schema)
@@ -118,10 +115,8 @@ def cancelled_configuration(configuration: TableConfiguration) -> TableConfigura
 
 
 def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
-    """Make sure that the column still matches the shadow.
-
-    Raises:
-        SchemaChangeRefused: it was altered or dropped, or got a new constraint.
+    """Refuse to go on if the column no longer matches the shadow: it was altered or dropped, or got
+    a new constraint.
     """
     found = _alteration(configuration, change) or _unfit_default(configuration, change)
     if found is not None:
@@ -135,11 +130,7 @@ def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> 
 def refuse_altering_changing_column(
     current: TableConfiguration, planned: TableConfiguration
 ) -> None:
-    """Make sure that a schema change does not touch a column in an online change.
-
-    Raises:
-        SchemaChangeRefused: it touches the column.
-    """
+    """Make sure that a schema change does not touch a column in an online change."""
     change = ColumnChange.of(planned)
     if change is None:
         return
@@ -171,11 +162,7 @@ def _unfit_default(configuration: TableConfiguration, change: ColumnChange) -> s
 
 
 def check_changed_default(schema: StructType, change: ColumnChange) -> None:
-    """Make sure that the column's default, if any, is a value of the new type.
-
-    Raises:
-        SchemaChangeRefused: it is not.
-    """
+    """Make sure that the column's default, if any, is a value of the new type."""
     source = change.source(schema)
     given = dict(change.field_metadata)
     default = None if source is None else source.metadata.get(DEFAULT_KEY)
@@ -277,11 +264,6 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
 
     Before the beginning and after a cancellation, any file is allowed. At the end every file must
     hold the shadow, which readers use from then on.
-
-    Args:
-        mine: metadata that the write was planned under.
-        concurrent: metadata set by a concurrent commit.
-        adds: files of the write.
     """
     running = mine.configuration.get(COLUMN_CHANGE_KEY)
     if COLUMN_CHANGE_KEY in concurrent.configuration:

@@ -53,20 +53,12 @@ def set_properties(
     *,
     new_name: Callable[[], str],
 ) -> TableConfiguration:
-    """The configuration with these properties, under the protocol that they need.
+    """The configuration with these properties, under the protocol that they need; itself if nothing
+    changes.
 
-    Returns the configuration itself if nothing changes.
-
-    Args:
-        configuration: protocol and metadata in force.
-        properties: values by name; `delta.feature.<name> = supported`, `delta.minReaderVersion` and
-            `delta.minWriterVersion` change the protocol and are not stored as properties, and
-            `comment` becomes the description of the table.
-        new_name: makes physical column names that were never used before.
-
-    Raises:
-        InvalidArgument: a name is unknown or not for users, a value is invalid, or the table cannot
-            change from its current state to that one.
+    `delta.feature.<name> = supported`, `delta.minReaderVersion` and `delta.minWriterVersion` change
+    the protocol and are not stored as properties, and `comment` becomes the description of the
+    table. `new_name` makes physical column names that were never used before.
     """
     given = normalize_properties(properties)
     _refuse_constraints(given)
@@ -85,11 +77,7 @@ def set_properties(
 def unset_properties(
     configuration: TableConfiguration, names: Iterable[str], *, if_exists: bool = False
 ) -> TableConfiguration:
-    """The configuration without these properties; the protocol does not change.
-
-    Raises:
-        InvalidArgument: a property does not exist or is not for users, or the table requires it.
-    """
+    """The configuration without these properties; the protocol does not change."""
     if isinstance(names, str):
         raise InvalidArgument(f"properties are unset by a list of names; write [{names!r}]")
     wanted = dict(configuration.metadata.configuration)
@@ -129,14 +117,6 @@ def enable_feature(
 
     Legacy versions are replaced by lists of all features they implied. A feature that needs a
     property to turn it on is then supported but not in use.
-
-    Args:
-        configuration: protocol and metadata in force.
-        name: of the feature, or one of its other names.
-        new_name: makes physical column names that were never used before.
-
-    Raises:
-        InvalidArgument: there is no such feature.
     """
     if find_feature(name) is None:
         known = ", ".join(each.name for each in TABLE_FEATURES if each.can_write)
@@ -263,11 +243,7 @@ def is_protocol_property(key: str) -> bool:
 
 
 def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
-    """The protocol under at least the versions that properties request.
-
-    Raises:
-        InvalidArgument: the pair of versions is invalid.
-    """
+    """The protocol under at least the versions that properties request."""
     reader, writer = (_version(given, key) for key in _VERSION_KEYS)
     if (reader, writer) == (2, 7):
         raise _invalid_pair(reader, writer)

@@ -36,9 +36,6 @@ def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
 
     Names outside `delta.` that this library does not know are user properties and stay unchanged;
     booleans and numbers are spelled as in other engines.
-
-    Raises:
-        InvalidArgument: a `delta.` name is unknown or internal, or a value is invalid.
     """
     if any(key.lower() == COLUMN_CHANGE_KEY.lower() for key in properties):
         raise InvalidArgument(
@@ -51,15 +48,8 @@ def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def spell_property(key: str, *, is_known: bool = False) -> str:
-    """The name of a property in its canonical spelling.
-
-    Args:
-        key: the name as given by a caller.
-        is_known: whether an unknown `delta.` name is accepted, for example because the table
-            already has it.
-
-    Raises:
-        InvalidArgument: a `delta.` name is unknown, or maintained by writers.
+    """The name of a property in its canonical spelling. `is_known` accepts an unknown `delta.`
+    name, for example because the table already has it.
     """
     lowered = key.lower()
     if lowered == COLUMN_CHANGE_SWITCH.lower():

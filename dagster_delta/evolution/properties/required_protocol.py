@@ -51,14 +51,8 @@ _LEGACY_VERSIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 
 def required_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
-    """Names of the features that a table with this schema and these properties uses.
-
-    Args:
-        schema: logical schema.
-        properties: table properties, `delta.feature.<name>` among them.
-
-    Raises:
-        InvalidArgument: a property is invalid, or names an unknown feature.
+    """Names of the features that a table with this schema and these properties uses,
+    `delta.feature.<name>` among them.
     """
     names = {*_by_schema(schema), *_by_properties(properties), *_by_hand(properties)}
     names |= {_NEEDED_BY[name] for name in names if name in _NEEDED_BY}

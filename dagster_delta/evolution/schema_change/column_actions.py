@@ -50,12 +50,7 @@ _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp
 
 
 def add_column(draft: SchemaDraft, action: AddColumn) -> None:
-    """Add a field, null in existing rows unless they get its default.
-
-    Raises:
-        InvalidArgument: the name is taken, or the definition is invalid.
-        SchemaMismatch: the struct does not exist.
-    """
+    """Add a field, null in existing rows unless they get its default."""
     parent = find_place(draft.schema, action.path[:-1]).path if action.path[1:] else ()
     path = (*parent, action.path[-1])
     column = dotted(path)
@@ -156,13 +151,7 @@ def _index_of(parent: StructType, position: Position, column: str) -> int:
 
 
 def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
-    """Drop a field; its id and its physical name are never reused.
-
-    Raises:
-        SchemaMismatch: it does not exist.
-        SchemaChangeRefused: something depends on it, it is the last of its struct, or the table
-            does not map columns.
-    """
+    """Drop a field; its id and its physical name are never reused."""
     if action.if_exists and _find(draft, action.path) is None:
         draft.note(f"there is no column {dotted(action.path)}", "nothing")
         return
@@ -196,13 +185,7 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
 
 
 def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
-    """Change the logical name; the physical name stays.
-
-    Raises:
-        InvalidArgument: the new name is taken.
-        SchemaMismatch: the column does not exist.
-        SchemaChangeRefused: an expression names it, or the table does not map columns.
-    """
+    """Change the logical name; the physical name stays."""
     path = draft.column(action.path, "renamed").path
     new_path = (*path[:-1], action.new_name)
     if new_path == path:
@@ -228,13 +211,7 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
 
 
 def change_type(draft: SchemaDraft, action: ChangeType) -> None:
-    """Widen the type and record the change in the field; files keep their type.
-
-    Raises:
-        SchemaMismatch: the column does not exist.
-        SchemaChangeRefused: the type is not wider, something depends on the old one, or the table
-            does not allow it.
-    """
+    """Widen the type and record the change in the field; files keep their type."""
     place = draft.place(action.path)
     column = dotted(place.path)
     version = draft.table_version if records_versions(draft.configuration) else None
@@ -263,12 +240,7 @@ def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
 
 
 def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
-    """Make a field NOT NULL, if it is null in no existing row.
-
-    Raises:
-        SchemaMismatch: it does not exist.
-        SchemaChangeRefused: it is in an array or a map.
-    """
+    """Make a field NOT NULL, if it is null in no existing row."""
     place = draft.column(action.path, "made NOT NULL")
     if not place.field.nullable:
         draft.note(f"column {dotted(place.path)} is NOT NULL already", "nothing")
@@ -284,12 +256,7 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
 
 
 def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
-    """Make a field, array element or map value nullable.
-
-    Raises:
-        SchemaMismatch: it does not exist.
-        SchemaChangeRefused: it is a map key.
-    """
+    """Make a field, array element or map value nullable."""
     place = draft.place(action.path)
     if place.steps[-1:] == ("key",):
         raise SchemaChangeRefused(
@@ -306,12 +273,7 @@ def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
 
 
 def set_default(draft: SchemaDraft, action: SetDefault) -> None:
-    """Set the default for rows written from now on; existing rows keep their values.
-
-    Raises:
-        SchemaMismatch: the column does not exist.
-        SchemaChangeRefused: it is a field inside another column, or its values are computed.
-    """
+    """Set the default for rows written from now on; existing rows keep their values."""
     if _is_null(action.expression):
         drop_default(draft, DropDefault(action.path))
         return
@@ -341,11 +303,7 @@ def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None)
 
 
 def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
-    """Drop the default; existing rows keep their values.
-
-    Raises:
-        SchemaMismatch: the column does not exist.
-    """
+    """Drop the default; existing rows keep their values."""
     place = draft.column(action.path, "without a default")
     column = dotted(place.path)
     if DEFAULT_KEY not in place.field.metadata:
@@ -357,11 +315,7 @@ def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
 
 
 def set_comment(draft: SchemaDraft, action: SetComment) -> None:
-    """Change or remove the comment.
-
-    Raises:
-        SchemaMismatch: the column does not exist.
-    """
+    """Change or remove the comment."""
     place = draft.column(action.path, "commented on")
     _set_metadata(draft, place, "comment", action.comment or None)
     verb = "set the comment on" if action.comment else "drop the comment of"
@@ -369,11 +323,7 @@ def set_comment(draft: SchemaDraft, action: SetComment) -> None:
 
 
 def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
-    """Move the field among its siblings.
-
-    Raises:
-        SchemaMismatch: the column, or the column that it follows, does not exist.
-    """
+    """Move the field among its siblings."""
     place = draft.column(action.path, "moved")
     column = dotted(place.path)
     after = action.position.after

@@ -81,16 +81,7 @@ class SchemaDraft:
         return find_place(self.schema, path)
 
     def column(self, path: ColumnPath, change: str) -> Place:
-        """The struct field at a path.
-
-        Args:
-            path: as given by the caller.
-            change: participle for the message: `dropped`.
-
-        Raises:
-            SchemaMismatch: nothing is at the path.
-            SchemaChangeRefused: it ends in an array or a map, not at a field.
-        """
+        """The struct field at a path; `change` is a participle for the message: `dropped`."""
         place = self.place(path)
         if place.steps:
             raise SchemaChangeRefused(
@@ -127,11 +118,7 @@ class SchemaDraft:
         self.configuration = TableConfiguration(self.configuration.protocol, metadata)
 
     def require_column_mapping(self, change: str) -> None:
-        """Make sure that columns have physical names separate from their logical names.
-
-        Raises:
-            SchemaChangeRefused: they do not, and features may not be enabled.
-        """
+        """Make sure that columns have physical names separate from their logical names."""
         if self.configuration.column_mapping_mode != "none":
             return
         self._refuse_unless_enabling(
@@ -143,11 +130,7 @@ class SchemaDraft:
         self.note("map columns by name: every column gets an id, and keeps its name in the files")
 
     def require_type_widening(self) -> None:
-        """Make sure that types may be widened.
-
-        Raises:
-            SchemaChangeRefused: they may not, and features may not be enabled.
-        """
+        """Make sure that types may be widened."""
         if self.configuration.type_widening_enabled:
             return
         self._refuse_unless_enabling(

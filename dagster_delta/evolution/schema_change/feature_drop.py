@@ -79,12 +79,7 @@ class FeatureDrop:
 
 
 def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
-    """The plan to drop a feature from a table.
-
-    Raises:
-        InvalidArgument: the table does not have the feature, another feature depends on it, or
-            something in the table must be removed first; the message says what.
-    """
+    """The plan to drop a feature from a table."""
     feature = find_feature(name)
     if feature is None or feature.name not in configuration.features:
         raise InvalidArgument(

@@ -24,15 +24,8 @@ from dagster_delta.sql.filters import at_moment
 
 
 def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
-    """Record in the log the current default values of new columns for existing rows.
-
-    Args:
-        draft: with the columns that were added.
-        moment: current time for the defaults, with a time zone.
-
-    Raises:
-        InvalidArgument: the log cannot hold a default, or it does not fit its column.
-        UnsupportedExpression: only Spark could compute a default.
+    """Record in the log the default values of new columns for existing rows, computed at a moment,
+    which has a time zone.
     """
     for path, sql in draft.existing_defaults.items():
         field = find_place(draft.schema, path).field

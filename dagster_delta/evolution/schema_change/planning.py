@@ -64,27 +64,10 @@ def plan_schema_changes(
 ) -> SchemaChangePlan:
     """The plan of the actions, each applied to the result of the previous ones.
 
-    Args:
-        configuration: protocol and metadata in force.
-        actions: at least one.
-        new_name: makes physical column names that were never used before.
-        existing_rows: what existing rows hold in a new column with a default.
-        enable_features: whether column mapping and type widening may be turned on if a change needs
-            them.
-        dry_run: whether the plan lists a feature that may not be turned on as a missing switch,
-            instead of refusing.
-        domains: configuration of the metadata domains in force, by name.
-        table_version: the version that will make the change; tables of the preview of type widening
-            record it.
-        has_rows: whether there may be existing rows.
-        moment: current time for defaults that existing rows read, with a time zone; by default now.
-
-    Raises:
-        SchemaChangeRefused: something depends on a column, a type is not wider, or a feature would
-            need to be enabled.
-        SchemaMismatch: a column does not exist.
-        InvalidArgument: an action is invalid.
-        UnsupportedExpression: a default that existing rows read cannot be computed here.
+    `enable_features` allows to turn on column mapping and type widening; a dry run lists what may
+    not be turned on as a missing switch, instead of refusing. `domains` are the metadata domains in
+    force, by name. Tables of the preview of type widening record `table_version`, which makes the
+    change. Defaults that existing rows read are computed at `moment`, by default now.
     """
     if not actions:
         raise InvalidArgument("a schema change has at least one action")
@@ -124,11 +107,7 @@ def plan_schema_changes(
 def plan_dropped_feature(
     configuration: TableConfiguration, action: DropFeature
 ) -> SchemaChangePlan:
-    """The plan to drop a feature, in one or more commits.
-
-    Raises:
-        InvalidArgument: the table does not have the feature, or something else needs it.
-    """
+    """The plan to drop a feature, in one or more commits."""
     drop = plan_feature_drop(configuration, action.name)
     rewrites = drop.files != "none"
     step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")

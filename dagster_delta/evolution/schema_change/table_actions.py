@@ -36,13 +36,7 @@ _MAX_CLUSTERING_COLUMNS = 4
 
 
 def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
-    """Add a CHECK on every row, if every existing row satisfies it.
-
-    Raises:
-        InvalidArgument: the name is taken or invalid, or the expression is not a condition.
-        SchemaMismatch: it names a column that does not exist.
-        UnsupportedExpression: it contains something that writers do not evaluate.
-    """
+    """Add a CHECK on every row, if every existing row satisfies it."""
     name = action.name.lower()
     properties = dict(draft.configuration.metadata.configuration)
     if not _CONSTRAINT_NAME.fullmatch(name):
@@ -74,11 +68,7 @@ def _find_constraint(properties: dict[str, str], name: str) -> str | None:
 
 
 def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
-    """Drop a CHECK constraint.
-
-    Raises:
-        InvalidArgument: there is no constraint with that name.
-    """
+    """Drop a CHECK constraint."""
     properties = dict(draft.configuration.metadata.configuration)
     key = _find_constraint(properties, action.name)
     if key is None and action.if_exists:
@@ -97,11 +87,7 @@ def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
 
 
 def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
-    """Set table properties.
-
-    Raises:
-        InvalidArgument: a property or a value is invalid.
-    """
+    """Set table properties."""
     before = draft.configuration
     draft.set_properties(action.properties)
     listed = ", ".join(f"{key} = {value}" for key, value in action.properties.items())
@@ -112,11 +98,7 @@ def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
 
 
 def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
-    """Unset table properties.
-
-    Raises:
-        InvalidArgument: a property does not exist, or the table requires it.
-    """
+    """Unset table properties."""
     before = draft.configuration
     draft.configuration = unset_properties(before, action.keys, if_exists=action.if_exists)
     listed = ", ".join(action.keys)
@@ -134,13 +116,7 @@ def set_table_comment(draft: SchemaDraft, action: SetTableComment) -> None:
 
 
 def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
-    """Set the clustering columns, for files written or optimised from now on.
-
-    Raises:
-        InvalidArgument: there are too many columns, or a duplicate.
-        SchemaMismatch: a column does not exist.
-        SchemaChangeRefused: the table is partitioned, or a column has no statistics.
-    """
+    """Set the clustering columns, for files written or optimised from now on."""
     configuration = draft.configuration
     if configuration.partition_columns and action.columns:
         raise SchemaChangeRefused(
