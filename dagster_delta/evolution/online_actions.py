@@ -18,7 +18,6 @@ from dagster_delta.evolution.alter.actions import (
 )
 from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
 from dagster_delta.evolution.column_paths import ColumnPath, find_place
-from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import StructType
@@ -61,18 +60,8 @@ def _with(
     request: ColumnChangeRequest, path: ColumnPath, action: SchemaAction
 ) -> ColumnChangeRequest | None:
     """The request extended by another action on its column; None if the action does not fit."""
-    if not isinstance(
-        action,
-        SetNotNull
-        | DropNotNull
-        | SetDefault
-        | DropDefault
-        | SetComment
-        | MoveColumn
-        | RenameColumn,
-    ):
-        return None
-    if [step.casefold() for step in action.path] != [step.casefold() for step in path]:
+    of_column = getattr(action, "path", ())
+    if [step.casefold() for step in of_column] != [step.casefold() for step in path]:
         return None
     match action:
         case SetNotNull() | DropNotNull():
@@ -86,9 +75,11 @@ def _with(
             return _with_metadata(request, "comment", comment or None)
         case MoveColumn(_, position):
             # A field of a struct is moved by a separate commit.
-            return replace(request, position=Position(position.after)) if len(path) == 1 else None
+            return replace(request, position=position) if len(path) == 1 else None
         case RenameColumn(_, new_name):
             return replace(request, new_name=new_name)
+        case _:
+            return None
 
 
 def _with_metadata(

@@ -18,8 +18,12 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
     resolve_partition_columns,
 )
-from dagster_delta.evolution.properties.changes import is_protocol_property, with_asked_versions
-from dagster_delta.evolution.properties.names import COMMENT_KEY, normalize_properties
+from dagster_delta.evolution.properties.changes import (
+    COMMENT_KEY,
+    is_protocol_property,
+    normalize_properties,
+    with_asked_versions,
+)
 from dagster_delta.evolution.properties.required_protocol import (
     FEATURE_PREFIX,
     minimal_protocol,

@@ -21,8 +21,9 @@ from dagster_delta.table.table_handle import TableHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagster_delta.evolution.alter.actions import Position, SchemaAction
+    from dagster_delta.evolution.alter.actions import SchemaAction
     from dagster_delta.evolution.schema_change.plan import ExistingRows
+    from dagster_delta.protocol.features.column_change import Position
     from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
 EngineName = Literal["arrow", "spark"]
@@ -449,7 +450,7 @@ class SchemaChangeMethods(TableHandle):
 
 
 def _position(*, first: bool, after: str | None) -> Position:
-    from dagster_delta.evolution.alter.actions import Position
+    from dagster_delta.protocol.features.column_change import Position
 
     if first == (after is not None):
         raise InvalidArgument(

@@ -41,8 +41,7 @@ class SettingMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        from dagster_delta.evolution.properties.changes import set_properties
-        from dagster_delta.evolution.properties.names import normalize_properties
+        from dagster_delta.evolution.properties.changes import normalize_properties, set_properties
         from dagster_delta.table.write.planning import new_column_name
 
         return self._change(

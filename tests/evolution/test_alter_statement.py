@@ -20,7 +20,6 @@ from dagster_delta.evolution.alter.actions import (
     DropFeature,
     DropNotNull,
     MoveColumn,
-    Position,
     RenameColumn,
     SchemaAction,
     SetComment,
@@ -32,6 +31,7 @@ from dagster_delta.evolution.alter.actions import (
 )
 from dagster_delta.evolution.alter.statement import parse_alter
 from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
+from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 
 INT, LONG, STRING = map(PrimitiveType, ("integer", "long", "string"))

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from dagster_delta.evolution.column_paths import ColumnPath
+from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import DataType
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Position of a field in its struct."""
-
-    after: str | None = None
-    """Name of the previous field; None puts it first."""
 
 
 class SchemaAction(msgspec.Struct, frozen=True):

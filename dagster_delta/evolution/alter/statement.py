@@ -38,7 +38,6 @@ from dagster_delta.evolution.alter.actions import (
     DropFeature,
     DropNotNull,
     MoveColumn,
-    Position,
     RenameColumn,
     SchemaAction,
     SetComment,
@@ -51,6 +50,7 @@ from dagster_delta.evolution.alter.actions import (
 from dagster_delta.evolution.alter.cursor import StatementCursor
 from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
+from dagster_delta.protocol.features.column_change import Position
 
 _Read = Callable[[StatementCursor], Iterator[SchemaAction]]
 
@@ -184,7 +184,7 @@ def _properties(cursor: StatementCursor) -> _Properties:
             found.nullable = True
         elif cursor.take_word("DEFAULT"):
             stops = (*_DEFINITION_WORDS, *_REFUSED_PROPERTIES)
-            found.default = "NULL" if _null(cursor) else cursor.span(*stops)
+            found.default = "NULL" if cursor.take_word("NULL") else cursor.span(*stops)
         elif cursor.take_word("COMMENT"):
             found.comment = cursor.string("the comment")
         elif cursor.is_word("FIRST", "AFTER"):
@@ -222,10 +222,6 @@ _REFUSED_PROPERTIES = {
     "AS": "a column can only be generated from the creation of its table on",
     "USING": "a definition takes no expression; write ALTER COLUMN … TYPE … USING …",
 }
-
-
-def _null(cursor: StatementCursor) -> bool:
-    return cursor.take_word("NULL")
 
 
 def _position(cursor: StatementCursor) -> Position:

@@ -61,18 +61,16 @@ from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
     MapType,
-    PrimitiveType,
     StructField,
     StructType,
     walk_fields,
 )
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.types import is_primitive, sql_type_name
+from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _FIRST = "FIRST"
-_VOID = PrimitiveType("void")
 
 _DEPLOYMENT_SWITCH = "enable_column_change"
 _DEPLOYMENT_REMEDY = (
@@ -149,7 +147,7 @@ def _refuse_second_change(configuration: TableConfiguration) -> None:
 
 
 def _check_types(path: ColumnPath, source: DataType, target: DataType, value: str | None) -> None:
-    if not is_primitive(source) or not is_primitive(target) or _VOID in (source, target):
+    if not is_primitive(source) or not is_primitive(target) or VOID in (source, target):
         raise SchemaChangeRefused(
             f"column {dotted(path)} cannot be changed from {sql_type_name(source)} to "
             f"{sql_type_name(target)}: both have to be atomic types; change what is in a struct, "

@@ -19,7 +19,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefuse
 from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, follow_column, is_mentioned
-from dagster_delta.protocol.actions import AddFile, Metadata
+from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     ColumnChange,
@@ -273,15 +273,12 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
     if concurrent == without_mark(mine):
         return True
     change = msgspec.json.decode(running, type=ColumnChange)
-    adds = tuple(adds)
     if not all(is_filled(each.tags, change.id) for each in adds):
         return False
     return concurrent == _published_metadata(mine, change)
 
 
 def _published_metadata(metadata: Metadata, change: ColumnChange) -> Metadata | None:
-    from dagster_delta.protocol.actions import Protocol
-
     # The protocol does not affect the new metadata.
     configuration = TableConfiguration(
         Protocol(min_reader_version=1, min_writer_version=2), metadata

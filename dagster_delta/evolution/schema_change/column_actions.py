@@ -15,7 +15,6 @@ from dagster_delta.evolution.alter.actions import (
     DropDefault,
     DropNotNull,
     MoveColumn,
-    Position,
     RenameColumn,
     SetComment,
     SetDefault,
@@ -40,6 +39,7 @@ from dagster_delta.evolution.dependants import (
 )
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
+from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -212,7 +212,7 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
 
 def change_type(draft: SchemaDraft, action: ChangeType) -> None:
     """Widen the type and record the change in the field; files keep their type."""
-    place = draft.place(action.path)
+    place = find_place(draft.schema, action.path)
     column = dotted(place.path)
     version = draft.table_version if records_versions(draft.configuration) else None
     field = Promotion(version).promote(place, action.data_type)
@@ -257,7 +257,7 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
 
 def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
     """Make a field, array element or map value nullable."""
-    place = draft.place(action.path)
+    place = find_place(draft.schema, action.path)
     if place.steps[-1:] == ("key",):
         raise SchemaChangeRefused(
             f"{dotted(place.path)} is a map key, and keys are never null", column=dotted(place.path)

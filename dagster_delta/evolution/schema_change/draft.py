@@ -76,13 +76,9 @@ class SchemaDraft:
         """Current logical schema."""
         return self.configuration.schema
 
-    def place(self, path: ColumnPath) -> Place:
-        """What is at a path. Raises SchemaMismatch if nothing is there."""
-        return find_place(self.schema, path)
-
     def column(self, path: ColumnPath, change: str) -> Place:
         """The struct field at a path; `change` is a participle for the message: `dropped`."""
-        place = self.place(path)
+        place = find_place(self.schema, path)
         if place.steps:
             raise SchemaChangeRefused(
                 f"{dotted(place.path)} is part of the type of column {dotted(place.field_path)}, "

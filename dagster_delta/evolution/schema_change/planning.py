@@ -3,15 +3,18 @@
 No I/O here; `SchemaChangePlan` describes the work.
 
 Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default Columns.
+Not part of the protocol: defaults that existing rows get when they are read, see
+`protocol.features.existing_defaults`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
@@ -35,18 +38,22 @@ from dagster_delta.evolution.alter.actions import (
 )
 from dagster_delta.evolution.column_change.states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
-from dagster_delta.evolution.default_values import check_default_values
+from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
+from dagster_delta.evolution.default_values import check_default_values, compute_default
 from dagster_delta.evolution.schema_change import column_actions, table_actions
 from dagster_delta.evolution.schema_change.draft import PlannedStep, SchemaDraft
 from dagster_delta.evolution.schema_change.feature_drop import plan_feature_drop
-from dagster_delta.evolution.schema_change.lazy_defaults import (
-    keep_defaults_in_log,
-    materialize_defaults,
-)
 from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
+from dagster_delta.protocol.features.existing_defaults import (
+    fields_with_existing_default,
+    is_default_type,
+    with_existing_default,
+    without_existing_defaults,
+)
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.sql.filters import at_moment
 
 
 def plan_schema_changes(
@@ -87,7 +94,7 @@ def plan_schema_changes(
     for action in actions:
         _APPLY[type(action)](draft, action)
     if has_rows:
-        keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
+        _keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
     _check_result(configuration, draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
     _note_costs(draft, fills)
@@ -114,6 +121,42 @@ def plan_dropped_feature(
     return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
+def _keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
+    """Record in the log the default values of new columns for existing rows, computed at a moment,
+    which has a time zone.
+    """
+    for path, sql in draft.existing_defaults.items():
+        field = find_place(draft.schema, path).field
+        value = _lazy_default(path, field, at_moment(sql, moment))
+        if value is None:
+            continue
+        draft.set_schema(
+            change_field(draft.schema, path, partial(with_existing_default, value=value))
+        )
+        # Existing rows have the default there, which is not null.
+        draft.required = [each for each in draft.required if each != path]
+        draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
+
+
+def _lazy_default(path: ColumnPath, field: StructField, sql: str) -> object:
+    column = dotted(path)
+    if not is_default_type(field.data_type):
+        raise InvalidArgument(
+            f"the default of column {column} is of type {field.data_type}, and existing rows can "
+            'get one of an atomic type only when they are read; pass existing_rows="rewrite"',
+            column=column,
+        )
+    try:
+        return compute_default(field, sql)
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the default of column {column} is computed once, here, for existing rows to read, "
+            f"and that is not possible: {error.message}; write a literal, or pass existing_rows="
+            '"rewrite" with engine="spark"',
+            column=column,
+        ) from None
+
+
 def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
     refuse_altering_changing_column(current, draft.configuration)
     check_iceberg_compat(draft.configuration)
@@ -126,6 +169,17 @@ def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
 def _note_costs(draft: SchemaDraft, fills: Mapping[str, str]) -> None:
     for column, sql in fills.items():
         draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
+
+
+def _materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
+    """Write into files the values that their rows got from the log so far."""
+    columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
+    if not columns:
+        draft.note("no row has a lazy default", "nothing")
+        return
+    draft.set_schema(without_existing_defaults(draft.schema))
+    draft.materializes_defaults = True
+    draft.note(f"rewrite files that lack {', '.join(columns)}", "rewrites")
 
 
 def _drop_feature(_draft: SchemaDraft, action: DropFeature) -> None:
@@ -153,5 +207,5 @@ _APPLY: Mapping[type[object], Callable[[SchemaDraft, Any], None]] = {
     SetTableComment: table_actions.set_table_comment,
     ClusterBy: table_actions.cluster_by,
     DropFeature: _drop_feature,
-    MaterializeDefaults: materialize_defaults,
+    MaterializeDefaults: _materialize_defaults,
 }

@@ -16,8 +16,11 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.merge_schema import check_strict
-from dagster_delta.evolution.properties.changes import is_protocol_property
-from dagster_delta.evolution.properties.names import COMMENT_KEY, normalize_properties
+from dagster_delta.evolution.properties.changes import (
+    COMMENT_KEY,
+    is_protocol_property,
+    normalize_properties,
+)
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
