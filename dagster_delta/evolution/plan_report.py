@@ -28,7 +28,7 @@ class MissingSwitch:
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
-    """Changes of the protocol and the properties, as list items. Raises nothing."""
+    """Changes of the protocol and the properties, as list items."""
     yield from _protocol(before.protocol, after.protocol)
     if names := new_features(before, after):
         yield (
@@ -61,7 +61,7 @@ def _feature(name: str) -> str:
 
 
 def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:
-    """The switches that block a planned change, as list items. Raises nothing."""
+    """The switches that block a planned change, as list items."""
     for each in switches:
         yield f"- **off now**: {code_span(each.name)}, without which this is refused; {each.remedy}"
 
@@ -77,10 +77,10 @@ def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator
 
 
 def code_span(text: str) -> str:
-    """Text as code. Raises nothing."""
+    """Text as code."""
     return f"`{text.replace('`', '')}`" if "`" in text else f"`{text}`"
 
 
 def table_cell(text: str) -> str:
-    """Text escaped for a table cell. Raises nothing."""
+    """Text escaped for a table cell."""
     return text.replace("|", "\\|").replace("\n", " ")

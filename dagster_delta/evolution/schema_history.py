@@ -41,7 +41,7 @@ class _Line:
 
 
 def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
-    """The differences from an earlier schema to a later one. Raises nothing."""
+    """The differences from an earlier schema to a later one."""
     found = list(_fields(before, after, ()))
     # One column may have several changes.
     paths = {

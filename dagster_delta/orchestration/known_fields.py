@@ -17,13 +17,10 @@ from dagster_delta.errors import InvalidArgument
 
 
 class KnownFieldsOnly(BaseModel):
-    """A mixin, listed before the Dagster base class of a configuration.
+    """A mixin, listed before the Dagster base class of a configuration: other fields are refused.
 
     A class with fewer fields than its counterparts in other integrations may ignore such fields if
     they are None or false: see `forgives_unset`.
-
-    Raises:
-        InvalidArgument: a field is given that the class does not have.
     """
 
     earlier_options: ClassVar[Mapping[str, str]] = {}

@@ -147,10 +147,8 @@ _OMITTING_ZERO = frozenset(key.name for key in METADATA_KEYS if key.omits_zero)
 
 def shown(*parts: Mapping[str, object]) -> RawMetadata:
     """Metadata in the order of `METADATA_KEYS`, without nulls and zero counters; other keys follow.
-
-    Args:
-        parts: a later value of a key replaces an earlier one, except for the mappings under
-            `DETAILS`, which are merged.
+    A later value of a key replaces an earlier one, except for the mappings under `DETAILS`, which
+    are merged.
     """
     merged: dict[str, object] = {}
     details: dict[str, object] = {}

@@ -196,11 +196,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
 
 def _check_history_server(template: str | None) -> None:
-    """Refuse a template that is not a link, or that shows a password.
-
-    Raises:
-        InvalidArgument: the template is invalid.
-    """
+    """Refuse a template that is not a link, or that shows a password."""
     if template is None:
         return
     found = urlsplit(template)

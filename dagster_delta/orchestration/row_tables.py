@@ -26,11 +26,7 @@ _EXACT_IN_A_BROWSER = 2**53
 
 
 def check_masked_columns(masked: Collection[str], schema: StructType) -> None:
-    """Refuse a masked column that does not exist: a misspelled name would show its values.
-
-    Raises:
-        InvalidArgument: a name is not a column.
-    """
+    """Refuse a masked column that does not exist: a misspelled name would show its values."""
     names = {name.casefold() for name in schema.names}
     unknown = [name for name in masked if name.casefold() not in names]
     if unknown:
@@ -80,11 +76,8 @@ def first_rows(batches: Iterable[Any], count: int) -> list[Row]:
 
 
 def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValue:
-    """Rows as a value for the UI: at most `MAX_COLUMNS` columns, with short texts.
-
-    Args:
-        rows: with the same columns, at least one.
-        masked: columns whose values are replaced by a mask; nulls remain.
+    """Rows with the same columns, at least one, as a value for the UI: at most `MAX_COLUMNS`
+    columns, with short texts. Masked values are hidden; nulls remain.
     """
     hidden = {name.casefold() for name in masked}
     names = list(rows[0])[:MAX_COLUMNS]

@@ -29,15 +29,7 @@ def _secret(description: str) -> Any:  # noqa: ANN401
 
 
 def refuse_mask(name: str, value: object) -> None:
-    """Refuse the mask of the Launchpad as a secret.
-
-    Args:
-        name: of the field.
-        value: of the field.
-
-    Raises:
-        InvalidArgument: the value is the mask.
-    """
+    """Refuse the mask of the Launchpad as a secret."""
     if value == _MASK:
         raise InvalidArgument(
             f"{name} is {_MASK}, with which the Launchpad masks a secret: delete the line from the "

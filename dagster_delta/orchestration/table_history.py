@@ -39,10 +39,6 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
     """The latest commits of a table as metadata `delta/history`; empty if `commits` is 0.
 
     It reads one file per commit. The times are those that the writers recorded.
-
-    Raises:
-        CorruptLog: a commit is damaged.
-        StorageFailure: of the log.
     """
     from dagster_delta.table.read.history import latest_commits
 

@@ -37,11 +37,8 @@ IO_MANAGER_KEY = "dagster/io_manager_key"
 
 
 def definition_metadata(uri: str, **further: RawMetadataValue) -> RawMetadata:
-    """Metadata for the definition of the asset of a table.
-
-    Args:
-        uri: location of the table; omitted if it holds a password.
-        further: such as `table_name` and `column_schema`.
+    """Metadata for the definition of the asset of a table: its location, unless that holds a
+    password, and further keys such as `table_name` and `column_schema`.
     """
     path = local_root(uri) if scheme_of(uri) in {None, "file"} else uri
     return shown(
@@ -92,12 +89,8 @@ def table_schema(configuration: TableConfiguration) -> TableSchema:
 
 
 def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> RawMetadata:
-    """Metadata about one version of a table.
-
-    Args:
-        snapshot: the version.
-        uri: location of the table, without credentials.
-        table_name: `schema.table`; None if there is no such name.
+    """Metadata about one version of a table; `table_name` is `schema.table`, if there is such a
+    name.
     """
     return shown(
         {

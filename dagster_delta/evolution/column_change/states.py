@@ -110,7 +110,7 @@ def _redefined(column: StructField, change: ColumnChange) -> StructField:
 
 
 def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """Protocol and metadata without the mark. Raises nothing."""
+    """Protocol and metadata without the mark."""
     return TableConfiguration(configuration.protocol, without_mark(configuration.metadata))
 
 

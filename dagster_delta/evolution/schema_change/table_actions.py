@@ -109,7 +109,7 @@ def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
 
 
 def set_table_comment(draft: SchemaDraft, action: SetTableComment) -> None:
-    """Set the description of the table. Raises nothing."""
+    """Set the description of the table."""
     metadata = msgspec.structs.replace(draft.configuration.metadata, description=action.comment)
     draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
     draft.note("set the description of the table" if action.comment else "drop the description")

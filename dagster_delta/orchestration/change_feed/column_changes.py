@@ -49,14 +49,11 @@ def column_changes(
     *,
     columns: tuple[str, ...],
 ) -> list[ColumnChange]:
-    """Changes of columns that the target also has, but has not adopted.
+    """Changes of columns that the target also has, but has not adopted, since the upstream table
+    was last read. `columns` are the names of the columns that are read now.
 
-    Args:
-        before: of the upstream table, when it was last read.
-        now: of the upstream table.
-        target: of the downstream table. A column that it does not have under the old name needs no
-            work: it was renamed there too, or is not in the table.
-        columns: names of the columns that are read now.
+    A column that the target does not have under the old name needs no work: it was renamed there
+    too, or is not in the table.
     """
     names = {name.casefold() for name in columns}
     reads_all = len(columns) == len(now.schema)

@@ -102,15 +102,7 @@ class Consumption:
 
 
 def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
-    """What a run reads, up to the opened version of the upstream table.
-
-    Raises:
-        ChangeDataNotRecorded: rows were changed while the change data feed was off, and it still
-            is.
-        VersionNotFound, LogGap, SchemaMismatch: changes can no longer be read, or columns were
-            renamed, and `on_gap` is `fail`.
-        InvalidArgument: the partitions cannot be found in the upstream table.
-    """
+    """What a run reads, up to the opened version of the upstream table."""
     table_id = upstream.snapshot.metadata.id
     done = {key: _done(target, table_id, key) for key in consumer.keys}
     where = _where(upstream, consumer)

@@ -37,15 +37,6 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
 
     A row that was deleted and inserted again in one version exists; a row that was only deleted is
     deleted.
-
-    Args:
-        changes: `pa.Table` with `_change_type` and `_commit_version`.
-        keys: columns that identify rows.
-        asset: name of the asset, for messages.
-
-    Raises:
-        InvalidArgument: a column is missing, or the change type of a row is unknown.
-        ConstraintViolation: two rows of one version have the same key.
     """
     keys = _check_columns(changes.schema.names, keys, asset=asset)
     ranks = _ranks(changes, asset)
@@ -66,14 +57,6 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
 def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
     """The keys of rows, with one form of values that are equal in the table: 0.0 for -0.0, one NaN,
     and times in microseconds.
-
-    Args:
-        rows: `pa.Table` with the keys.
-        keys: columns that identify rows.
-        asset: name of the asset, for messages.
-
-    Raises:
-        InvalidArgument: the values of a key are not compared.
     """
     columns = {}
     for key in keys:
@@ -127,11 +110,7 @@ def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str)
 
 
 def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:
-    """The keys in the spelling of the rows.
-
-    Raises:
-        InvalidArgument: the rows lack a key, or the columns of the change.
-    """
+    """The keys in the spelling of the rows."""
     missing = [each for each in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if each not in names]
     if missing:
         raise InvalidArgument(

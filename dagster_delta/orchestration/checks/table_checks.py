@@ -89,13 +89,6 @@ class NewRows:
 def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
     """The rows that were added after a version; all rows if they are unknown, or if the table's
     declarations have changed since.
-
-    Args:
-        snapshot: the version to check.
-        version: at which the rules last held; None for never.
-
-    Raises:
-        InvalidTable, StorageFailure: of the log.
     """
     everything = NewRows(snapshot, None, None)
     if version is None or version > snapshot.version:
@@ -114,34 +107,25 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
 
 
 def check_not_null(rows: NewRows) -> Finding:
-    """Whether NOT NULL columns have no nulls.
-
-    Raises:
-        UnsupportedExpression, InvalidTable, StorageFailure: as reading the rows does.
-    """
+    """Whether NOT NULL columns have no nulls."""
     constraints = table_constraints(rows.snapshot.configuration)
     return _check_each([each for each in constraints if each.name.startswith("NOT NULL")], rows)
 
 
 def check_row_constraints(rows: NewRows) -> Finding:
-    """Whether rows satisfy the CHECK constraints and invariants. Raises as `check_not_null`."""
+    """Whether rows satisfy the CHECK constraints and invariants."""
     constraints = table_constraints(rows.snapshot.configuration)
     return _check_each([each for each in constraints if not each.name.startswith("NOT NULL")], rows)
 
 
 def check_generated_columns(rows: NewRows) -> Finding:
-    """Whether generated columns have the generated values. Raises as `check_not_null`."""
+    """Whether generated columns have the generated values."""
     generated = generated_columns(rows.snapshot.configuration)
     return _check_each(generation_constraints(ColumnValues(verified=generated)), rows)
 
 
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
-    """Whether the combined values of some columns are unique; nulls are equal to each other.
-
-    Raises:
-        SchemaMismatch: a column does not exist.
-        InvalidTable, StorageFailure: as reading the rows does.
-    """
+    """Whether the combined values of some columns are unique; nulls are equal to each other."""
     import duckdb
 
     from dagster_delta.orchestration.io.embedded_query import sealed_connection
@@ -181,7 +165,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
 
 
 def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:
-    """Whether the row count is within bounds. Raises as reading the log does."""
+    """Whether the row count is within bounds."""
     count = snapshot.num_records
     if count is None:
         count = Scan(snapshot).count()
@@ -193,11 +177,7 @@ def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> 
 
 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
-    """Whether rows have changed recently. Maintenance does not make a table fresh.
-
-    Raises:
-        InvalidTable, StorageFailure: of the log.
-    """
+    """Whether rows have changed recently. Maintenance does not make a table fresh."""
     changed_ms = _last_change_ms(snapshot)
     if changed_ms is None:
         return Finding(passed=False, description="The table has never had a row")
@@ -231,11 +211,7 @@ def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) 
 
 
 def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
-    """Whether the shape of the table is within bounds.
-
-    Raises:
-        InvalidTable, StorageFailure: of the log.
-    """
+    """Whether the shape of the table is within bounds."""
     health = table_health(snapshot)
     values = {name: health_measure(health, name) for name in most}
     beyond = {
@@ -260,11 +236,7 @@ def health_measure(health: TableHealth, name: str) -> float | None:
 
 
 def check_health_limits(limits: Mapping[str, float | None]) -> None:
-    """Make sure that all names are `HEALTH_MEASURES`, and all limits numbers.
-
-    Raises:
-        InvalidArgument: one is not.
-    """
+    """Make sure that all names are `HEALTH_MEASURES`, and all limits numbers."""
     for name, limit in limits.items():
         if name not in HEALTH_MEASURES:
             raise InvalidArgument(
@@ -307,11 +279,7 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
 
 
 def spell_age(age: dt.timedelta) -> str:
-    """A duration for people, with its two largest units: `1 day 2 hours`.
-
-    Args:
-        age: the duration; fractions of a second are dropped.
-    """
+    """A duration for people, with its two largest units: `1 day 2 hours`."""
     left = round(age.total_seconds())
     parts = []
     for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):

@@ -78,11 +78,7 @@ class CheckOptions(dg.Model, dg.Resolvable):
 def build_checks(
     options: CheckOptions, key: dg.AssetKey, uri: str, storage_options: StorageOptions | None
 ) -> list[dg.AssetChecksDefinition]:
-    """The checks of one table.
-
-    Raises:
-        InvalidArgument: the options check nothing, or are inconsistent.
-    """
+    """The checks of one table."""
     bounds = options.row_count
     hours = options.freshness_hours
     return delta_asset_checks(
@@ -139,11 +135,7 @@ class HealthOptions(dg.Model, dg.Resolvable):
 def build_health(
     options: HealthOptions, assets: Iterable[Asset], storage_options: StorageOptions | None
 ) -> dg.Definitions:
-    """The asset with its check.
-
-    Raises:
-        InvalidArgument: there are no tables, or a threshold has an unknown name.
-    """
+    """The asset with its check."""
     asset = delta_health_asset(
         options.name,
         assets=assets,

@@ -22,15 +22,11 @@ from dagster_delta.orchestration.storage_options import AnyStorageOptions, Stora
 def documented(
     description: str, *, examples: list[Any] | None = None, template: bool = False
 ) -> dg.Resolver:
-    """Documentation of an attribute for editors and `dg docs`.
+    """Documentation of an attribute for editors and `dg docs`; examples are values as in YAML. With
+    `template`, the value must be a template: `{{ … }}`.
 
     Dagster derives the schema of a `defs.yaml` from the class, but loses the `pydantic.Field`
     descriptions of attributes with a default.
-
-    Args:
-        description: of the attribute.
-        examples: values as in YAML.
-        template: whether the value must be a template: `{{ … }}`.
     """
     resolver: dg.Resolver = dg.Resolver.default(
         description=description, examples=examples, model_field_type=str if template else None

@@ -90,11 +90,7 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
 
 
 def build_maintenance(options: MaintenanceOptions, **job_options: Any) -> dg.Definitions:
-    """The job, or the schedule with its job.
-
-    Raises:
-        InvalidArgument: there are no tables, or two have the same name.
-    """
+    """The job, or the schedule with its job."""
     given = {"spark": options.spark, "description": options.description, "tags": options.tags}
     job_options |= {name: value for name, value in given.items() if value}
     if options.cron_schedule is None:

@@ -163,12 +163,7 @@ def table_asset(
     description: str | None,
     metadata: Mapping[str, RawMetadataValue],
 ) -> dg.AssetsDefinition | dg.AssetSpec:
-    """The asset of a table.
-
-    Raises:
-        InvalidArgument: there is an automation condition, but the asset is not observable, or a
-            freshness policy, but the asset is observed.
-    """
+    """The asset of a table."""
     if options.automation_condition is not None and not options.observe:
         raise InvalidArgument(
             f"{key.to_user_string()} has an automation_condition, which says when to observe it, "

@@ -76,13 +76,6 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
     """The tables at or below a root.
 
     A table that cannot be opened is included, without its columns; the log says why.
-
-    Args:
-        root: local path or URI.
-        storage_options: credentials and settings.
-
-    Raises:
-        StorageFailure: the root cannot be listed.
     """
     uris = find_tables(root, storage_options)
     with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:

@@ -101,11 +101,7 @@ def build_sensor(
     storage_options: StorageOptions | None,
     **further: Any,
 ) -> dg.SensorDefinition:
-    """The sensor.
-
-    Raises:
-        InvalidArgument: the options are inconsistent.
-    """
+    """The sensor."""
     if options.assets is not None and options.job is not None:
         raise InvalidArgument(
             f"Sensor {options.name} runs either assets or a job: give one of them"

@@ -13,14 +13,8 @@ _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def path_below(root: str, uri: str) -> str:
-    """Path of a table relative to the root; empty for the root itself.
-
-    Args:
-        root: location of the root, in its store's spelling.
-        uri: location of the table, in its store's spelling.
-
-    Raises:
-        InvalidArgument: the table is not at or below the root.
+    """Path of a table relative to the root, both in their store's spelling; empty for the root
+    itself.
     """
     root, uri = root.rstrip("/"), uri.rstrip("/")
     if uri != root and not uri.startswith(f"{root}/"):
@@ -33,14 +27,6 @@ def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
 
     A table at the root itself is named by the last part of its location. Characters that Dagster
     does not accept become underscores.
-
-    Args:
-        prefix: of all keys; may be empty.
-        root: location of the root, in its store's spelling.
-        uri: location of the table, in its store's spelling.
-
-    Raises:
-        InvalidArgument: the table is not at or below the root.
     """
     path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
     parts = [_NOT_IN_KEYS.sub("_", each) for each in path.split("/")]

@@ -170,10 +170,8 @@ class AssetOptions:
     """Whether several assets write the table intentionally."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
-        """`<root>/<schema>/<table>`, the same location as in earlier Delta IO managers.
-
-        Raises:
-            InvalidArgument: the root is empty, which would mean the root of the file system.
+        """`<root>/<schema>/<table>`, the same location as in earlier Delta IO managers. An empty
+        root, which would mean the root of the file system, is refused.
         """
         if not root_uri.strip():
             raise InvalidArgument(
@@ -214,15 +212,8 @@ def read_asset_options(
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults of the IO manager.
 
-    Args:
-        metadata: definition metadata of the asset or output.
-        defaults: options that the metadata does not set.
-        asset: name of the asset, for error messages; None for the IO manager's own configuration.
-        runtime: metadata of the output, from the run; keys that are not options are ignored.
-
-    Raises:
-        InvalidArgument: an unknown key in the namespace `delta/`, two keys for one option, or a
-            value that the option does not accept.
+    `asset` is its name for messages, None for the IO manager's own configuration. `runtime` is the
+    metadata of the output, from the run; its keys that are not options are ignored.
     """
     owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
     found = _options(metadata, ASSET_KEYS, owner)
@@ -272,11 +263,7 @@ def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
 def read_input_options(
     metadata: Mapping[str, object], defaults: InputOptions, *, asset: str
 ) -> InputOptions:
-    """The options of one input.
-
-    Raises:
-        InvalidArgument: as `read_asset_options` does.
-    """
+    """The options of one input."""
     owner = f"asset {asset}"
     found = _options(metadata, INPUT_KEYS, owner)
     _check_plain_keys(metadata, INPUT_KEYS, _FOREIGN_INPUT_KEYS, found, owner)
@@ -318,12 +305,7 @@ def _check_plain_keys(
     found: Mapping[str, object],
     owner: str,
 ) -> None:
-    """Refuse keys that resemble an option, and log other unknown keys once.
-
-    Raises:
-        InvalidArgument: a key is similar to an option that is not set, or is another integration's
-            name for an option.
-    """
+    """Refuse keys that resemble an option, and log other unknown keys once."""
     for key in metadata:
         if key in known or "/" in key:
             continue

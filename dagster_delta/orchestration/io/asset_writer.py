@@ -92,13 +92,7 @@ class WrittenAsset:
 
 
 def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
-    """Write the rows of an asset as one commit, or skip it if there is nothing to write.
-
-    Raises:
-        PartitionMismatch: a row is outside the partitions of the run.
-        TableAlreadyExists: the mode is `error`, and rows already exist.
-        DeltaError: the rows, the options and the table do not fit together.
-    """
+    """Write the rows of an asset as one commit, or skip it if there is nothing to write."""
     from dagster_delta.engines import engine_for
     from dagster_delta.table.delta_table import DeltaTable
 
@@ -180,11 +174,7 @@ def _null_columns(write: AssetWrite, before: Snapshot, schema: StructType) -> tu
 
 
 def check_merge_options(options: AssetOptions, asset: str) -> None:
-    """Refuse options that a merge cannot follow.
-
-    Raises:
-        InvalidArgument: there is no predicate, or an option is for other modes.
-    """
+    """Refuse options that a merge cannot follow."""
     (options.merge or MergeConfig()).check(asset)
     if options.schema_mode == "overwrite":
         raise InvalidArgument(
@@ -383,11 +373,7 @@ def _merge(
 def _schema_mode_of_merge(
     write: AssetWrite, before: Snapshot, source: StructType
 ) -> Literal["strict", "merge"]:
-    """Whether the merge changes the schema of its table; checks the columns of its rows.
-
-    Raises:
-        SchemaMismatch, SchemaChangeRefused: the schema_mode does not allow them.
-    """
+    """Whether the merge changes the schema of its table; checks the columns of its rows."""
     from dagster_delta.table.write.planning import check_widening
 
     mode, known = write.options.schema_mode, before.schema

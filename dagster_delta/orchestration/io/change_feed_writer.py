@@ -59,14 +59,7 @@ class AppliedChanges:
 
 
 def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
-    """Apply the rows and record the progress, as one commit.
-
-    Raises:
-        ConcurrentTransaction: a concurrent run has applied changes.
-        ConstraintViolation: several returned rows have the same key.
-        InvalidArgument: the returned rows lack the key, or the columns of the change.
-        DeltaError: the rows, the options and the table do not fit together.
-    """
+    """Apply the rows and record the progress, as one commit."""
     written = _write(write, applied)
     if applied.upstream_key is None:
         return written

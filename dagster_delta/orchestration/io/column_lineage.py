@@ -32,11 +32,8 @@ class UpstreamColumns:
 
 
 def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) -> TableColumnLineage:
-    """Lineage of every column from the upstream column with the same name.
-
-    Args:
-        columns: of the table; columns with other names have no lineage.
-        upstream: the upstream asset.
+    """Lineage of every column of a table from the upstream column with the same name, if there is
+    one.
     """
     known = {each.lower(): each for each in upstream.columns}
     return TableColumnLineage(

@@ -25,21 +25,13 @@ _FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spar
 def run_query(
     sql: str, tables: Mapping[str, Scan], *, name: str, memory_bytes: int
 ) -> pa.RecordBatchReader:
-    """The result of a query as a `pa.RecordBatchReader`, computed while it is consumed.
+    """The result of a query in DuckDB's SQL as a `pa.RecordBatchReader`, computed while it is
+    consumed.
 
     Columns and filters of the query are pushed down into the scans. HUGEINT (the type of integer
-    sums) becomes BIGINT, and timestamps are in UTC.
-
-    Args:
-        sql: one query in DuckDB's SQL.
-        tables: name in the query to its input.
-        name: of the asset, for messages.
-        memory_bytes: of DuckDB; sorts, joins and aggregates beyond it go to disk.
-
-    Raises:
-        InvalidArgument: DuckDB refuses the query (raised here), or a value fails (raised while
-            reading).
-        DeltaError: of reading the tables.
+    sums) becomes BIGINT, and timestamps are in UTC. Sorts, joins and aggregates beyond
+    `memory_bytes` go to disk. What DuckDB refuses is an error here; a value that fails, while
+    reading.
     """
     import duckdb
 

@@ -79,11 +79,7 @@ def plan_load(
     keys: tuple[str, ...],
     asset: str,
 ) -> FileLoad:
-    """Which of the files a run loads.
-
-    Raises:
-        InvalidArgument: the table forgets transactions, and would load files again.
-    """
+    """Which of the files a run loads."""
     from dagster_delta.table.write.transaction import AppTransaction
 
     loaded: dict[str, int] = {}
@@ -115,15 +111,10 @@ def plan_load(
 
 
 def write_load(write: AssetWrite, load: FileLoad) -> tuple[WrittenAsset | None, FileLoad]:
-    """Write the rows of new files and record the files, as one commit.
+    """Write the rows of new files and record the files, as one commit. Files that concurrent runs
+    have loaded meanwhile are left out.
 
-    Files that concurrent runs have loaded meanwhile are left out.
-
-    Returns:
-        What was written, None if there are no new files and no table; and what was loaded.
-
-    Raises:
-        DeltaError: the files, the options and the table do not fit together.
+    Returns what was written, None if there are no new files and no table; and what was loaded.
     """
     from dagster_delta.table.delta_table import DeltaTable
 

@@ -60,10 +60,6 @@ class LandingZone:
         """The matching files, the oldest first. Names that begin with `_` or `.` do not match.
 
         Files without bytes are left out: somebody may be about to write them.
-
-        Raises:
-            InvalidArgument: the location is invalid, or is no directory of this machine.
-            StorageFailure: the files cannot be listed.
         """
         parts = self.source.rstrip("/").split("/")
         first = next((i for i, part in enumerate(parts) if set(part) & set("*?")), len(parts))
@@ -113,13 +109,8 @@ class LandingFiles:
 
     def to_reader(self, known: pa.Schema) -> pa.RecordBatchReader:
         """The rows of all files, in the order of the files; a column that a file lacks is null.
-
-        Args:
-            known: types of columns, for formats that have none of their own.
-
-        Raises:
-            InvalidArgument: a file cannot be read; it names the file. Also while rows are read.
-            SchemaMismatch: a column has other types in other files.
+        `known` has the types of columns, for formats that have none of their own. An error, also
+        while the rows are read, names its file.
         """
         types = known if self.zone.columns is None else self.zone.columns
         schema = self.zone.columns or self._unified(types)

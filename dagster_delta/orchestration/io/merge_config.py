@@ -170,11 +170,7 @@ def parse_merge(kind: type[T], value: object) -> T | None:
 
 
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
-    """Refuse merge metadata on an asset with another mode: it would replace its table.
-
-    Raises:
-        InvalidArgument: the mode is not `merge`, and there is such metadata.
-    """
+    """Refuse merge metadata on an asset with another mode: it would replace its table."""
     unused = next((key for key in keys if key.removeprefix("delta/") in _MERGE_KEYS), None)
     if mode != "merge" and unused is not None:
         raise InvalidArgument(
@@ -190,14 +186,8 @@ def add_clauses(
     source_columns: Sequence[str],
     within: str | None,
 ) -> MergeBuilder:
-    """A merge with the clauses of the configuration.
-
-    Args:
-        builder: of the merge.
-        config: what to do.
-        source_columns: names of the columns of the source.
-        within: Spark SQL over the table: rows that the source does not match change only where it
-            is true.
+    """A merge with the clauses of the configuration. `within` is Spark SQL over the table: rows
+    that the source does not match change only where it is true.
     """
     for each in _clauses(config, source_columns):
         condition = each.condition

@@ -90,11 +90,7 @@ def note_input(context: InputContext, snapshot: Snapshot) -> None:
 
 
 def check_client() -> None:
-    """Check that events can be sent, before rows are written.
-
-    Raises:
-        InvalidArgument: `openlineage-python` is not installed.
-    """
+    """Check that events can be sent, before rows are written."""
     try:
         import openlineage.client  # noqa: F401
     except ModuleNotFoundError as error:

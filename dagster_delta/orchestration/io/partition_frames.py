@@ -41,11 +41,7 @@ class PartitionFrames:
         return tuple(key for key, frame in self.frames.items() if frame is not None)
 
     def check_keys(self, selection: PartitionSelection | None) -> None:
-        """Make sure that there is a frame, or None, for each partition of the run.
-
-        Raises:
-            InvalidArgument: a key is missing, or is not one of the run.
-        """
+        """Make sure that there is a frame, or None, for each partition of the run."""
         if selection is None:
             raise InvalidArgument(
                 f"{self.asset} returned a dict, which is for one frame per partition key, and "
@@ -67,12 +63,7 @@ class PartitionFrames:
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows of all frames as a `pa.RecordBatchReader`; frames are read one at a time, and
-        each row is checked to be in the frame's partition.
-
-        Raises:
-            SchemaMismatch: the frames have different columns.
-            InvalidArgument: a frame cannot be written in batches.
-            FrameMismatch: a row is in another partition; raised while the rows are read.
+        each row is checked, when it is read, to be in the frame's partition.
         """
         from dagster_delta.engines.values.data_input import to_reader
 

@@ -47,12 +47,7 @@ class TableClaim:
     def check(
         self, table: DeltaTable, snapshot: Snapshot, commit_info: Mapping[str, object]
     ) -> None:
-        """Make sure that the table belongs to the asset; a commit records a new owner.
-
-        Raises:
-            InvalidArgument: the table belongs to another asset.
-            DeltaError: the log cannot be read, or the commit fails.
-        """
+        """Make sure that the table belongs to the asset; a commit records a new owner."""
         wanted, recorded = self._wanted, snapshot.metadata.configuration.get(OWNER_PROPERTY)
         if recorded is None and (self.is_shared or self.asset_key is None):
             return

@@ -171,11 +171,7 @@ def type_handler_of(
     name: str,
     handlers: Sequence[TypeHandler[Any]] = TABLE_TYPES,
 ) -> TypeHandler[Any]:
-    """The handler that loads an input.
-
-    Raises:
-        InvalidArgument: no handler supports the type, or there is neither annotation nor default.
-    """
+    """The handler that loads an input."""
     if annotation is Any or annotation is None:
         if default is None:
             raise InvalidArgument(
@@ -198,11 +194,7 @@ def type_handler_of(
 
 
 def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
-    """The handlers of an IO manager, then those of this package.
-
-    Raises:
-        InvalidArgument: an element is not a handler.
-    """
+    """The handlers of an IO manager, then those of this package."""
     found: list[TypeHandler[Any]] = []
     for handler in handlers:
         if not isinstance(handler, TypeHandler):
@@ -218,13 +210,9 @@ def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
 def rows_to_write(
     value: object, annotation: object, handlers: Sequence[TypeHandler[Any]]
 ) -> object:
-    """The rows that an asset returned, in a form that can be written; for `dict[str, T]` by key.
-
-    Args:
-        value: returned by the asset; None remains None.
-        annotation: type of the output; `Any` if it has none.
-        handlers: all handlers; the first that supports the annotation, or else the class of the
-            value, converts it.
+    """The rows that an asset returned, in a form that can be written; for `dict[str, T]` by key,
+    and None remains None. The first handler that supports the annotation, or else the class of the
+    value, converts it.
     """
     if value is None:
         return None
@@ -262,11 +250,7 @@ def without_none(annotation: object) -> object:
 
 
 def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandler[Any]:
-    """The handler with a name in `default_load_type`.
-
-    Raises:
-        InvalidArgument: there is no such handler.
-    """
+    """The handler with a name in `default_load_type`."""
     for handler in handlers:
         if handler.name == name:
             return handler

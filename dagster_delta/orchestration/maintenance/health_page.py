@@ -72,13 +72,8 @@ def health_page_metadata(
     earlier: Sequence[EarlierReport],
     now: dt.datetime,
 ) -> dict[str, Any]:
-    """The page as metadata of an asset: report, one table with all states, totals.
-
-    Args:
-        states: of all tables.
-        thresholds: the largest allowed value by measure.
-        earlier: earlier reports, oldest first.
-        now: time of the report.
+    """The page as metadata of an asset: report, one table with all states, totals. `thresholds` are
+    the largest allowed values by measure; earlier reports come oldest first.
     """
     read = [each for each in states if each.health is not None]
     healths = [each.health for each in read if each.health is not None]

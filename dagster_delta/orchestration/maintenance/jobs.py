@@ -224,18 +224,10 @@ def job_on_one_table(
     pool: str = MAINTENANCE_POOL,
     resources: Iterable[str] = (),
 ) -> dg.JobDefinition:
-    """A job of one step, whose config names the table that it works on.
+    """A job of one step, whose config `asked` names in `table` the table that `work` is for.
 
-    Args:
-        name: of the job.
-        step: name of the step.
-        asked: config of the job, whose field `table` names the table.
-        work: what the step does with the table.
-        tables: of the job.
-        options: settings of the job.
-        what: the job does, for its description.
-        pool: of the step, if the job has several tables.
-        resources: that the step needs, besides IO managers.
+    `what` is the work in words, for the description; `pool` is that of a job for several tables;
+    `resources` are needed besides IO managers.
     """
     by_name = {each.name: each for each in tables}
 

@@ -97,12 +97,7 @@ class MaintainedTable:
         return f"{name}_" if name in _RESERVED or iskeyword(name) else name
 
     def open(self, resources: object) -> DeltaTable | None:
-        """The table, or None if the asset was never materialised.
-
-        Raises:
-            InvalidArgument: the asset is not stored by a DeltaIOManager.
-            DeltaError: the table cannot be opened.
-        """
+        """The table, or None if the asset was never materialised."""
         from dagster_delta.errors import TableNotFound
         from dagster_delta.table.delta_table import DeltaTable
 
@@ -115,26 +110,15 @@ class MaintainedTable:
             return None
 
     def table_name(self, resources: object) -> str | None:
-        """`schema.table` in the layout of the IO manager; None if the table is given by location.
-
-        Raises:
-            InvalidArgument: the asset is not stored by a DeltaIOManager.
-        """
+        """`schema.table` in the layout of the IO manager; None for a table given by location."""
         if self.uri is not None or self.asset_key is None:
             return None
         return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
 
     def start_spark(self, resources: object, key: str | None) -> None:
-        """Start the Spark session for the table, if it does not run yet.
-
-        Args:
-            resources: of the step.
-            key: of the SparkSessionResource; None for the session that loads the asset, or the
-                session of the process if the table is given by location.
-
-        Raises:
-            InvalidArgument: the asset is not stored by a DeltaIOManager, or Spark cannot start.
-            SparkSessionLost: the JVM of the session is gone.
+        """Start the Spark session for the table, if it does not run yet: that of the
+        SparkSessionResource with a key; else the session that loads the asset, or that of the
+        process if the table is given by location.
         """
         owner: Any = SparkSessionResource()
         if key is not None:
@@ -169,11 +153,7 @@ def maintained_tables(
     tables: Mapping[str, str],
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> tuple[MaintainedTable, ...]:
-    """The tables of a job.
-
-    Raises:
-        InvalidArgument: there are no tables, or two have the same name.
-    """
+    """The tables of a job."""
     found = [each for asset in assets for each in _of_asset(asset, storage_options)]
     if selection is not None:
         chosen = selection.resolve(_definitions(assets))
@@ -207,9 +187,6 @@ def config_naming_tables(
 
     A field for one name is the only table, if there is one. Otherwise it is required, or empty if
     the config allows that: the Launchpad fills in defaults only where nothing is required.
-
-    Raises:
-        InvalidArgument: the Launchpad cannot offer the name of a table.
     """
     asked = config.model_fields[field_name]
     is_list = asked.annotation is not str
@@ -230,11 +207,7 @@ def config_naming_tables(
 
 
 def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
-    """An enum of the names of tables.
-
-    Raises:
-        InvalidArgument: an enum cannot have a member of such a name.
-    """
+    """An enum of the names of tables."""
     names = {each.name: each.name for each in tables}
     # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
     make_enum: Any = Enum

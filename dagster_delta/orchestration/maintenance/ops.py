@@ -153,12 +153,7 @@ def _on(context: dg.OpExecutionContext, config: TableConfig, step: Step) -> None
 
 
 def open_table(config: TableConfig) -> "DeltaTable":
-    """The table that an op is configured with.
-
-    Raises:
-        InvalidArgument: the config names none.
-        TableNotFound, InvalidTable, StorageFailure.
-    """
+    """The table that an op is configured with."""
     from dagster_delta.table.delta_table import DeltaTable
 
     if not config.uri:

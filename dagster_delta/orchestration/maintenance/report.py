@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 def maintenance_metadata(
     uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]
 ) -> RawMetadata:
-    """The effect of one run on one table, as metadata: the shape after it, and a report.
-
-    Args:
-        uri: location of the table, without credentials.
-        before: shape of the table before the run.
-        after: shape of the table after the run.
-        reports: what was done, in order.
-    """
+    """The effect of one run on one table, as metadata: the shape after it, and a report."""
     metadata: RawMetadata = {
         "delta/report": MetadataValue.md(maintenance_markdown(uri, before, after, reports)),
         "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),

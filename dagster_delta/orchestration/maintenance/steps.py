@@ -56,7 +56,7 @@ class StepReport:
 def optimize_step(
     table: DeltaTable, config: OptimizeConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Compact small files of the table. Raises as `DeltaTable.optimize` does."""
+    """Compact small files of the table."""
 
     def log_progress(progress: OptimizeProgress) -> None:
         done, total = spell_bytes(progress.num_done_bytes), spell_bytes(progress.num_total_bytes)
@@ -110,7 +110,7 @@ def optimize_step(
 def vacuum_step(
     table: DeltaTable, config: VacuumConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Find or delete unreferenced files. Raises as `DeltaTable.vacuum` does."""
+    """Find or delete unreferenced files."""
     result = table.vacuum(
         config.retention_hours,
         dry_run=config.dry_run,
@@ -168,7 +168,7 @@ def warn_of_damage(health: TableHealth, log: Log) -> None:
 def clean_log_step(
     table: DeltaTable, config: CleanLogConfig, log: Log, _commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Find or delete the log of expired versions. Raises as `DeltaTable.clean_log` does."""
+    """Find or delete the log of expired versions."""
     result = table.clean_log(
         config.retention_hours,
         dry_run=config.dry_run,
@@ -197,7 +197,7 @@ def clean_log_step(
 def clone_step(
     table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Clone the table, or report what it would copy. Raises as `DeltaTable.clone` does."""
+    """Clone the table, or report what it would copy."""
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
@@ -238,9 +238,7 @@ def clone_step(
 def restore_step(
     table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Restore an older version, or report what it would change. Raises as `DeltaTable.restore`, and
-    InvalidArgument if the config names no version.
-    """
+    """Restore an older version, or report what it would change."""
     if config.version is None and config.timestamp is None:
         raise InvalidArgument("a restore needs the version or the timestamp to go back to")
     before = table.refresh()
@@ -272,7 +270,7 @@ def restore_step(
 def fsck_step(
     table: DeltaTable, config: FsckConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Find or remove files that storage no longer has. Raises as `DeltaTable.fsck` does."""
+    """Find or remove files that storage no longer has."""
     result = table.fsck(dry_run=config.dry_run, commit_info=commit_info)
     named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
     summary = f"{result.files.num_rows} files are missing, {result.num_removed} were removed"
@@ -292,7 +290,7 @@ def fsck_step(
 def reorg_step(
     table: DeltaTable, config: ReorgConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Purge the files of the table. Raises as `DeltaTable.reorg` does."""
+    """Purge the files of the table."""
     session = active_spark_session() if config.engine == "spark" else None
     with watch_spark(session, log) as spark_work:
         result = table.reorg(

@@ -51,12 +51,8 @@ def bar_chart(title: str, bars: Sequence[Bar], spell: Callable[[float], str]) ->
 def line_chart(
     title: str, points: Sequence[tuple[str, float]], spell: Callable[[float], str]
 ) -> str:
-    """A line through values at equal distances, from zero.
-
-    Args:
-        title: above the line.
-        points: label and value from left to right, two at least; values are not negative.
-        spell: the text of a value.
+    """A line through values at equal distances, from zero. Points are labels and values from left
+    to right, two at least; values are not negative.
     """
     largest = max(value for _, value in points) or 1
     left, right, bottom = 90, _WIDTH - 40, _TITLE_HEIGHT + _LINE_HEIGHT
@@ -79,11 +75,8 @@ def line_chart(
 
 
 def image_markdown(title: str, svg: str) -> str:
-    """The image as Markdown, embedded as a data URI: the UI loads nothing from elsewhere.
-
-    Args:
-        title: for readers who do not see the image.
-        svg: the image.
+    """The image as Markdown, embedded as a data URI: the UI loads nothing from elsewhere. The title
+    is for readers who do not see the image.
     """
     encoded = base64.b64encode(svg.encode()).decode("ascii")
     return f"![{title}](data:image/svg+xml;base64,{encoded})"

@@ -41,16 +41,8 @@ class MappedKeys:
 
 
 class PartitionMapping:
-    """Which partitions of an asset belong to a partition of a table.
-
-    Args:
-        partitions_def: how the asset is partitioned.
-        partition_expr: the table's partition column with the key; for multi-partitions a mapping
-            from dimension to column.
-        keys_of: instead of columns, a function from partition values to keys.
-
-    Raises:
-        InvalidArgument: neither or both are given, or the dimensions do not match.
+    """Which partitions of an asset belong to a partition of a table: by the partition column with
+    the key that `partition_expr` names (for multi-partitions by dimension), or by a function.
     """
 
     def __init__(
@@ -69,11 +61,7 @@ class PartitionMapping:
         self._dimensions = _dimensions(partitions_def, partition_expr) if partition_expr else {}
 
     def map(self, partitions: Iterable[Mapping[str, str | None]]) -> MappedKeys:
-        """The keys of some table partitions.
-
-        Raises:
-            InvalidArgument: the table is not partitioned by the column, or a value is not a time.
-        """
+        """The keys of some table partitions."""
         mapped = MappedKeys()
         for values in partitions:
             keys = [key for key in self._keys(values) if _holds(self._partitions_def, key)]

@@ -77,18 +77,8 @@ def select_partitions(
     asset: str,
     metadata_keys: Iterable[str] = (),
 ) -> PartitionSelection:
-    """The partitions of a set of partition keys.
-
-    Args:
-        partitions_def: how the asset is partitioned.
-        keys: any of its keys, in any order, repeats allowed.
-        partition_expr: the column that holds the partition; for multi-partitions a mapping from
-            dimension to column.
-        asset: name of the asset, for error messages.
-        metadata_keys: keys of the asset's metadata, to report a misspelt `partition_expr`.
-
-    Raises:
-        InvalidArgument: `partition_expr` is missing, or does not match the dimensions.
+    """The partitions of a set of partition keys, in any order, repeats allowed. `metadata_keys` are
+    those of the asset, to report a misspelt `partition_expr`.
     """
     if partition_expr is None:
         raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
@@ -237,14 +227,7 @@ def _window(partitions_def: TimeWindowPartitionsDefinition, key: str) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class RunPartitions:
-    """How partition keys of an asset map to rows of its table.
-
-    Args:
-        context: of the output or input.
-        partition_expr: column that holds the partition, or columns by dimension.
-        asset: name of the asset, for messages.
-        metadata_keys: of the asset, to report a misspelt `partition_expr`.
-    """
+    """How partition keys of the asset of an output or input map to rows of its table."""
 
     context: OutputContext | InputContext
     partition_expr: str | Mapping[str, str] | None
@@ -252,17 +235,13 @@ class RunPartitions:
     metadata_keys: Mapping[str, object]
 
     def selection(self) -> PartitionSelection | None:
-        """The partitions being written or read, or None if the asset has none.
-
-        Raises:
-            InvalidArgument: `partition_expr` is missing, or does not match the dimensions.
-        """
+        """The partitions being written or read, or None if the asset has none."""
         if not self.context.has_asset_partitions:
             return None
         return self.select(self.context.asset_partition_keys)
 
     def select(self, keys: Sequence[str]) -> PartitionSelection:
-        """The partitions of some keys. Raises as `selection` does."""
+        """The partitions of some keys."""
         return select_partitions(
             self.context.asset_partitions_def,
             keys,

@@ -42,13 +42,7 @@ _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
 def partition_predicate(
     selection: PartitionSelection, schema: StructType, *, alias: str | None = None
 ) -> str:
-    """The Spark SQL over `schema` that is true exactly for the rows of the selection.
-
-    Raises:
-        InvalidArgument: a key does not fit the type of its column, or the column cannot distinguish
-            the selected windows from their neighbours.
-        SchemaMismatch: `partition_expr` does not name a column.
-    """
+    """The Spark SQL over `schema` that is true exactly for the rows of the selection."""
     if not selection.boxes:
         return NO_ROWS
     prefix = "" if alias is None else f"{quote_column(alias)}."
@@ -75,11 +69,7 @@ def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, .
 
 
 def resolve_column(expression: str, schema: StructType) -> tuple[str, DataType]:
-    """The quoted SQL and the type of the column that a `partition_expr` names.
-
-    Raises:
-        SchemaMismatch: there is no such column.
-    """
+    """The quoted SQL and the type of the column that a `partition_expr` names."""
     field = schema.get(expression.strip("`"))
     if field is not None:
         return quote_column(field.name), field.data_type

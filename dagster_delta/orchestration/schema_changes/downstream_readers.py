@@ -32,21 +32,12 @@ def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefiniti
 def downstream_readers(
     instance: DagsterInstance, assets: Iterable[object], key: AssetKey, columns: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The assets that read some columns of an asset, or columns that were computed from them.
+    """By asset key, as `a/b`: the columns that an asset reads among some top-level columns of the
+    upstream asset `key`, and among columns computed from them, which are named `a/b.column`.
 
     The lineage is from an asset's latest materialisation, or else from its definition. Assets
     without lineage are included, because they may read every column; assets downstream of them are
     not.
-
-    Args:
-        instance: source of the latest materialisations.
-        assets: definitions to search.
-        key: of the upstream asset.
-        columns: its columns to search for, top-level names.
-
-    Returns:
-        By asset key, as `a/b`, the columns that the asset reads; columns of an asset other than the
-        upstream asset as `a/b.column`.
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())

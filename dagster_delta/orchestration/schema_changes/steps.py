@@ -45,13 +45,7 @@ def change_schema_step(
     log: Log,
     commit_info: Mapping[str, object],
 ) -> ChangeReport:
-    """Make the change of the config, or plan it.
-
-    Raises:
-        InvalidArgument: the config lacks an option of its kind, or has an option of another kind.
-        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do, with options as in the
-            Launchpad.
-    """
+    """Make the change of the config, or plan it. Errors name options as in the Launchpad."""
     _check(config)
     try:
         report = _STEPS[config.kind](table, config, log, commit_info)

@@ -122,14 +122,8 @@ def delta_asset_spec(
     kinds: Collection[str] = (),
     **looks: Any,
 ) -> dg.AssetSpec:
-    """The spec of the asset of a table: its location and its kind.
-
-    Args:
-        key: of the asset.
-        table: location of the table.
-        metadata: further metadata of the asset.
-        kinds: further kinds of the asset, in addition to `deltalake`.
-        looks: further arguments of `dg.AssetSpec`.
+    """The spec of the asset of a table: its location and its kind, in addition to other `kinds`.
+    `looks` are further arguments of `dg.AssetSpec`.
     """
     return dg.AssetSpec(
         key,

@@ -62,11 +62,7 @@ class CommitRules:
         return commit.changes_data
 
     def selected_partitions(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
-        """The changed partitions to include.
-
-        Raises:
-            InvalidArgument: the table is not partitioned by a column of the filter.
-        """
+        """The changed partitions to include."""
         rule = self.partitions
         if rule is None:
             return commit.partitions
@@ -125,14 +121,8 @@ def poll_tables(
     """New commits of each table, in the given order. A failure of one table does not stop the
     others.
 
-    Args:
-        uris: locations of the tables.
-        state: stored state of the sensor.
-        open_table: the store of a table's location.
-        rules: which commits to include.
-        now_ms: the time, in milliseconds since the epoch.
-        discovered: whether the locations were found below a root; a location without state,
-            although the root was listed before, is then a new table with all its commits.
+    `discovered` locations were found below a root: one without state, although the root was listed
+    before, is then a new table with all its commits.
     """
     if not uris:
         return []

@@ -45,14 +45,7 @@ def waiting_text(
     minimum_rows: int | None,
     minimum_age_seconds: float | None,
 ) -> str:
-    """What pending changes are, and what they wait for.
-
-    Args:
-        waiting: the changes.
-        now_ms: the time, in milliseconds since the epoch.
-        minimum_rows: of the sensor.
-        minimum_age_seconds: of the sensor.
-    """
+    """What pending changes are, and what they wait for."""
     what = f"{_versions(waiting.from_version, waiting.to_version)} with {_rows(waiting.rows)}"
     if waiting.unsent_keys is not None:
         return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"

@@ -61,10 +61,8 @@ class Watch:
     """Open stores, kept between ticks to reuse connections."""
 
     def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        """The result of one evaluation of the sensor.
-
-        Raises:
-            DeltaError: some tables failed, and no other table has results.
+        """The result of one evaluation of the sensor. If tables failed, and no other has results,
+        it raises.
         """
         before = SensorState.from_cursor(context.cursor)
         now_ms = clock.now_ms()

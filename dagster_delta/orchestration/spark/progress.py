@@ -69,13 +69,9 @@ def watch_spark(
 ) -> Iterator[SparkWork]:
     """Report on the Spark jobs that the block starts in this thread.
 
-    Args:
-        data: DataFrame or Spark session that the block uses; for other values, nothing is reported.
-        log: of the run.
-        every_seconds: interval between two lines in the log; shorter work has no line.
-
-    Raises:
-        SparkSessionLost: the block failed because the JVM of the session is gone.
+    `data` is the DataFrame or Spark session that the block uses; for other values, nothing is
+    reported. Work that is shorter than `every_seconds` has no line in the log. If the block fails
+    because the JVM of the session is gone, it raises SparkSessionLost.
     """
     work = SparkWork()
     frame = _frame(data)
