@@ -29,7 +29,6 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
-from dagster_delta.orchestration.asset_keys import asset_key_of
 from dagster_delta.orchestration.change_feed.consumption import (
     Consumer,
     Consumption,
@@ -41,6 +40,7 @@ from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamCha
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     SchemaMode,
+    asset_key_of,
     read_asset_options,
 )
 from dagster_delta.orchestration.io.change_feed_writer import (
@@ -57,13 +57,13 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.read.scan import Scan
 
 if TYPE_CHECKING:
-    from dagster_delta.orchestration.asset_keys import AssetReference
+    from dagster_delta.orchestration.io.asset_options import AssetReference
 
 FULL_REFRESH_TAG = "delta/full_refresh"
 """Tag of a run whose incremental assets read every row, with the value `true`."""

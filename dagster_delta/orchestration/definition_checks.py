@@ -21,7 +21,7 @@ from dagster_delta.orchestration.io.asset_options import (
 from dagster_delta.orchestration.io.asset_writer import check_merge_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.merge_config import refuse_unused_merge
-from dagster_delta.orchestration.metadata_values import RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,

@@ -8,9 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, TypeAlias, cast
 
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster import AssetKey, MetadataValue, TableColumnLineage, TableSchema
+
+RawMetadataValue: TypeAlias = (
+    MetadataValue[Any]
+    | TableSchema
+    | TableColumnLineage
+    | AssetKey
+    | dict[str, Any]
+    | list[Any]
+    | str
+    | float
+    | int
+    | bool
+    | None
+)
+"""What Dagster converts to metadata; `dagster` itself exports no type for it."""
+
+RawMetadata: TypeAlias = dict[str, RawMetadataValue]
+"""Metadata by key, as `add_output_metadata` and the events of Dagster take it."""
 
 DETAILS = "delta/details"
 """Key of the facts that have no key of their own, as JSON."""

@@ -15,10 +15,6 @@ from dagster import ConfigurableResource, get_dagster_logger
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.column_change_switch import (
-    COLUMN_CHANGE_DESCRIPTION,
-    NEW_TABLE_PROPERTIES,
-)
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.spark.progress import APPLICATION_ID, HISTORY_SERVER_URL
 from dagster_delta.orchestration.storage_options import (
@@ -26,6 +22,7 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     refuse_mask,
 )
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +32,18 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
 _ANY_MASTER = "local[*]"
+
+# A change begins only if both allow it: the resource that opens the table, and the property of the
+# table. A change that has begun may be resumed and cancelled in any case.
+COLUMN_CHANGE_DESCRIPTION = (
+    "Whether column types may be changed online. If true, new tables get the property "
+    "dagsterDelta.enableColumnChange and the features it needs, column mapping and metadata "
+    "domains; clients without these can no longer read or write them. Existing tables are "
+    "unaffected until that property is set, or a change is started with enable_features."
+)
+
+NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}
+"""Properties of a table that is created while the switch is on."""
 
 _TOLD: set[tuple[str, str]] = set()
 """Settings, with their values, that were already reported to have no effect."""

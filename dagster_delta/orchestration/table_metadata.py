@@ -18,8 +18,7 @@ from dagster import (
 
 from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
-from dagster_delta.orchestration.metadata_keys import DETAILS, shown
-from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.write.clustering import table_clustering

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
-from dagster_delta.orchestration.asset_keys import AssetReference, asset_key_of
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
     NewRows,
@@ -26,7 +25,12 @@ from dagster_delta.orchestration.checks.table_checks import (
     rows_since,
     spell_age,
 )
-from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    AssetReference,
+    asset_key_of,
+    read_asset_options,
+)
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table

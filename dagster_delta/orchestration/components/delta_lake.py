@@ -32,10 +32,11 @@ from dagster_delta.orchestration.components.discovered_tables import (
     DiscoveredTable,
     Discovery,
     discover_tables,
+    path_below,
+    table_key,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
-from dagster_delta.orchestration.components.table_keys import path_below, table_key
 from dagster_delta.orchestration.storage_options import plain_options
 
 _log = logging.getLogger(__name__)

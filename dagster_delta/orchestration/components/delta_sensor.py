@@ -15,9 +15,9 @@ from dagster_delta.orchestration.components.config_fields import (
     documented_texts,
 )
 from dagster_delta.orchestration.components.delta_component import DeltaComponent
+from dagster_delta.orchestration.components.discovered_tables import table_key
 from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
-from dagster_delta.orchestration.components.table_keys import table_key
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.storage import open_store
 

@@ -19,7 +19,7 @@ from dagster_delta.orchestration.components.config_fields import (
 from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
-from dagster_delta.orchestration.metadata_values import RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
     observable_delta_asset,

@@ -1,18 +1,21 @@
-"""The tables below a root and metadata from their logs, in a form that can be stored."""
+"""The tables below a root, their asset keys, and metadata from their logs that can be stored."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+from dagster import AssetKey, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
-from dagster_delta.errors import DeltaError
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.storage import open_store
 from dagster_delta.table.table_discovery import find_tables
+
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
 
 _log = logging.getLogger(__name__)
 
@@ -100,3 +103,24 @@ def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTabl
         ),
         tuple(snapshot.configuration.partition_columns),
     )
+
+
+def path_below(root: str, uri: str) -> str:
+    """Path of a table relative to the root, both in their store's spelling; empty for the root
+    itself.
+    """
+    root, uri = root.rstrip("/"), uri.rstrip("/")
+    if uri != root and not uri.startswith(f"{root}/"):
+        raise InvalidArgument(f"The table {uri} does not lie below {root}")
+    return uri[len(root) + 1 :]
+
+
+def table_key(prefix: Sequence[str], root: str, uri: str) -> AssetKey:
+    """Key of the asset of a table: the prefix, and its path below the root.
+
+    A table at the root itself is named by the last part of its location. Characters that Dagster
+    does not accept become underscores.
+    """
+    path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
+    parts = [_NOT_IN_KEYS.sub("_", each) for each in path.split("/")]
+    return AssetKey([*prefix, *parts])

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from dagster import AssetKey, MetadataValue
+from dagster import AssetKey, AssetsDefinition, AssetSpec, MetadataValue, SourceAsset
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.merge_config import (
@@ -131,6 +131,18 @@ _FOREIGN_INPUT_KEYS = {
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+AssetReference: TypeAlias = (
+    AssetKey | AssetSpec | AssetsDefinition | SourceAsset | str | Sequence[str]
+)
+"""An asset, or its key in any form."""
+
+
+def asset_key_of(asset: AssetReference) -> AssetKey:
+    """The key of an asset, of its spec, or of a value that Dagster converts to a key."""
+    if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
+        return asset.key
+    return AssetKey.from_coercible(asset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from dagster_delta.evolution.properties.changes import (
     normalize_properties,
 )
 from dagster_delta.evolution.schema_diff import diff_schemas
-from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.partition_frames import FrameMismatch
@@ -30,6 +29,7 @@ from dagster_delta.orchestration.io.table_owner import TableClaim
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
+from dagster_delta.orchestration.resources import NEW_TABLE_PROPERTIES
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema

@@ -15,7 +15,7 @@ from dagster import InputContext, MetadataValue
 
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
 from dagster_delta.orchestration.io.type_handlers import annotation_of
-from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
 
 if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import TypeHandler

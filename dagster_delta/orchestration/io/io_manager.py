@@ -20,10 +20,6 @@ from dagster import (
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
-from dagster_delta.orchestration.column_change_switch import (
-    COLUMN_CHANGE_DESCRIPTION,
-    NEW_TABLE_PROPERTIES,
-)
 from dagster_delta.orchestration.io.asset_options import (
     EARLIER_MODES,
     AssetOptions,
@@ -62,7 +58,11 @@ from dagster_delta.orchestration.io.type_handlers import (
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import RunPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.resources import (
+    COLUMN_CHANGE_DESCRIPTION,
+    NEW_TABLE_PROPERTIES,
+    SparkSessionResource,
+)
 from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions

@@ -13,8 +13,7 @@ from dagster import MetadataValue, OutputContext
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import add_partition_metadata, set_data_version
-from dagster_delta.orchestration.metadata_keys import DETAILS, shown
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.orchestration.row_tables import (

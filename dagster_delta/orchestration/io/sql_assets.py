@@ -11,14 +11,18 @@ import dagster as dg
 
 from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.orchestration.asset_keys import AssetReference, asset_key_of
-from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    AssetReference,
+    asset_key_of,
+    read_asset_options,
+)
 from dagster_delta.orchestration.io.column_lineage import (
     REGISTERED,
     UpstreamColumns,
     sql_column_lineage,
 )
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan

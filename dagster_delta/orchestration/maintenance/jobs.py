@@ -30,7 +30,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.maintenance.steps import STEPS, clone_step, restore_step
-from dagster_delta.orchestration.metadata_values import RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata

@@ -37,7 +37,7 @@ from dagster_delta.orchestration.maintenance.steps import (
     vacuum_step,
     warn_of_damage,
 )
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:

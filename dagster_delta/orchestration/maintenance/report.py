@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dagster import MetadataValue
 
 from dagster_delta.orchestration.maintenance.steps import StepReport, health_metadata, spell_bytes
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.maintenance.health import TableHealth

@@ -20,7 +20,7 @@ from dagster_delta.orchestration.maintenance.config import (
     RestoreConfig,
     VacuumConfig,
 )
-from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.table.write.clustering import table_clustering
 

@@ -21,7 +21,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     maintained_tables,
 )
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
 from dagster_delta.orchestration.schema_changes.downstream_readers import (
     assets_of_code_location,

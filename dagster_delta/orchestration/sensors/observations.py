@@ -14,8 +14,7 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
-from dagster_delta.orchestration.metadata_keys import DETAILS, shown
-from dagster_delta.orchestration.metadata_values import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.orchestration.sensors.table_changes import commit_facts, data_version
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata

@@ -19,8 +19,7 @@ from dagster import (
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.metadata_keys import DETAILS, shown
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 

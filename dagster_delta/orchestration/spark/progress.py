@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from dagster import MetadataValue
 
 from dagster_delta.engines import is_spark_frame
-from dagster_delta.orchestration.metadata_values import RawMetadata
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.spark.plan import physical_plan
 from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 
