@@ -176,11 +176,7 @@ class StructType:
         return self._by_folded_name.get(name.casefold()) if found is None else found
 
     def field(self, name: str) -> StructField:
-        """The field of that name.
-
-        Raises:
-            SchemaMismatch: there is no such field.
-        """
+        """The field of that name."""
         found = self.get(name)
         if found is None:
             raise SchemaMismatch(
@@ -190,19 +186,11 @@ class StructType:
 
     @classmethod
     def from_json(cls, text: str) -> StructType:
-        """Parse a `schemaString`.
-
-        Raises:
-            InvalidTable: the text is not the JSON of a struct.
-        """
+        """Parse a `schemaString`."""
         return _parse_schema(text)
 
     def to_json(self) -> str:
-        """The `schemaString` of this schema.
-
-        Raises:
-            InvalidArgument: a name, a comment or an expression is not valid Unicode text.
-        """
+        """The `schemaString` of this schema."""
         try:
             return msgspec.json.encode(data_type_to_json(self)).decode()
         except UnicodeEncodeError as error:
@@ -236,16 +224,7 @@ def _damaged(reason: str) -> InvalidTable:
 
 
 def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
-    """The type that a decoded JSON value represents.
-
-    Args:
-        value: decoded JSON.
-        nesting: number of types that enclose the type.
-
-    Raises:
-        InvalidTable: the protocol does not define the type.
-        UnsupportedFeature: it is nested too deeply.
-    """
+    """The type that a decoded JSON value represents."""
     if isinstance(value, str):
         return _parse_primitive(value)
     if nesting > _MAX_READ_NESTING:
@@ -413,21 +392,14 @@ def nesting_of(data_type: DataType) -> int:
 def nullable_field(field: StructField, keys: Collection[str] | None = None) -> StructField:
     """The field with nulls allowed at every depth.
 
-    Args:
-        field: of any type.
-        keys: metadata keys that the field and its nested fields keep; all by default.
+    The field and its nested fields keep the metadata of `keys`; all by default.
     """
     metadata = {key: value for key, value in field.metadata.items() if keys is None or key in keys}
     return StructField(field.name, as_nullable(field.data_type, keys), metadata=metadata)
 
 
 def as_nullable(data_type: DataType, keys: Collection[str] | None = None) -> DataType:
-    """The type with nulls allowed at every depth.
-
-    Args:
-        data_type: any.
-        keys: as for `nullable_field`.
-    """
+    """The type with nulls allowed at every depth."""
     match data_type:
         case StructType(fields):
             return StructType(tuple(nullable_field(each, keys) for each in fields))

@@ -29,12 +29,7 @@ _VOID = PrimitiveType("void")
 
 
 def find_incompatibility(older: TableConfiguration, newer: TableConfiguration) -> str | None:
-    """Why older rows cannot be read with the newer schema, as text; None if they can.
-
-    Args:
-        older: configuration that the rows were written under.
-        newer: configuration of a later version, whose schema is used for reading.
-    """
+    """Why older rows cannot be read with the newer schema, as text; None if they can."""
     if older.metadata == newer.metadata:
         return None
     before, after = older.column_mapping_mode, newer.column_mapping_mode

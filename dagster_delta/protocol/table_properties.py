@@ -51,9 +51,6 @@ def parse_interval_ms(text: str) -> int:
 
     Longer intervals are cut to `_LONGEST_MS`. Months and years have no fixed length, so they are
     refused.
-
-    Raises:
-        InvalidArgument: the text is not an interval in units from weeks to microseconds.
     """
     rest = text.strip().lower().removeprefix("interval").strip()
     total = Decimal(0)
@@ -73,11 +70,7 @@ def parse_interval_ms(text: str) -> int:
 
 
 def parse_column_paths(text: str) -> tuple[tuple[str, ...], ...]:
-    """The logical paths in a comma-separated list of columns, where backticks quote a name.
-
-    Raises:
-        InvalidArgument: the text is not a list of columns.
-    """
+    """The logical paths in a comma-separated list of columns, where backticks quote a name."""
     paths: list[tuple[str, ...]] = []
     parts: list[str] = []
     position = 0
@@ -324,9 +317,6 @@ class TableProperties:
         commit after it costs readers about as much as 50 files. So the commits may cost up to about
         a quarter of the checkpoint. Every interval divides the longest: a table whose size
         varies has no more commits than that after a checkpoint.
-
-        Args:
-            num_files: live files of the table, or 0 if that is not known.
         """
         if self.checkpoint_interval is not None:
             return self.checkpoint_interval
@@ -346,11 +336,7 @@ class TableProperties:
         )
 
     def validate(self) -> None:
-        """Check every known property. Call it before a caller's properties are committed.
-
-        Raises:
-            InvalidArgument: a value is invalid; the message names the key.
-        """
+        """Check every known property. Call it before a caller's properties are committed."""
         for each in vars(type(self)).values():
             if isinstance(each, _Property):
                 try:

@@ -105,13 +105,8 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
     ) -> Self:
         """Open a stream into a temporary file beside `target`. Parent directories are created.
 
-        Args:
-            target: absolute path that the file gets when it is closed.
-            fsync: wait for the disk before and after the file gets its name.
-            failure: makes the error that `write` and `close` raise for an error of the system.
-
-        Raises:
-            OSError: the file system refused or failed.
+        With `fsync`, it waits for the disk before and after the file gets its name. `failure` makes
+        the error that `write` and `close` raise for an error of the system.
         """
         temporary = _temporary_beside(target)
         stream = _in_directory(temporary, lambda: cls._open(target, temporary), fsync=fsync)
@@ -132,11 +127,7 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             raise self._failure(error) from error
 
     def close(self) -> None:
-        """Finish the file and make it appear; closing again does nothing.
-
-        Raises:
-            StorageFailure: the file system refused or failed; no file appeared.
-        """
+        """Finish the file and make it appear; closing again does nothing."""
         target, self._target = self._target, None
         try:
             super().close()

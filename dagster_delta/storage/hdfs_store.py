@@ -231,10 +231,8 @@ class HdfsStore:
     def _requests(self, path: str, *, reads: bool = True) -> Iterator[None]:
         """Name the failures of requests.
 
-        Raises:
-            FileNotFoundError: the file does not exist, in requests that read or delete one.
-            FileExistsError: the file exists.
-            StorageFailure: any other failure.
+        FileNotFoundError in requests that read or delete a file, FileExistsError if it exists,
+        StorageFailure for any other failure.
         """
         check_not_forked()
         try:
@@ -261,14 +259,7 @@ class HdfsStore:
 class _HdfsOutput:
     """A file object for `pyarrow.PythonFile`. The file gets its name when it is closed.
 
-    Args:
-        client: of the NameNode.
-        target: absolute path of the file.
-        requests: names the failures of requests.
-        overwrite: whether to replace an existing file.
-
-    Raises:
-        StorageFailure: HDFS refused or failed.
+    `target` is an absolute path; `requests` names the failures of requests.
     """
 
     def __init__(
@@ -316,9 +307,7 @@ class _HdfsOutput:
     def close(self) -> None:
         """Make the file appear, unless a write failed.
 
-        Raises:
-            FileExistsError: there is a file; it may be this one, if a reply was lost.
-            StorageFailure: HDFS refused or failed.
+        FileExistsError: there is a file; it may be this one, if a reply was lost.
         """
         if self.closed:
             return

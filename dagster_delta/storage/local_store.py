@@ -181,9 +181,7 @@ class LocalStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the files; a missing file is no error.
 
-        Raises:
-            StorageFailure: the file system refused, or a directory in the path is a link to outside
-                the table.
+        A directory in the path that is a link to outside the table is a StorageFailure.
         """
         inside: dict[str, bool] = {}
         for path in paths:
@@ -284,9 +282,6 @@ class LocalStore:
     def _check_regular(self, status: os.stat_result, path: str) -> None:
         """Refuse everything except regular files: reading a device or a pipe may never start or
         never end.
-
-        Raises:
-            IsADirectoryError, StorageFailure.
         """
         if stat.S_ISREG(status.st_mode):
             return

@@ -52,11 +52,7 @@ def holds_password(location: str) -> bool:
 
 
 def check_relative_path(path: str) -> str:
-    """`path` itself, if it is below the root of its store.
-
-    Raises:
-        InvalidArgument: the path is absolute, contains `..`, or holds a NUL character.
-    """
+    """`path` itself, if it is below the root of its store."""
     if path.startswith("/") or scheme_of(path) is not None:
         raise InvalidArgument(
             "Only paths inside the table can be written, listed or deleted; give one relative to "
@@ -81,9 +77,6 @@ def local_root(location: str) -> str:
     """The absolute local path that a plain path or a `file:` URI names.
 
     `~` is expanded in a plain path; a `file:` URI is percent-decoded.
-
-    Raises:
-        InvalidArgument: the URI names another host.
     """
     scheme = scheme_of(location)
     if scheme is None:
@@ -92,11 +85,7 @@ def local_root(location: str) -> str:
 
 
 def strip_file_scheme(uri: str) -> str:
-    """The path of `file:/x`, `file:///x` or `file://localhost/x`, unchanged.
-
-    Raises:
-        InvalidArgument: the URI names another host.
-    """
+    """The path of `file:/x`, `file:///x` or `file://localhost/x`, unchanged."""
     rest = uri.partition(":")[2]
     if not rest.startswith("//"):
         return rest

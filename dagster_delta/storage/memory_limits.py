@@ -28,9 +28,7 @@ _LOG_PREFIX = f"{LOG_DIRECTORY}/"
 def check_log_file_size(path: str, size_bytes: int) -> None:
     """Raises UnsupportedFeature for a file of the log that is too large to be read whole.
 
-    Args:
-        path: relative to the table root. Only files of the log have a limit.
-        size_bytes: as the storage reports it.
+    Only files of the log have a limit.
     """
     # Reading the variable takes most of the time here, and nearly all files are small.
     if size_bytes <= 4096 or not path.startswith(_LOG_PREFIX):
@@ -46,14 +44,7 @@ def check_log_file_size(path: str, size_bytes: int) -> None:
 
 
 def max_checkpoint_bytes(size_bytes: int) -> int:
-    """Bytes that the decoded columns of one Parquet file of a checkpoint may take together.
-
-    Args:
-        size_bytes: size of the file.
-
-    Raises:
-        InvalidArgument: the environment variable is not a number.
-    """
+    """Bytes that the decoded columns of one Parquet file of a checkpoint may take together."""
     set_limit = _setting(CHECKPOINT_BYTES_VARIABLE)
     return set_limit or max(_CHECKPOINT_BYTES, size_bytes * _DECODED_TO_STORED)
 

@@ -13,8 +13,7 @@ from dagster_delta.errors import StorageFailure
 def scratch_directory(prefix: str) -> Iterator[str]:
     """The path of a new directory, which is removed with everything in it at the end.
 
-    Raises:
-        StorageFailure: the disk is full or failed, here or inside the block.
+    A full disk, here or inside the block, is a StorageFailure.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as directory:

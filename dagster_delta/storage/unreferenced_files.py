@@ -60,23 +60,14 @@ class CreatedFiles:
         self._paths = {}
 
     def delete(self, *, keep: Iterable[str] = ()) -> None:
-        """Delete as many of the files as the store allows.
-
-        Args:
-            keep: files that are neither deleted nor forgotten.
-        """
+        """Delete as many of the files as the store allows."""
         kept = dict.fromkeys(keep)
         paths, self._paths = self._paths, {path: None for path in self._paths if path in kept}
         delete_unreferenced(self._store, [path for path in paths if path not in kept])
 
 
 def delete_unreferenced(store: ObjectStore, paths: Iterable[str]) -> None:
-    """Delete as many of these files, which this process created, as the store allows.
-
-    Args:
-        store: store of the table.
-        paths: relative to the table root.
-    """
+    """Delete as many of these files, which this process created, as the store allows."""
     paths = list(paths)
     if not paths:
         return

@@ -23,13 +23,7 @@ _REMEMBERED_VERSIONS = 1000
 
 
 class CommitRules:
-    """The rules of one run of a query.
-
-    Args:
-        store: rooted at the table.
-        options: options of the query.
-        latest: the version whose schema rows are read with.
-    """
+    """The rules of one run of a query."""
 
     def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
         self._store = store
@@ -40,13 +34,8 @@ class CommitRules:
     def changes_of(self, actions: CommitActions) -> tuple[FileChange, ...]:
         """The files whose rows the stream takes from a commit, in a stable order.
 
-        Raises:
-            SchemaMismatch: the schema has changed so that the query has to be restarted.
-            UnsupportedFeature: the commit deletes or changes rows, and no option allows that; or
-                the table needs a feature that this library does not support.
-            ChangeDataNotRecorded: the change data feed was off.
-            InvalidArgument: the commit replaces the table by another.
-            InvalidTable: the commit lacks required facts about a file.
+        A schema change for which the query has to be restarted is a SchemaMismatch; deleted or
+        changed rows that no option allows are an UnsupportedFeature.
         """
         self._check_configuration(actions)
         if self._options.read_change_feed:

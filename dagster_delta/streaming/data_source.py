@@ -64,11 +64,7 @@ class ReadFiles:
     """Logical columns, in order."""
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The live rows of the files, with an Arrow schema of the same columns.
-
-        Raises:
-            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure.
-        """
+        """The live rows of the files, with an Arrow schema of the same columns."""
         store = open_store(self.location.uri, self.location.options)
         # A query that writes the rows to another table would take it for an error of that table.
         with located(store):
@@ -121,11 +117,7 @@ SOURCE_NAME = "delta_log"
 
 
 class DeltaLogSource(DataSource):
-    """A table by its location. Spark creates one per query, and calls it in its own processes.
-
-    Args:
-        options: see `parse_source_options`.
-    """
+    """A table by its location. Spark creates one per query, and calls it in its own processes."""
 
     @classmethod
     def name(cls) -> str:
@@ -154,12 +146,7 @@ class DeltaLogSource(DataSource):
         return options
 
     def schema(self) -> SparkSchema:
-        """The logical schema of the table, with the columns of the feed if the feed is read.
-
-        Raises:
-            TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
-            InvalidArgument: an option is invalid.
-        """
+        """The logical schema of the table, with the columns of the feed if the feed is read."""
         return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
 
     def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
@@ -176,8 +163,7 @@ class DeltaLogSource(DataSource):
         """Refused: Spark gives a sink by name no id of its query, and without the id a repeated
         batch cannot be recognized.
 
-        Raises:
-            InvalidArgument: always.
+        Always an InvalidArgument.
         """
         raise InvalidArgument(
             "a stream is written by writeStream.foreachBatch(delta_sink(location)), which lands "
@@ -186,11 +172,7 @@ class DeltaLogSource(DataSource):
         )
 
     def reader(self, schema: SparkSchema) -> DataSourceReader:
-        """The reader of a batch query.
-
-        Raises:
-            InvalidArgument: an option is only for streams.
-        """
+        """The reader of a batch query."""
         options = self._reading
         if options.read_change_feed or options.max_files or options.max_bytes:
             raise InvalidArgument(
@@ -201,11 +183,7 @@ class DeltaLogSource(DataSource):
         return _TableReader(options, schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
-        """The reader of a streaming query.
-
-        Raises:
-            InvalidArgument: an option is only for batch queries, or needs a newer Spark.
-        """
+        """The reader of a streaming query."""
         options = self._reading
         if options.version_as_of is not None or options.timestamp_as_of is not None:
             raise InvalidArgument(

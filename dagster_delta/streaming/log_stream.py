@@ -40,14 +40,7 @@ _NO_CONSTANTS: Mapping[str, str] = {}
 
 
 class LogStream:
-    """One run of a query over one table.
-
-    Args:
-        store: rooted at the table.
-        options: options of the query.
-        latest: the table when the query starts; rows are read with its schema.
-        stretch_files: as for `SnapshotFiles`.
-    """
+    """One run of a query over one table."""
 
     def __init__(
         self,
@@ -71,9 +64,8 @@ class LogStream:
     def initial_offset(self) -> StreamOffset:
         """The start of a query without a checkpoint.
 
-        Raises:
-            VersionNotFound: nothing was committed since the requested start, or the table has not
-                reached it yet.
+        VersionNotFound: nothing was committed since the requested start, or the table has not
+        reached it yet.
         """
         table_id, version = self._latest.metadata.id, self._latest.version
         start = self._options.starting_version
@@ -160,11 +152,7 @@ class LogStream:
         return offset.past(taken) if taken < len(sizes) else offset.next_version()
 
     def files_between(self, start: StreamOffset, end: StreamOffset) -> tuple[ChangeFileSet, ...]:
-        """The files of a batch, in sets by how they are read.
-
-        Raises:
-            As `advance` does.
-        """
+        """The files of a batch, in sets by how they are read."""
         self._check_offset(start)
         found = _BatchFiles(self._options, self._latest)
         if start.is_snapshot:

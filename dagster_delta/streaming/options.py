@@ -29,12 +29,7 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def from_json_value(cls, value: object) -> StreamOffset:
-        """The offset that `to_json_value` gave.
-
-        Raises:
-            InvalidArgument: the value is not an offset, so the checkpoint belongs to another
-                source.
-        """
+        """The offset that `to_json_value` gave."""
         try:
             return msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
@@ -172,11 +167,7 @@ class SourceOptions:
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a query, by name; case does not matter.
-
-    Raises:
-        InvalidArgument: an option is unknown, or its value is invalid.
-    """
+    """The options of a query, by name; case does not matter."""
     values: dict[str, Any] = {}
     storage: dict[str, str] = {}
     for name, text in options.items():

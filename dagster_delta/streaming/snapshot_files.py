@@ -34,13 +34,8 @@ class SnapshotFiles:
     run of a query. Of a large table a range of files is in memory at a time, for which the log is
     read once.
 
-    Args:
-        snapshot: the version.
-        stretch_files: of a large table that are in memory at a time, about.
-        max_samples: files by which a large table is divided into such ranges.
-
-    Raises:
-        InvalidTable, StorageFailure: for the log.
+    `stretch_files` of a large table are in memory at a time, about; `max_samples` files divide it
+    into such ranges.
     """
 
     def __init__(

@@ -52,11 +52,6 @@ class _WrittenByTask(WriterCommitMessage):
 class TableWriter(DataSourceArrowWriter):
     """Writes the rows of one query. Spark's driver creates it and copies it to its tasks, and calls
     its commit when all of them are done.
-
-    Raises:
-        InvalidArgument: an option is only for reads, or the table needs what only
-            `DeltaTable.append` can do.
-        SchemaMismatch, SchemaChangeRefused, UnsupportedFeature: see `DeltaTable.append`.
     """
 
     def __init__(self, options: SourceOptions, schema: SparkSchema, *, overwrite: bool) -> None:
@@ -80,8 +75,7 @@ class TableWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task; runs on an executor.
 
-        Raises:
-            StorageFailure: the store refused or failed; Spark may repeat the task.
+        After a StorageFailure Spark may repeat the task.
         """
         import pyarrow as pa
 

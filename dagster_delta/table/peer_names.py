@@ -76,10 +76,6 @@ def renamed(
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """A decorator: a call with keywords of the `deltalake` package raises a TypeError that names
     ours.
-
-    Args:
-        keywords: what to write, by the keyword of that package.
-        calls: what to write, by the name of a call on the method's result in that package.
     """
 
     def decorate(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

@@ -19,13 +19,6 @@ def find_tables(root: str, storage_options: Mapping[str, object] | None = None) 
 
     A local directory is walked without entering tables. On other storage every name below the root
     is listed, because storage without directories has no cheaper way: call it rarely.
-
-    Args:
-        root: local path or URI.
-        storage_options: credentials and settings.
-
-    Raises:
-        StorageFailure: the root cannot be listed.
     """
     store = open_store(root, storage_options)
     base = store.location.uri.rstrip("/")

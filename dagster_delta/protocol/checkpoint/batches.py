@@ -40,12 +40,7 @@ class FileBatch(msgspec.Struct, frozen=True):
 
 
 def batches_of_files(files: pa.Table, names: Sequence[str]) -> Iterator[FileBatch]:
-    """Files that are known already, as batches.
-
-    Args:
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        names: columns to keep.
-    """
+    """Files that are known already, as batches."""
     for start in range(0, files.num_rows, _BATCH_ROWS):
         some = files.slice(start, _BATCH_ROWS)
         yield FileBatch(some.select(list(names)), _statistics_of_texts(some["stats"]))
@@ -67,16 +62,9 @@ def batches_of_part(
 ) -> Iterator[FileBatch]:
     """The live adds of one file of a checkpoint; each batch frees its decoded data.
 
-    Args:
-        part: the file.
-        names: columns of LIVE_FILE_SCHEMA.
-        statistics: columns whose statistics may be requested; None for none.
-        hidden: files that later commits add or remove.
-        live: `pa.BooleanArray` over all rows of the file, if known: its adds that are live
-            according to `hidden`.
-
-    Raises:
-        CorruptLog: the file is damaged.
+    `statistics` are the columns whose statistics may be requested; None for none. `live` is a
+    `pa.BooleanArray` over all rows of the file, if known: its adds that are live according to
+    `hidden`.
     """
     if not part.has("add", "path"):
         return
@@ -188,15 +176,7 @@ class _AddBatch:
 
 
 def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa.Table]:
-    """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA.
-
-    Args:
-        part: the file.
-        hidden: files that later commits add or remove.
-
-    Raises:
-        CorruptLog: the file is damaged.
-    """
+    """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA."""
     for removes in part.remove_batches():
         kept = hidden.rows_to_keep(removes["path"], removes["deletion_vector"].filter)
         yield removes if kept is None else removes.filter(kept)

@@ -54,14 +54,9 @@ def check_chunks(reader: pq.core.ParquetReader, source: pa.NativeFile) -> None:
     """Check that `RowGroupMetaData.column` can be called for every column of every row group.
 
     Arrow checks all chunks, and catches exceptions, before it prefetches bytes. Here it prefetches
-    from a closed file.
-
-    Args:
-        reader: `ParquetReader` that prefetches. Only its metadata can be read afterwards.
-        source: `pyarrow.NativeFile` that it was opened with, of the size of the Parquet file.
-
-    Raises:
-        pyarrow.ArrowInvalid, OSError: it cannot, or a chunk ends after the end of the file.
+    from a closed file. `reader` is a `ParquetReader` that prefetches; only its metadata can be read
+    afterwards. `source` is what it was opened with, of the size of the Parquet file. ArrowInvalid
+    or OSError: it cannot, or a chunk ends after the end of the file.
     """
     source.close()
     groups, leaves = range(reader.metadata.num_row_groups), range(reader.metadata.num_columns)
@@ -91,11 +86,8 @@ class ChunkBounds(msgspec.Struct, frozen=True):
 class ChunkStatistics:
     """Reads the statistics of column chunks in a footer.
 
-    Args:
-        metadata: `pyarrow.parquet.FileMetaData` that `check_chunks` has passed.
-        footer: the bytes that it was read from. If they are not Thrift in the usual form, all
-            statistics are unknown.
-        max_chunks: number of column chunks above which all statistics are unknown.
+    The metadata must have passed `check_chunks`; `footer` is what they were read from. If it is not
+    Thrift in the usual form, or has more chunks than `max_chunks`, all statistics are unknown.
     """
 
     def __init__(
@@ -108,11 +100,7 @@ class ChunkStatistics:
     def of(self, leaf: int) -> list[ChunkBounds]:
         """The statistics of one column by row group.
 
-        Args:
-            leaf: index of the leaf column.
-
-        Raises:
-            pyarrow.ArrowInvalid: the footer contradicts itself about the type of the column.
+        ArrowInvalid: the footer contradicts itself about the type of the column.
         """
         count, width = self.metadata.num_row_groups, self.metadata.num_columns
         kind = self._physical_type(leaf)

@@ -58,12 +58,7 @@ def corruption_named(path: str) -> Iterator[None]:
 def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The column as `data_type`, for any type that writers of checkpoints use.
 
-    Args:
-        values: a `pa.Array`.
-        data_type: string, boolean, an integer, map of strings, or DELETION_VECTOR_TYPE.
-
-    Raises:
-        pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: the values are of another type.
+    ArrowInvalid or ArrowNotImplementedError: the values are of another type.
     """
     if values.type == data_type and not pa.types.is_struct(data_type):
         return values
@@ -81,8 +76,7 @@ def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
 def required(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """The column itself.
 
-    Raises:
-        pyarrow.ArrowInvalid: it has a null.
+    ArrowInvalid: it has a null.
     """
     if values.null_count:
         raise pa.ArrowInvalid(f"{values.null_count} of {len(values)} values of {name} are missing")
@@ -130,14 +124,8 @@ def _conform_map(values: pa.MapArray, data_type: pa.DataType) -> pa.MapArray:
 def plain_value(value: Any, data_type: pa.DataType) -> Any:  # noqa: ANN401
     """A value of an action as JSON has it.
 
-    Arrow spells a map as a list of pairs, and a missing field as None.
-
-    Args:
-        value: as `to_pylist` of Arrow gives it.
-        data_type: its type.
-
-    Raises:
-        pyarrow.ArrowInvalid: it is a map whose keys are nested.
+    Arrow spells a map as a list of pairs, and a missing field as None. ArrowInvalid: it is a map
+    whose keys are nested.
     """
     if isinstance(value, dict):
         return {

@@ -32,14 +32,7 @@ def rows_at_once(rows: int, size_bytes: int) -> int:
 def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, path: str) -> None:
     """Refuse a checkpoint that must contain duplicate files.
 
-    Args:
-        num_paths: number of files found so far.
-        metadata: `pyarrow.parquet.FileMetaData` of the checkpoint file.
-        leaf: index of the Parquet column of the paths.
-        path: of the checkpoint file, for errors.
-
-    Raises:
-        CorruptLog: there are more paths than distinct paths that fit into the column.
+    More paths than distinct ones fit into the column are a CorruptLog.
     """
     if num_paths <= _FEW_PATHS:
         return
@@ -59,11 +52,7 @@ def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, 
 class KeptBytes:
     """Adds up the arrays that one read of a file keeps.
 
-    Args:
-        limit: in bytes; None for no limit.
-        path: of the file, relative to the table root, for errors.
-        size_bytes: of the file.
-        num_rows: of the file.
+    Beyond the limit, in bytes, it raises UnsupportedFeature.
     """
 
     def __init__(self, limit: int | None, path: str, *, size_bytes: int, num_rows: int) -> None:
@@ -74,11 +63,7 @@ class KeptBytes:
         self._kept = 0
 
     def add(self, arrays: Sequence[pa.Table | pa.Array]) -> None:
-        """Count `pa.Array`s or `pa.Table`s.
-
-        Raises:
-            UnsupportedFeature: they take more than the limit, together with those before.
-        """
+        """Count `pa.Array`s or `pa.Table`s."""
         if self._limit is None:
             return
         self._kept += sum(array.nbytes for array in arrays)

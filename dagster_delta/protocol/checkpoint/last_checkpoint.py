@@ -74,9 +74,7 @@ def encode_last_checkpoint(
 ) -> bytes:
     """The file's contents, its checksum included.
 
-    Args:
-        hint: its contents.
-        extra: further keys, such as `checkpointSchema`; JSON values.
+    `extra` are further keys, such as `checkpointSchema`, with JSON values.
     """
     named = {
         "version": hint.version,
@@ -95,8 +93,7 @@ def encode_last_checkpoint(
 def json_checksum(text: str) -> str:
     """The MD5 of the canonical form, in lower-case hexadecimal.
 
-    Raises:
-        ValueError: the text is not JSON, or repeats a key.
+    ValueError: the text is not JSON, or repeats a key.
     """
     return _checksum_of(_load(text))
 

@@ -36,11 +36,7 @@ _COPIED_BYTES = 4 * 1024 * 1024
 
 
 def sealed(footer: bytes | memoryview) -> bytes:
-    """The bytes before a footer.
-
-    Args:
-        footer: the Thrift metadata alone.
-    """
+    """The bytes before a footer."""
     return _MARK + zlib.crc32(footer).to_bytes(4, "little")
 
 
@@ -54,12 +50,7 @@ def with_sealed_footer(file: bytes) -> bytes:
 def copy_sealed(file: Path, sink: pa.NativeFile) -> int:
     """Write a whole file from the local disk with the checksum added, a few megabytes at a time.
 
-    Args:
-        file: Parquet file without the checksum.
-        sink: object whose `write` receives the bytes.
-
-    Returns:
-        Number of bytes written.
+    Returns the number of bytes written.
     """
     with file.open("rb") as source:
         size = source.seek(-_END_BYTES, os.SEEK_END) + _END_BYTES
@@ -93,13 +84,8 @@ class ParquetFooter(msgspec.Struct, frozen=True):
 def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     """The footer of an open file, in one request.
 
-    Args:
-        handle: `pyarrow.NativeFile` of the file.
-        options: as for `open_parquet_reader`.
-
-    Raises:
-        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, cannot be read, its footer does not
-            match its checksum, or contradicts itself.
+    ArrowInvalid or OSError: it is not a Parquet file, cannot be read, its footer does not match its
+    checksum, or contradicts itself.
     """
     size = handle.size()
     tail = _read_tail(handle, size, _TAIL_BYTES)

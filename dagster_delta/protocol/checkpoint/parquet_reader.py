@@ -23,15 +23,8 @@ def open_parquet_reader(
     """A `pyarrow.parquet.core.ParquetReader` over an open file.
 
     `pyarrow.parquet.ParquetFile` wraps the same reader and accepts no memory pool; it calls the
-    same methods as used here (`schema_arrow`, `metadata`, `iter_batches`).
-
-    Args:
-        source: `pyarrow.NativeFile` of the file.
-        options: as for `ParquetReader.open`. `page_checksum_verification` verifies Parquet page
-            checksums.
-
-    Raises:
-        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, or cannot be read.
+    same methods as used here (`schema_arrow`, `metadata`, `iter_batches`). ArrowInvalid or OSError:
+    it is not a Parquet file, or cannot be read.
     """
     # Import it from its module: `pyarrow.parquet` first loads every file system that Arrow
     # supports, which takes as long as finding one file among 100,000.
@@ -49,11 +42,6 @@ def storage_failure(
 
     Arrow's decoder raises the same OSError for bad bytes as the operating system does for a failed
     read, but only that sets `errno`. Stores raise a StorageFailure of their own.
-
-    Args:
-        error: error raised by Arrow.
-        table: URI of the table, without credentials.
-        file: path of the file, relative to the table root.
     """
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return None
@@ -65,13 +53,7 @@ def storage_failure(
 def column_ranges(
     footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Offset and length in bytes of columns of a row group.
-
-    Args:
-        footer: `pyarrow.parquet.FileMetaData` of the file.
-        group: index of the row group.
-        parquet_columns: indexes of the columns.
-    """
+    """Offset and length in bytes of columns of a row group."""
     row_group = footer.row_group(group)
     found = []
     for index in parquet_columns:
@@ -92,12 +74,8 @@ def row_group_runs(
 ) -> list[list[int]]:
     """The row groups of a file in runs that are read one at a time.
 
-    Args:
-        metadata: `pyarrow.parquet.FileMetaData`.
-        leaves: indexes of the columns that are read.
-        is_fetched: whether all bytes of a run are fetched before decoding. A run then has at most
-            `max_bytes`, or one row group, so that a large file is never in memory as a whole.
-        max_bytes: of a run that is fetched.
+    If the bytes of a run are fetched before decoding, a run has at most `max_bytes`, or one row
+    group, so that a large file is never in memory as a whole.
     """
     groups = range(metadata.num_row_groups)
     if not is_fetched:

@@ -22,9 +22,7 @@ _MAX_GROUP_ROWS = 250_000
 class ActionFile:
     """One Parquet file of a checkpoint while it is written.
 
-    Args:
-        sink: path of a local file, or a `pa.NativeFile`.
-        first: `pa.Table` with the first actions; it has every column of later tables.
+    `first` is a `pa.Table` with the first actions; it has every column of later tables.
     """
 
     def __init__(self, sink: str | pa.NativeFile, first: pa.Table) -> None:
@@ -74,12 +72,7 @@ class ClusteredFiles:
         self._parts = parts
 
     def add(self, actions: pa.Table, paths: pa.ChunkedArray) -> None:
-        """Add file actions.
-
-        Args:
-            actions: `pa.Table`.
-            paths: of the files, row for row.
-        """
+        """Add file actions."""
         numbers = _part_numbers(paths, len(self._parts))
         # All rows are copied once for all parts together.
         ordered = actions.take(pc.sort_indices(index_column(numbers)))

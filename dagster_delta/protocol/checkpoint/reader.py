@@ -124,15 +124,10 @@ class TableActions(msgspec.Struct):
 class CheckpointPart:
     """One Parquet file of a checkpoint: the classic file, a part, a V2 manifest or a sidecar.
 
-    Args:
-        open_input: opens the file again, as a `pyarrow.NativeFile`.
-        path: relative to the table root, for errors.
-        is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
-            they are streamed, because a checkpoint often has one row group as large as the table.
-        open_ranges: opens it with some ranges (offset, length) in memory; then the file's size.
-        max_bytes: memory limit for the columns of one read, by the size of the file in bytes; None
-            for no limit.
-        fetched_bytes: of a remote file, those that one read fetches before they are decoded.
+    If it is remote, a read costs a round trip, so that columns are fetched whole, `fetched_bytes`
+    at a time; otherwise they are streamed, because a checkpoint often has one row group as large as
+    the table. `open_ranges` opens it with some ranges (offset, length) in memory. `max_bytes` gives
+    the memory limit for the columns of one read by the size of the file; None for no limit.
     """
 
     def __init__(
@@ -205,11 +200,7 @@ class CheckpointPart:
         return True
 
     def read_table_actions(self) -> TableActions:
-        """Protocol, metadata, transactions, domains and sidecars.
-
-        Raises:
-            CorruptLog: the file is damaged, or an action lacks a required field.
-        """
+        """Protocol, metadata, transactions, domains and sidecars."""
         return self._read_actions(_MARKERS)
 
     def read_sidecars(self) -> list[SidecarFile]:
@@ -281,8 +272,7 @@ class CheckpointPart:
     def add_rows(self) -> tuple[pa.BooleanArray, list[pa.Array]]:
         """Which rows are adds, and their paths.
 
-        Returns:
-            A `pa.BooleanArray` over all rows, and the chunks of a string column over the adds.
+        A `pa.BooleanArray` over all rows, and the chunks of a string column over the adds.
         """
         if not self.has("add", "path"):
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
@@ -307,12 +297,8 @@ class CheckpointPart:
     ) -> dict[str, pa.ChunkedArray]:
         """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null if the file lacks them.
 
-        Args:
-            columns: their names.
-            keep: `pa.BooleanArray` over all rows of the file: which to read.
-
-        Raises:
-            CorruptLog: the file is damaged, or an add lacks a required field.
+        `keep` is a `pa.BooleanArray` over all rows of the file. An add that lacks a required field
+        is a CorruptLog.
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
         sources = {
@@ -343,11 +329,7 @@ class CheckpointPart:
         return pa.concat_tables(tables)
 
     def remove_batches(self) -> Iterator[pa.Table]:
-        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one at a time.
-
-        Raises:
-            CorruptLog: the file is damaged.
-        """
+        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one at a time."""
         if not self.has("remove", "path") or self.num_values("remove", "path") == 0:
             return
         sources = [source for source in REMOVE_SOURCES.values() if self.has("remove", source)]
@@ -363,12 +345,7 @@ class CheckpointPart:
     ) -> pa.ChunkedArray | None:
         """`add.stats_parsed` with only the leaves at these paths, or None if there is none.
 
-        Args:
-            paths: below `stats_parsed`; None for all of it.
-            keep: `pa.BooleanArray` over all rows of the file: which to read.
-
-        Returns:
-            A `pa.ChunkedArray` of structs.
+        `keep` is a `pa.BooleanArray` over all rows of the file.
         """
         prefix = ("add", "stats_parsed")
         wanted = [prefix] if paths is None else [(*prefix, *path) for path in paths]
@@ -403,13 +380,7 @@ class CheckpointPart:
     def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """All rows as `pa.RecordBatch`es, decoded one at a time.
 
-        Args:
-            columns: paths of names, joined by dots; all existing columns at and below them are
-                read.
-            rows: in each batch, at most.
-
-        Raises:
-            CorruptLog: the file is damaged.
+        Columns are paths of names, joined by dots; all existing columns at and below them are read.
         """
         if self.num_rows == 0:
             return

@@ -60,9 +60,7 @@ def _leaves(
 def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
     """The `stats_parsed` column: a pa.StructArray, null if a file has no statistics.
 
-    Args:
-        columns: the columns that `statistics` is about.
-        statistics: pyarrow.Table as `parse_statistics_json` makes it.
+    `statistics` is the table that `parse_statistics_json` makes of the columns.
     """
     groups: _Tree = {"numRecords": statistics["num_records"]}
     for index, column in enumerate(columns):
@@ -86,15 +84,7 @@ def _build(tree: _Tree, *, mask: pa.BooleanArray | None = None) -> pa.StructArra
 def parsed_partition_values(
     configuration: TableConfiguration, partition_values: pa.ChunkedArray
 ) -> pa.StructArray:
-    """The `partitionValues_parsed` column of a partitioned table: a pa.StructArray.
-
-    Args:
-        configuration: names and types of the partition columns.
-        partition_values: column of maps from physical name to serialized value.
-
-    Raises:
-        InvalidTable: a partition value does not fit its column's type.
-    """
+    """The `partitionValues_parsed` column of a partitioned table: a pa.StructArray."""
     names = configuration.physical_partition_columns
     maps = whole_array(partition_values)
     columns = [

@@ -148,9 +148,7 @@ class Cursor:
 def field_header(delta: int, kind: int) -> bytes:
     """The header of a field of a struct.
 
-    Args:
-        delta: difference between its id and that of the previous field; 1 to 15.
-        kind: type of the value.
+    `delta` is the difference between its id and that of the previous field: 1 to 15.
     """
     return bytes([delta << 4 | kind])
 

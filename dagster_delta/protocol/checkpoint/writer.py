@@ -125,10 +125,7 @@ class EncodedCheckpoint(msgspec.Struct, frozen=True):
 def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> EncodedCheckpoint:
     """The checkpoint of a table version in one file.
 
-    Args:
-        state: its contents.
-        as_v2: whether it is a V2 checkpoint, with a checkpointMetadata action. All its actions are
-            in one file, without sidecars.
+    All actions of a V2 checkpoint are in this file, without sidecars.
     """
     files = file_actions(state)
     others = other_actions(state, as_v2=as_v2)
@@ -250,10 +247,7 @@ def other_actions(
 ) -> pa.Table:
     """A `pa.Table` of every action that is not about a file, one row each.
 
-    Args:
-        state: of the version; its files are ignored.
-        as_v2: as for `encode_checkpoint`.
-        sidecars: files of a V2 checkpoint that hold the file actions.
+    The files of the state are ignored; `sidecars` hold the file actions of a V2 checkpoint.
     """
     domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
     rows: list[tuple[str, pa.DataType, Sequence[msgspec.Struct]]] = [

@@ -24,11 +24,7 @@ _COMMIT_COLUMNS = {COMMIT_VERSION_COLUMN: "long", COMMIT_TIMESTAMP_COLUMN: "time
 
 
 def change_data_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """The table's configuration with the column for the change type.
-
-    Raises:
-        InvalidTable: the table already has a column with that name.
-    """
+    """The table's configuration with the column for the change type."""
     field = StructField(
         CHANGE_TYPE_COLUMN,
         PrimitiveType("string"),
@@ -46,15 +42,9 @@ def feed_configuration(
     """The table's configuration with the columns of the feed; columns about the commit are
     partition columns.
 
-    Every column may be null: older rows predate the column, or its NOT NULL.
-
-    Args:
-        configuration: of the version whose schema the rows are read with.
-        has_change_type: whether the files have a change type per row; else it is a partition column
-            too.
-
-    Raises:
-        InvalidTable: the table itself has a column with such a name.
+    Every column may be null: older rows predate the column, or its NOT NULL. Without a change type
+    per row in the files, it is a partition column too. A column of the table with such a name is an
+    InvalidTable.
     """
     types = {CHANGE_TYPE_COLUMN: "string", **_COMMIT_COLUMNS}
     taken = [name for name in types if configuration.schema.get(name) is not None]

@@ -72,11 +72,7 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, configuration: TableConfiguration) -> ColumnChange | None:
-        """The change that is in progress, or None.
-
-        Raises:
-            InvalidTable: the mark is damaged.
-        """
+        """The change that is in progress, or None."""
         text = configuration.metadata.configuration.get(COLUMN_CHANGE_KEY)
         if text is None:
             return None
@@ -109,12 +105,8 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def field_at(field: StructField, steps: tuple[str, ...]) -> DataType:
     """The type at a path below a field, matched as Delta matches names.
 
-    Args:
-        field: where the path starts.
-        steps: names of struct fields, `element`, `key` and `value`.
-
-    Raises:
-        KeyError: nothing is at the path; the argument is the first step that does not exist.
+    The steps are names of struct fields, `element`, `key` and `value`. KeyError names the first
+    step that does not exist.
     """
     found = field.data_type
     for step in steps:
@@ -140,16 +132,7 @@ def is_filled(tags: Mapping[str, str | None] | None, change_id: str) -> bool:
 
 
 def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = True) -> StructType:
-    """The schema in which the shadow replaces the column.
-
-    Args:
-        schema: current schema.
-        change: in progress.
-        moves: whether the column also moves to its new position.
-
-    Raises:
-        InvalidTable: the column no longer exists.
-    """
+    """The schema in which the shadow replaces the column."""
     source = change.source(schema)
     if source is None:
         raise InvalidTable(

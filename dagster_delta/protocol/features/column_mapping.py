@@ -38,12 +38,7 @@ _D = TypeVar("_D", bound=DataType)
 def physical_name(field: StructField, mode: ColumnMappingMode = "name") -> str:
     """The name of a field in data files, statistics and partition values.
 
-    Args:
-        field: a field of the logical schema.
-        mode: mapping mode of the table; under `none` leftover metadata of a mapping is ignored.
-
-    Raises:
-        InvalidTable: the table is mapped and the field has no physical name.
+    Under the mode `none`, leftover metadata of a mapping is ignored.
     """
     if mode == "none":
         return field.name
@@ -74,16 +69,10 @@ def assign_column_mapping(
 ) -> tuple[StructType, int]:
     """The schema with an id and a physical name on every field, and the new largest id.
 
-    What a field already has is kept. Spec: Writer Requirements for Column Mapping.
-
-    Args:
-        schema: logical schema, mapped in part or not at all.
-        mode: mapping mode of the table; under `none` nothing is assigned.
-        max_column_id: largest id ever assigned in the table (`delta.columnMapping.maxColumnId`).
-        new_name: makes a globally unique physical name (`col-<uuid>`).
-        keep_logical_names: whether unmapped fields keep their name as the physical name. Required
-            when mapping is turned on, because data files with that name exist.
-        nested_ids: whether elements of arrays and entries of maps get ids too, as Iceberg requires.
+    What a field already has is kept. Spec: Writer Requirements for Column Mapping. Unmapped fields
+    keep their name as the physical name if `keep_logical_names`: required when mapping is turned
+    on, because data files with that name exist. With `nested_ids`, elements of arrays and entries
+    of maps get ids too, as Iceberg requires.
     """
     if mode == "none":
         return schema, max_column_id
@@ -173,9 +162,6 @@ def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Sch
 
     Physical names at every depth, nullability kept and, under mapping, `PARQUET:field_id` on every
     field that has an id.
-
-    Raises:
-        InvalidTable: the table is mapped and a field has no physical name.
     """
     return pa.schema([_physical_arrow_field(each, mode) for each in schema])
 

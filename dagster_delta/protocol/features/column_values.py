@@ -70,11 +70,7 @@ class IdentityColumn(msgspec.Struct, frozen=True):
         return self.start + max(0, (mark - self.start) // self.step + 1) * self.step
 
     def value(self, index: int) -> int:
-        """The value at a distance of `index` steps from the next one.
-
-        Raises:
-            InvalidArgument: it does not fit a 64-bit integer.
-        """
+        """The value at a distance of `index` steps from the next one."""
         value = self.next_value + index * self.step
         if not LONG_MIN <= value <= LONG_MAX:
             # Spec: overflow MUST be detected, and such writes refused.
@@ -123,10 +119,6 @@ NO_VALUES = ColumnValues()
 def generated_columns(configuration: TableConfiguration) -> tuple[ColumnExpression, ...]:
     """The generated columns of a table, in the order of the schema; none if the protocol does not
     support the feature.
-
-    Raises:
-        InvalidTable: an expression is not text.
-        UnsupportedFeature: a field inside another column is generated.
     """
     if not configuration.supports("generatedColumns"):
         return ()
@@ -136,10 +128,6 @@ def generated_columns(configuration: TableConfiguration) -> tuple[ColumnExpressi
 def column_defaults(configuration: TableConfiguration) -> tuple[ColumnExpression, ...]:
     """The columns with a default, in the order of the schema; none if the protocol does not support
     the feature.
-
-    Raises:
-        InvalidTable: a default is not text.
-        UnsupportedFeature: a field inside another column has one.
     """
     if not configuration.supports("allowColumnDefaults"):
         return ()
@@ -160,10 +148,6 @@ def _expressions(schema: StructType, key: str) -> Iterable[ColumnExpression]:
 def identity_columns(configuration: TableConfiguration) -> tuple[IdentityColumn, ...]:
     """The identity columns of a table, in the order of the schema; none if the protocol does not
     support the feature.
-
-    Raises:
-        InvalidTable: a sequence is damaged.
-        UnsupportedFeature: a field inside another column is one.
     """
     if not configuration.supports("identityColumns"):
         return ()
@@ -220,14 +204,8 @@ def filled_columns(configuration: TableConfiguration) -> frozenset[str]:
 def inserted_values(configuration: TableConfiguration, given: Collection[str]) -> ColumnValues:
     """How inserted rows are completed.
 
-    Args:
-        configuration: of the table.
-        given: names of the columns in the data, case-insensitive; a column that is neither given
-            nor filled becomes null.
-
-    Raises:
-        SchemaMismatch: the data contain values for a column that only the writer numbers.
-        InvalidTable, UnsupportedFeature: of the schema.
+    A column that is neither given (case-insensitive) nor filled becomes null. Data with values for
+    a column that only the writer numbers are a SchemaMismatch.
     """
     there = {name.casefold() for name in given}
     generated = generated_columns(configuration)
@@ -256,13 +234,8 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
     """How updated rows are completed: generated columns that are not assigned are recomputed, the
     others are verified.
 
-    Args:
-        configuration: of the table.
-        assigned: logical names of the top-level columns that change, in whole or in part.
-
-    Raises:
-        InvalidArgument: an identity column is assigned.
-        InvalidTable, UnsupportedFeature: of the schema.
+    `assigned` are logical names of the top-level columns that change, in whole or in part; an
+    identity column among them is an InvalidArgument.
     """
     there = {name.casefold() for name in assigned}
     for each in identity_columns(configuration):
@@ -284,12 +257,7 @@ def advance_high_water_marks(
 ) -> TableConfiguration:
     """The configuration with the last assigned identity values; itself if there are none.
 
-    Args:
-        configuration: of the table whose rows were numbered.
-        marks: last value by logical name of the identity column. A mark never moves back.
-
-    Raises:
-        InvalidTable, UnsupportedFeature: of the schema.
+    A mark never moves back.
     """
     identities = {each.column: each for each in identity_columns(configuration)}
     fields = []

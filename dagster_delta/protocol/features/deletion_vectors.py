@@ -40,9 +40,6 @@ def decode_z85(text: str) -> bytes:
 
     The Rust crate `z85` pads the last chunk differently: with one leading `#` per missing byte.
     Such a chunk is also read, since no number below 2^32 begins with `#`.
-
-    Raises:
-        CorruptDeletionVector: the text is not Z85.
     """
     raw = text.encode()
     if len(raw) % 5 or raw.translate(None, _Z85):
@@ -76,14 +73,7 @@ def encode_z85(data: bytes) -> str:
 
 
 def decode_deletion_vector(data: bytes) -> BitMap64:
-    """The row indexes of a serialised deletion vector, in either shipped layout.
-
-    Args:
-        data: the bytes from the magic number on.
-
-    Raises:
-        CorruptDeletionVector: the bytes are not a deletion vector.
-    """
+    """The row indexes of a serialised deletion vector, in either shipped layout."""
     if len(data) < 4:
         raise CorruptDeletionVector(f"a deletion vector of {len(data)} bytes has no magic number")
     (magic,) = struct.unpack_from("<I", data)
@@ -125,8 +115,7 @@ def _native_to_portable(data: bytes) -> bytes:
 def encode_deletion_vector(bitmap: BitMap64) -> bytes:
     """The serialised deletion vector in the portable layout, from the magic number on.
 
-    Raises:
-        InvalidArgument: a row index is 2^63 or more.
+    A row index of 2^63 or more is an InvalidArgument.
     """
     if bitmap and bitmap.max() >= _MAX_ROWS:
         raise InvalidArgument(f"{bitmap.max()} is beyond every row index; pass rows of one file")
@@ -136,11 +125,7 @@ def encode_deletion_vector(bitmap: BitMap64) -> bytes:
 
 
 def parse_inline(descriptor: DeletionVectorDescriptor) -> BitMap64:
-    """The row indexes of a vector that is stored in the log itself (`storageType` `i`).
-
-    Raises:
-        CorruptDeletionVector: text, size, contents or cardinality are wrong.
-    """
+    """The row indexes of a vector that is stored in the log itself (`storageType` `i`)."""
     data = decode_z85(descriptor.path_or_inline_dv)
     if len(data) < descriptor.size_in_bytes:
         raise CorruptDeletionVector(
@@ -164,10 +149,6 @@ def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
     """Path of the file that holds the vector: relative to the table root, or absolute; decoded.
 
     Spec: Derived Fields.
-
-    Raises:
-        InvalidArgument: the vector is inline.
-        CorruptDeletionVector: the storage type or the encoded UUID is invalid.
     """
     text = descriptor.path_or_inline_dv
     match descriptor.storage_type:
@@ -195,15 +176,7 @@ def deletion_vector_range(descriptor: DeletionVectorDescriptor) -> tuple[int, in
 
 
 def read_from_file_bytes(data: bytes, descriptor: DeletionVectorDescriptor) -> BitMap64:
-    """The row indexes of a stored vector, after checking its size, checksum and cardinality.
-
-    Args:
-        data: the file from `deletion_vector_range(descriptor)[0]` on, at least to the range's end.
-        descriptor: from the log.
-
-    Raises:
-        CorruptDeletionVector: the bytes are not the vector that the log describes.
-    """
+    """The row indexes of a stored vector, after checking its size, checksum and cardinality."""
     path = deletion_vector_path(descriptor)
     size = descriptor.size_in_bytes
     if len(data) < size + 8:
@@ -242,15 +215,7 @@ def _check_cardinality(bitmap: BitMap64, descriptor: DeletionVectorDescriptor) -
 
 
 def check_rows_in_file(bitmap: BitMap64, num_rows: int) -> None:
-    """Refuse a vector that deletes rows beyond the end of its data file.
-
-    Args:
-        bitmap: the vector.
-        num_rows: of the data file, deleted rows included.
-
-    Raises:
-        CorruptDeletionVector: a row is beyond the end of the file.
-    """
+    """Refuse a vector that deletes rows beyond the end of its data file."""
     if bitmap and bitmap.max() >= num_rows:
         raise CorruptDeletionVector(
             f"a deletion vector removes row {bitmap.max()}, counted from 0, of a data file that "
@@ -263,10 +228,7 @@ def encode_deletion_vector_file(
 ) -> tuple[bytes, tuple[DeletionVectorDescriptor, ...]]:
     """A file of deletion vectors and one descriptor for each, in order.
 
-    Args:
-        bitmaps: row indexes of one data file each.
-        file_id: names the file; `deletion_vector_path` of any descriptor gives its location.
-        prefix: directory below the table root, if files have random prefixes.
+    `prefix` is a directory below the table root, if files have random prefixes.
     """
     parts = [_FILE_VERSION]
     descriptors = []
@@ -291,13 +253,7 @@ def encode_deletion_vector_file(
 def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> pa.BooleanArray:
     """Which of the rows `start` to `start + length - 1` of a data file are deleted.
 
-    Args:
-        bitmap: the deletion vector of the file.
-        start: index of the first row in the file.
-        length: number of rows.
-
-    Returns:
-        pyarrow.BooleanArray of `length` values without nulls, true where the row is deleted.
+    True where the row is deleted, without nulls.
     """
     rows = (bitmap & BitMap64(range(start, start + length))).shift(-start)
     if not rows or not length:

@@ -72,12 +72,7 @@ def has_existing_default(field: StructField) -> bool:
 def with_existing_default(field: StructField, value: object) -> StructField:
     """The field with a value for files that lack it.
 
-    Args:
-        field: of an atomic type.
-        value: as Arrow's `as_py` gives it; not null.
-
-    Raises:
-        SchemaMismatch: the value does not fit the field's type.
+    The value is as Arrow's `as_py` gives it.
     """
     if field.data_type == _STRING:
         text: str | None = str(value)
@@ -92,11 +87,7 @@ def with_existing_default(field: StructField, value: object) -> StructField:
 def existing_default(field: StructField) -> pa.Scalar | None:
     """The value of a field in files that lack it.
 
-    Returns:
-        `pyarrow.Scalar` of the field's current type; None if the field is null in those files.
-
-    Raises:
-        InvalidTable: the metadata is damaged.
+    None if the field is null in those files.
     """
     spelled = field.metadata.get(EXISTING_DEFAULT_KEY)
     if spelled is None:
@@ -150,11 +141,7 @@ def fields_with_existing_default(
 
 
 def check_existing_defaults(schema: StructType) -> None:
-    """Refuse a schema whose defaults for existing rows cannot be read.
-
-    Raises:
-        InvalidTable: a default is damaged, or is inside an array or a map.
-    """
+    """Refuse a schema whose defaults for existing rows cannot be read."""
     for path, field in fields_with_existing_default(schema):
         _ = existing_default(field)
         level: DataType = schema
@@ -183,14 +170,7 @@ def _strip(field: StructField) -> StructField:
 def with_existing_defaults_of(
     newer: StructType, older: StructType, mode: ColumnMappingMode, older_mode: ColumnMappingMode
 ) -> StructType:
-    """The newer schema plus the defaults that its fields had in an older schema and lost since.
-
-    Args:
-        newer: logical schema that rows are read with.
-        older: of an earlier version of the same table.
-        mode: column mapping mode of the newer version.
-        older_mode: of the earlier one.
-    """
+    """The newer schema plus the defaults that its fields had in an older schema and lost since."""
     known = {physical_name(each, older_mode): each for each in older}
 
     def carry(field: StructField) -> StructField:

@@ -43,11 +43,7 @@ class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
     @classmethod
     def of_domain(cls, domain: DomainMetadata) -> RowIdHighWaterMark:
-        """The action that a domain represents.
-
-        Raises:
-            InvalidTable: it cannot be parsed.
-        """
+        """The action that a domain represents."""
         try:
             return msgspec.json.decode(domain.configuration, type=cls)
         except DECODING_ERRORS as error:
@@ -109,11 +105,7 @@ class MaterializedColumns(msgspec.Struct, frozen=True):
 
 
 def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
-    """The highest row id that a table ever assigned, -1 if none.
-
-    Raises:
-        InvalidTable: the domain cannot be parsed.
-    """
+    """The highest row id that a table ever assigned, -1 if none."""
     highest = NO_ROW_IDS
     for each in domains:
         if is_row_id_mark(each):
@@ -144,15 +136,9 @@ def assign_row_ids(
 ) -> tuple[tuple[AddFile, ...], int]:
     """The files with ids for their rows, and the highest id that is now assigned.
 
-    Files that have ids keep them. Spec: fresh ids MUST be unique in the table version.
-
-    Args:
-        adds: files of one commit.
-        version: version of the commit; None if the table has no row versions.
-        highest: highest id assigned so far.
-
-    Raises:
-        InvalidTable: a file has no row count.
+    Files that have ids keep them. Spec: fresh ids MUST be unique in the table version. `version` is
+    None if the table has no row versions; `highest` is the highest id assigned so far. A file
+    without row count is an InvalidTable.
     """
     assigned = []
     for each in adds:
@@ -182,11 +168,7 @@ def _num_records(add: AddFile) -> int:
 
 
 def materialized_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
-    """The columns in which rows keep their ids; None if they do not keep them.
-
-    Raises:
-        InvalidTable: row tracking is enabled, and the table does not name the columns.
-    """
+    """The columns in which rows keep their ids; None if they do not keep them."""
     properties = configuration.metadata.configuration
     if configuration.draft_row_ids_enabled:
         name = properties.get(DRAFT_ROW_ID_COLUMN_KEY)
@@ -228,12 +210,7 @@ def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | 
 def with_materialized_columns(
     properties: Mapping[str, str], new_name: Callable[[], str]
 ) -> dict[str, str]:
-    """The properties with names for the columns of row ids; existing names are kept.
-
-    Args:
-        properties: table properties.
-        new_name: makes column names that were never used before.
-    """
+    """The properties with names for the columns of row ids; existing names are kept."""
     named = dict(properties)
     named.setdefault(ROW_ID_COLUMN_KEY, f"_row-id-{new_name()}")
     named.setdefault(ROW_COMMIT_VERSION_COLUMN_KEY, f"_row-commit-version-{new_name()}")
@@ -245,9 +222,6 @@ def tracked_configuration(configuration: TableConfiguration) -> TableConfigurati
 
     Reads with it return row ids, and writes with it keep them. Returns the configuration itself if
     the table does not track rows, or already has the columns.
-
-    Raises:
-        InvalidTable: row tracking is enabled, and the table does not name the columns.
     """
     columns = materialized_columns(configuration)
     if columns is None or carried_columns(configuration) is not None:

@@ -51,11 +51,7 @@ class TableConfiguration:
 
     @cached_property
     def schema(self) -> StructType:
-        """Logical schema, partition columns included.
-
-        Raises:
-            InvalidTable: the schema is damaged, or names a column twice.
-        """
+        """Logical schema, partition columns included."""
         schema = StructType.from_json(self.metadata.schema_string)
         _check_unique_names(schema)
         return schema
@@ -77,11 +73,7 @@ class TableConfiguration:
 
     @cached_property
     def partition_columns(self) -> tuple[str, ...]:
-        """Logical names of the partition columns as the schema spells them, in directory order.
-
-        Raises:
-            InvalidTable: a partition column is not in the schema.
-        """
+        """Logical names of the partition columns as the schema spells them, in directory order."""
         return self.partition_schema.names
 
     @cached_property
@@ -107,22 +99,13 @@ class TableConfiguration:
 
     @cached_property
     def column_mapping_mode(self) -> ColumnMappingMode:
-        """The mapping mode in force: `none` unless the protocol supports column mapping.
-
-        Raises:
-            InvalidTable: the property holds another mode.
-        """
+        """The mapping mode in force: `none` unless the protocol supports column mapping."""
         if not self.supports("columnMapping"):
             return "none"
         return self.properties.column_mapping_mode
 
     def physical_name(self, column: str) -> str:
-        """The name of a top-level column in data files, statistics and partition values.
-
-        Raises:
-            SchemaMismatch: there is no such column.
-            InvalidTable: the table is mapped and the column has no physical name.
-        """
+        """The name of a top-level column in data files, statistics and partition values."""
         return physical_name(self.schema.field(column), self.column_mapping_mode)
 
     @cached_property
@@ -134,11 +117,7 @@ class TableConfiguration:
 
     @cached_property
     def invariants(self) -> tuple[tuple[str, str], ...]:
-        """SQL that every written row satisfies: (dotted logical column, Spark SQL).
-
-        Raises:
-            InvalidTable: an invariant cannot be parsed.
-        """
+        """SQL that every written row satisfies: (dotted logical column, Spark SQL)."""
         if not self.supports("invariants"):
             return ()
         return tuple(
@@ -216,9 +195,6 @@ class TableConfiguration:
 
         When every file holds a column, its field loses the value for files without it. The change
         feed still reads such older files.
-
-        Args:
-            older: of an earlier version of the same table.
         """
         if self is older or EXISTING_DEFAULT_KEY not in older.metadata.schema_string:
             return self
@@ -227,13 +203,7 @@ class TableConfiguration:
         return self.with_schema(with_existing_defaults_of(self.schema, older.schema, *modes))
 
     def check_readable(self, *, table: str, version: int) -> None:
-        """Refuse a table that this library might read wrongly.
-
-        Raises:
-            UnsupportedReaderVersion, CatalogRequired: see `table_features.check_readable`.
-            UnsupportedFeature: a reader feature or a past type change is not supported.
-            InvalidTable: protocol, schema, partitioning or column mapping is damaged.
-        """
+        """Refuse a table that this library might read wrongly."""
         # Check the protocol first: an unknown feature may use types that the parser does not know.
         table_features.check_readable(self.protocol, table=table, version=version)
         try:
@@ -264,13 +234,7 @@ class TableConfiguration:
             )
 
     def check_writable(self, *, table: str, version: int) -> None:
-        """Refuse a table that this library might write wrongly.
-
-        Raises:
-            UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
-            UnsupportedFeature: a feature is unknown, or used and not implemented.
-            InvalidTable, UnsupportedReaderVersion, CatalogRequired: see `check_readable`.
-        """
+        """Refuse a table that this library might write wrongly."""
         self.check_readable(table=table, version=version)
         table_features.check_writable(self.protocol, table=table, version=version)
         for name in ("geometry", "geography"):

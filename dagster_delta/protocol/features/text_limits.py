@@ -46,11 +46,7 @@ class TextLimit(msgspec.Struct, frozen=True):
 
 
 def text_limits(schema: StructType) -> Iterator[TextLimit]:
-    """The limits of columns, and of the fields of structs; fields in arrays and maps are excluded.
-
-    Args:
-        schema: logical schema of a table.
-    """
+    """The limits of columns and of fields of structs; not of fields in arrays and maps."""
     for field in schema:
         declared = _declared(field)
         if declared is not None:
@@ -105,9 +101,7 @@ def without_text_limits(field: StructField) -> StructField:
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:
     """The schema with declared types that match its columns again.
 
-    Args:
-        schema: logical schema after a change, with the physical names of mapped columns.
-        before: the schema that the declared types match.
+    `before` is the schema that the declared types match.
     """
     if not any(TEXT_LIMIT_KEY in each.metadata for each in schema):
         return schema
@@ -201,11 +195,7 @@ def _declared(field: StructField) -> DataType | None:
 
 
 def _read(tokens: list[str]) -> DataType:
-    """Pop a type from the end of the tokens, which are in reverse order.
-
-    Raises:
-        IndexError, ValueError: the tokens are not a type.
-    """
+    """Pop a type from the end of the tokens, which are in reverse order."""
     word = tokens.pop()
     if not tokens or tokens[-1] != "<":
         return PrimitiveType(word.strip())

@@ -57,11 +57,7 @@ class TypeChange(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, node: Mapping[str, object]) -> TypeChange:
-        """Parse one decoded entry.
-
-        Raises:
-            InvalidTable: a type or the whole entry is invalid.
-        """
+        """Parse one decoded entry."""
         try:
             from_type, to_type = node["fromType"], node["toType"]
         except KeyError as error:
@@ -129,10 +125,7 @@ def record_type_changes(
 ) -> StructField:
     """The field with another type, and the changes added to its record.
 
-    Args:
-        field: before.
-        data_type: after.
-        changes: of the field itself and of its parts down to the next struct field.
+    The changes are of the field itself and of its parts down to the next struct field.
     """
     if not changes:
         return field if data_type == field.data_type else replace(field, data_type=data_type)
@@ -146,11 +139,7 @@ def record_type_changes(
 
 
 def type_changes(field: StructField) -> tuple[TypeChange, ...]:
-    """The changes that a field, its array elements and its map entries went through, oldest first.
-
-    Raises:
-        InvalidTable: the record is not a list of changes.
-    """
+    """The changes of a field, its array elements and its map entries, oldest first."""
     entries = field.metadata.get(TYPE_CHANGES_KEY, ())
     if not isinstance(entries, list | tuple) or not all(isinstance(e, Mapping) for e in entries):
         raise InvalidTable(
@@ -170,10 +159,7 @@ def _is_readable(change: TypeChange) -> bool:
 def check_type_changes(schema: StructType) -> None:
     """Refuse a schema that records a type change outside the list of the protocol, at any depth.
 
-    Raises:
-        UnsupportedFeature: such a change is recorded; files written before it may not be readable
-            as the current type.
-        InvalidTable: a record is damaged.
+    Files written before such a change may not be readable as the current type.
     """
     for path, field in walk_fields(schema):
         column = ".".join(path)

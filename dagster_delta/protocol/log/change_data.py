@@ -57,12 +57,7 @@ class FileChange:
 def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChange, ...]:
     """The files with the row changes of a commit; deleted rows before inserted rows.
 
-    Args:
-        actions: of the commit.
-        partitioned: whether the table has partition columns.
-
-    Raises:
-        InvalidTable: a removed file of a partitioned table has no partition values.
+    A removed file of a partitioned table without partition values is an InvalidTable.
     """
     if actions.cdc:
         # Spec: where there are cdc actions, the other file actions of the version are skipped.
@@ -143,9 +138,7 @@ def change_file_batch(
 ) -> pa.RecordBatch:
     """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA.
 
-    Args:
-        changes: version of the commit, the change, and constants of its rows, which are added to
-            the partition values.
+    Constants of its rows are added to the partition values.
     """
     files = [change for _, change, _ in changes]
     return pa.RecordBatch.from_arrays(

@@ -26,12 +26,9 @@ def cut_version(
 ) -> int | None:
     """The version of a checkpoint that the log may begin with; None if nothing can be deleted.
 
-    Args:
-        listing: the whole log.
-        newest_expired: the newest version committed at or before the time up to which versions may
-            be deleted. It is kept, because it is the state of the table at that time.
-        new_checkpoint_after: a checkpoint may be written at that version if the checkpoint before
-            it is this many versions older, or missing; None if it may not.
+    The newest expired version is kept, because it is the state of the table at that time. A
+    checkpoint may be written at it if the checkpoint before it is `new_checkpoint_after` versions
+    older, or missing; None if it may not.
     """
     earliest = listing.earliest_version
     if earliest is None:
@@ -48,10 +45,7 @@ def cut_version(
 def expired_log_files(files: Iterable[_F], cut: int) -> list[_F]:
     """The files of versions before the cut, oldest first, so that a crash leaves no gap.
 
-    Args:
-        files: of the whole log.
-        cut: version with a checkpoint. Its commit is kept too, because only the commit has the
-            provenance.
+    The commit of the cut is kept too, because only the commit has the provenance.
     """
     expired: list[tuple[int, str, _F]] = []
     for file in files:

@@ -49,10 +49,9 @@ _LONGEST = len(',"contentCrc32":4294967295}}')
 def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
     """The contents of a file, with its checksum added.
 
-    Args:
-        line: its first line, a JSON object that is not empty, without a newline.
-        rest: the other lines, beginning with a newline.
-        depth: 1 to put the checksum into the object, 2 into the object that is its last value.
+    `line` is the first line, a JSON object that is not empty, without a newline; `rest` begins with
+    one. The checksum goes into the object at depth 1, into the object that is its last value at
+    depth 2.
     """
     end = len(line) - depth
     checksum = zlib.crc32(rest, zlib.crc32(line))
@@ -162,9 +161,8 @@ _CHUNK_BYTES = 256 * 1024
 def decode_commit(data: bytes, *, version: int) -> CommitActions:
     """The actions of the commit file of `version`.
 
-    Raises:
-        CorruptLog: the file is truncated or malformed, or repeats an action that may occur only
-            once.
+    A file that is truncated or malformed, or repeats an action that may occur only once, is a
+    CorruptLog.
     """
     return decode_actions(data, version=version, path=commit_path(version))
 
@@ -172,14 +170,8 @@ def decode_commit(data: bytes, *, version: int) -> CommitActions:
 def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
     """The actions of a file of JSON lines: a commit, or the manifest of a V2 checkpoint.
 
-    Args:
-        data: contents of the file.
-        version: version of the actions, for errors.
-        path: of the file, relative to the table root, for errors.
-
-    Raises:
-        CorruptLog: the file is truncated or malformed, or repeats an action that may occur only
-            once.
+    Version and path are for errors. A file that is truncated or malformed, or repeats an action
+    that may occur only once, is a CorruptLog.
     """
     with garbage_collection_paused():
         decoded = decode_lines(data, _DECODER, version=version, path=path)
@@ -218,11 +210,7 @@ _INFO_DECODER = msgspec.json.Decoder(_InfoLine)
 
 
 def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any]:
-    """The provenance of a commit, empty if it has none; nothing else is decoded.
-
-    Raises:
-        CorruptLog: the file is truncated or malformed.
-    """
+    """The provenance of a commit, empty if it has none; nothing else is decoded."""
     lines = decode_lines(data, _INFO_DECODER, version=version, path=path)
     found = [line.commit_info for line in lines if line.commit_info is not None]
     return found[0] if found else {}
@@ -245,11 +233,7 @@ def decode_lines(
 ) -> Iterator[_Line]:
     """Every line of a file of JSON lines, decoded in chunks; blank lines are skipped.
 
-    The checksum is verified after the last line.
-
-    Raises:
-        CorruptLog: a line is truncated or malformed (the message names it), the file has no lines,
-            or its checksum does not match.
+    The checksum is verified after the last line. The CorruptLog of a damaged line names it.
     """
     is_empty = True
     for chunk in _chunks(data):

@@ -102,10 +102,6 @@ def encode_commit(commit_info: Mapping[str, object], actions: bytes) -> bytes:
     """The contents of a commit file.
 
     Spec: commitInfo MUST be the first action if in-commit timestamps are on; here it always is.
-
-    Args:
-        commit_info: what `build_commit_info` made; a checksum of the file is added.
-        actions: the lines that `encode_actions` made.
     """
     line = _ENCODER.encode({"commitInfo": commit_info})
     return with_checksum(line, b"\n" + actions, depth=2)
@@ -128,22 +124,8 @@ def build_commit_info(
 ) -> dict[str, object]:
     """The commitInfo action, in the form that other engines show in their history.
 
-    Args:
-        timestamp_ms: wall clock in milliseconds since the epoch.
-        in_commit_timestamp_ms: the commit's own timestamp, None if the table has none.
-        operation: name of the operation, as other engines use it: `WRITE`, `CREATE TABLE`, …
-        parameters: of the operation; converted by `spell_parameters`.
-        metrics: of the operation; converted by `spell_metrics`.
-        engine_info: name and version of the library.
-        transaction_id: unique per commit; identifies a writer's own commit.
-        is_blind_append: whether the commit only adds files and depends on no data of the table.
-        isolation_level: how strictly the commit was ordered against concurrent commits.
-        read_version: version that the commit is based on, None for the first commit.
-        user_info: additional keys that the caller records.
-        tags: tags that the protocol defines for a commit.
-
-    Raises:
-        InvalidArgument: `user_info` has a key that readers interpret, or is not JSON.
+    Times are in milliseconds since the epoch. A key of `user_info` that readers interpret is an
+    InvalidArgument.
     """
     _check_user_info(user_info)
     info: dict[str, object] = {}

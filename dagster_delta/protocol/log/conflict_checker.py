@@ -117,12 +117,7 @@ class Conflict(msgspec.Struct, frozen=True):
 def check_conflicts(
     mine: TransactionFacts, concurrent_commits: Iterable[CommitActions]
 ) -> Conflict | None:
-    """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe.
-
-    Args:
-        mine: the transaction whose version already exists.
-        concurrent_commits: every commit after the version that the transaction read, in order.
-    """
+    """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe."""
     compatible: list[CommitActions] = []
     last: Conflict | None = None
     for concurrent in concurrent_commits:

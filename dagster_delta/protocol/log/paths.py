@@ -63,11 +63,7 @@ class LogFileName(NamedTuple):
 
 
 def parse_log_file_name(name: str) -> LogFileName | None:
-    """The parsed name, or None if readers ignore such a file.
-
-    Args:
-        name: file name without directory.
-    """
+    """The parsed name, or None if readers ignore such a file."""
     # Nearly all files of a long log are commits: parse them without a regular expression.
     if len(name) == _COMMIT_NAME_LENGTH and name.endswith(".json") and _is_decimal(name[:20]):
         version = int(name[:20])
@@ -124,13 +120,7 @@ def multi_part_checkpoint_paths(version: int, num_parts: int) -> tuple[str, ...]
 
 
 def v2_checkpoint_path(version: int, unique: str, extension: str) -> str:
-    """Path of a V2 checkpoint's manifest.
-
-    Args:
-        version: of the table.
-        unique: a UUID in its text form.
-        extension: `json` or `parquet`.
-    """
+    """Path of a V2 checkpoint's manifest."""
     return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{unique}.{extension}"
 
 

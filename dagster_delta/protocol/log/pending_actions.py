@@ -62,11 +62,7 @@ class PendingActions:
         return self.tracks_rows or self.keeps_draft_row_ids is not None
 
     def encode(self, slot: CommitSlot) -> bytes:
-        """The lines of the commit below its commitInfo, for one attempt.
-
-        Raises:
-            InvalidTable: rows need ids, and a file has no row count.
-        """
+        """The lines of the commit below its commitInfo, for one attempt."""
         if self.assigns_row_ids or self.starts_in_commit_timestamps or self.protects_checkpoints:
             return encode_actions(self.settle(slot))
         return self._encoded

@@ -100,13 +100,8 @@ def file_key(
     """The key of a logical file as one text.
 
     Paths are compared as spelled, except the three spellings of an absolute local path (`/p`,
-    `file:/p`, `file:///p`), which writers mix.
-
-    Args:
-        path: as in the log.
-        storage_type: of the deletion vector, if the file has one.
-        inline: path or contents of the deletion vector, as in its descriptor.
-        offset: of the deletion vector in its file, if it has one.
+    `file:/p`, `file:///p`), which writers mix. `inline` is the path or the contents of the deletion
+    vector, as in its descriptor.
     """
     # One comparison is enough for nearly every path; this runs once per file of every commit.
     if path[:1] == "f" and path.startswith("file:/"):
@@ -143,12 +138,7 @@ def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
 
 
 def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The keys of files as a column, in the form of `file_key`.
-
-    Args:
-        paths: `pa.StringArray` or chunked.
-        deletion_vectors: the same rows as DELETION_VECTOR_TYPE.
-    """
+    """The keys of files as a column, in the form of `file_key`."""
     paths = _canonical_paths(paths)
     if deletion_vectors.null_count == len(deletion_vectors):
         return paths
@@ -166,11 +156,7 @@ def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.Chu
 
 
 class HiddenFiles:
-    """The files in newer actions, which replace older actions on them.
-
-    Args:
-        keys: of the files, see `file_key`.
-    """
+    """The files in newer actions, which replace older actions on them."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._texts = keys
@@ -189,10 +175,8 @@ class HiddenFiles:
     ) -> pa.BooleanArray | None:
         """Which rows no newer action replaces: a `pa.BooleanArray`, or None if all are kept.
 
-        Args:
-            paths: `pa.ChunkedArray` of strings.
-            deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
-                DELETION_VECTOR_TYPE; called only if a path matches.
+        `deletion_vectors` gives, for a `pa.BooleanArray` over the rows, the chosen ones as
+        DELETION_VECTOR_TYPE; it is called only if a path matches.
         """
         if not self._texts or len(paths) == 0:
             return None

@@ -118,13 +118,7 @@ class LogListing(msgspec.Struct):
         return min(self.checkpoints, default=None)
 
     def segment(self, version: int | None = None, *, table: str) -> LogSegment:
-        """The segment of a version, of the latest one by default.
-
-        Raises:
-            TableNotFound: the log holds neither commits nor checkpoints.
-            VersionNotFound: the version does not exist or was deleted.
-            LogGap: a commit that the version needs is missing.
-        """
+        """The segment of a version, of the latest one by default."""
         latest = self.latest_version
         if latest is None:
             raise TableNotFound(

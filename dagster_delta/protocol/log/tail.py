@@ -138,15 +138,7 @@ _NO_ACTION = _KeyLine()
 
 
 def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
-    """The commits, decoded to the fields that reconciliation needs.
-
-    Args:
-        commits: oldest first.
-
-    Raises:
-        CorruptLog: a commit is truncated or malformed, or repeats an action that may occur only
-            once.
-    """
+    """The commits, decoded to the fields that reconciliation needs."""
     tail = LogTail(tuple(commits))
     with garbage_collection_paused():
         for commit in tail.commits:
@@ -265,10 +257,8 @@ _REMOVE_DECODER = msgspec.json.Decoder(_RemoveLine)
 def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     """A `pa.Table` of LIVE_FILE_SCHEMA: the adds with these ordinals.
 
-    Args:
-        tails: the same commits as decoded for the ordinals. Those without any of these adds are
-            not decoded again.
-        ordinals: ascending, counted over all commits.
+    `tails` are the commits that the ascending ordinals are counted over. Those without any of these
+    adds are not decoded again.
     """
     counts = (each.num_adds for tail in tails for each in tail.contents)
     commits, ordinals = _holding(tails, counts, ordinals)
@@ -297,11 +287,7 @@ def _add_batch(every: Sequence[_Add]) -> pa.RecordBatch:
 
 
 def check_file_actions(commits: Sequence[RawCommit]) -> None:
-    """Decode every add and remove as readers do, to validate them; the results are discarded.
-
-    Raises:
-        CorruptLog: a value has a wrong type.
-    """
+    """Decode every add and remove as readers do, to validate them; the results are discarded."""
     with garbage_collection_paused():
         for each in chain(_every_add(commits), _every_remove(commits)):
             del each
@@ -312,11 +298,8 @@ def remove_columns(
 ) -> pa.Table:
     """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0.
 
-    Args:
-        tails: as for `add_columns`.
-        ordinals: as for `add_columns`.
-        removed_after_ms: leave out removes at this time in milliseconds since the epoch or before,
-            and those without a time; None for all.
+    Removes at `removed_after_ms`, in milliseconds since the epoch, or before, and those without a
+    time are left out; None for all.
     """
     counts = (each.num_removes for tail in tails for each in tail.contents)
     commits, ordinals = _holding(tails, counts, ordinals, removed_after_ms)
@@ -365,11 +348,7 @@ def _holding(
 ) -> tuple[list[RawCommit], list[int]]:
     """The commits that hold some of the actions, and the ordinals counted over these commits.
 
-    Args:
-        tails: all commits.
-        counts: number of actions of each commit.
-        ordinals: ascending, counted over all commits.
-        removed_after_ms: leave out commits that removed nothing later; None for all.
+    `counts` are numbers of actions of each commit.
     """
     every = (
         (commit, of)

@@ -175,12 +175,7 @@ def version_checksum_after(
 ) -> VersionChecksum | None:
     """The checksum of the last version, or None if it cannot be derived.
 
-    Args:
-        known: of the version before the first commit; None if it is not known.
-        commits: (version, contents of the commit file), in order.
-
-    Raises:
-        CorruptLog: a commit is damaged.
+    `known` is the checksum of the version before the first commit.
     """
     checksum = known
     for version, data in commits:

@@ -54,11 +54,7 @@ class Sides(msgspec.Struct, frozen=True):
 
 
 class ArrowLogic:
-    """Truth values of files as pa.BooleanArrays without nulls.
-
-    Args:
-        count: number of files.
-    """
+    """Truth values of files as pa.BooleanArrays without nulls."""
 
     def __init__(self, count: int) -> None:
         self.yes = every(True, count)
@@ -151,8 +147,7 @@ class ColumnBounds(msgspec.Struct, frozen=True):
     def widened(self, data_type: DataType) -> ColumnBounds | None:
         """The bounds as values of a wider type, or None if the order could change.
 
-        Raises:
-            Nothing: bounds that cannot be converted become unknown.
+        Bounds that cannot be converted become unknown.
         """
         if pa.types.is_null(self.minimum.type):
             return None  # a type without order
@@ -175,15 +170,7 @@ class ColumnBounds(msgspec.Struct, frozen=True):
 
 
 def bounds_of_partition_values(values: pa.Array, data_type: DataType) -> ColumnBounds:
-    """Exact bounds of a partition column: every row of a file has the file's value.
-
-    Args:
-        values: pyarrow Array of parsed partition values, one per file.
-        data_type: type of the column.
-
-    Raises:
-        Nothing.
-    """
+    """Exact bounds of a partition column: every row of a file has the file's value."""
     known = _without_nan(values, data_type)
     return ColumnBounds(data_type, known, known, pc.is_null(values), pc.is_valid(values))
 
@@ -192,15 +179,8 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
     """Bounds of column `index` of a statistics table.
 
     Tight and wide bounds are treated alike. A null count is used only if it is zero or the number
-    of records, so that wide counts are also read correctly.
-
-    Args:
-        statistics: pyarrow.Table as made by `protocol.statistics`.
-        index: position of the column in it.
-        data_type: current type of the column.
-
-    Raises:
-        KeyError: the table has no such column.
+    of records, so that wide counts are also read correctly. The table is that of
+    `parse_statistics_json`, which has the column at position `index`.
     """
     minimum, maximum = (_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
     if _name(data_type) == "string" and pa.types.is_null(minimum.type):
@@ -276,11 +256,7 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def value_ranges(values: pa.Array) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:
-    """First and last of each run of sorted values; the number of runs is bounded.
-
-    Args:
-        values: a sequence, ascending and not empty.
-    """
+    """First and last of each run of sorted values; the number of runs is bounded."""
     size = math.ceil(len(values) / _MAX_IN_RANGES)
     for start in range(0, len(values), size):
         yield values[start], values[min(start + size, len(values)) - 1]

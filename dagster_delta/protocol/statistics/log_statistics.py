@@ -47,10 +47,7 @@ def checkpoint_statistics(
 ) -> pa.Table:
     """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
 
-    Args:
-        part: rows of the checkpoint.
-        keep: `pa.BooleanArray` over all of the rows: the requested files.
-        columns: what to extract.
+    `keep` is a `pa.BooleanArray` over all of the rows.
     """
     parsed = part.read_parsed_statistics(statistics_leaves(columns), keep)
     if parsed is None:
@@ -83,9 +80,7 @@ def _texts(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
 def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
     """Statistics as JSON text, a `pa.ChunkedArray`: made from the parsed ones if needed.
 
-    Args:
-        part: rows of the checkpoint.
-        keep: `pa.BooleanArray` over all of the rows: the requested files.
+    `keep` is a `pa.BooleanArray` over all of the rows.
     """
     texts = _texts(part, keep)
     if not texts.null_count or not part.has("add", "stats_parsed"):

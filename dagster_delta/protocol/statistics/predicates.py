@@ -191,14 +191,8 @@ def may_match(
 ) -> pa.BooleanArray:
     """Which of `count` files may hold a row that satisfies the predicate: pa.BooleanArray.
 
-    Args:
-        predicate: the filter.
-        bounds: per column path as the predicate spells it, `count` rows each. A column without an
-            entry is unknown.
-        count: number of files.
-
-    Raises:
-        Nothing: files that cannot be compared are kept.
+    Bounds are by column path as the predicate spells it, `count` rows each. A column without an
+    entry is unknown, and files that cannot be compared are kept.
     """
     return possible_outcomes(predicate, bounds, count).true
 
@@ -218,13 +212,7 @@ def outcomes_under(
 ) -> Outcomes:
     """The possible results in truth values of a logic.
 
-    Args:
-        predicate: the filter.
-        bounds: per column path as the predicate spells it; a column without an entry is unknown.
-        logic: of the bounds.
-
-    Raises:
-        Nothing.
+    Bounds are by column path as the predicate spells it; a column without an entry is unknown.
     """
     return _Evaluation(bounds, logic).outcomes(predicate)
 

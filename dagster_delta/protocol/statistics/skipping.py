@@ -70,15 +70,8 @@ def skip_files(
 ) -> SkippedFiles:
     """Which of many files may hold a row that satisfies a predicate.
 
-    Args:
-        predicate: over logical paths.
-        configuration: of the version the files belong to.
-        partition_values: pyarrow map<string, string> Array or ChunkedArray, one map per file, by
-            physical names.
-        load_statistics: called at most once, and only if data columns can rule out more files.
-
-    Raises:
-        InvalidTable: a partition value does not fit its column's type.
+    The predicate is over logical paths; partition values are by physical names. `load_statistics`
+    is called at most once, and only if data columns can rule out more files.
     """
     count = len(partition_values)
     paths = referenced_columns(predicate)
@@ -146,12 +139,7 @@ def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray
 def skipping_columns(
     predicate: Predicate, configuration: TableConfiguration
 ) -> dict[tuple[str, ...], StatisticsColumn]:
-    """The leaves that may have statistics, by logical path.
-
-    Args:
-        predicate: over logical paths.
-        configuration: of the version that the files belong to.
-    """
+    """The leaves that may have statistics, by logical path."""
     partitioned = {(name,) for name in configuration.partition_columns}
     padded = char_paths(configuration.schema)
     columns = {}

@@ -60,13 +60,8 @@ def _json_type(data_type: DataType) -> object:
 def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """A pyarrow Array of the type; values that do not fit are null, that is, unknown.
 
-    Args:
-        values: as decoded into `_json_type(data_type)`.
-        data_type: current type of the column. Files written before it was widened hold values of
-            the narrower type, which are read as values of this type.
-
-    Raises:
-        Nothing.
+    Files written before a column was widened hold values of the narrower type, which are read as
+    values of this type.
     """
     try:
         if data_type in _TEMPORAL:
@@ -175,13 +170,6 @@ def parse_statistics_json(
     The table has `num_records` int64, `tight_bounds` bool, and for column `i` `min.i` and `max.i`
     (of the column's type) and `null_count.i` int64. Null means unknown: if a text is damaged, its
     whole row is unknown; if a value does not fit its column's type, only that value is unknown.
-
-    Args:
-        stats: pyarrow Array or ChunkedArray of string, one per file.
-        columns: what to extract; nothing else is decoded.
-
-    Raises:
-        Nothing about the contents.
     """
     schema = statistics_schema(columns)
     decoder = _decoder_of(tuple(columns))
@@ -197,12 +185,7 @@ def project_parsed_statistics(
 ) -> pa.Table:
     """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint.
 
-    Args:
-        stats_parsed: pa.StructArray or ChunkedArray of one, or None if the checkpoint has none.
-        columns: what to extract.
-
-    Raises:
-        ValueError: `stats_parsed` is None, so the number of rows is unknown.
+    ValueError: `stats_parsed` is None, so the number of rows is unknown.
     """
     if stats_parsed is None:
         raise ValueError("without stats_parsed there is no number of rows to answer for")
@@ -229,10 +212,8 @@ def with_record_count(
 ) -> str:
     """The statistics of a file as JSON, with another number of rows.
 
-    Args:
-        stats: previous statistics; None if there were none.
-        num_records: rows of the file, deleted rows included.
-        tight_bounds: whether the bounds are those of live rows; None keeps the previous value.
+    Deleted rows count; `tight_bounds` says whether the bounds are those of live rows, None keeps
+    the previous value.
     """
     # Keep the text of values: a number could lose digits in Python.
     found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}

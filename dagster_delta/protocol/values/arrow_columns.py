@@ -72,12 +72,7 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
 
 
 def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """A `pa.Array` of structs and lists of text, integers, booleans and maps of text.
-
-    Args:
-        values: mappings for structs and maps, sequences for lists, or None.
-        data_type: type of the column.
-    """
+    """A `pa.Array` of structs and lists of text, integers, booleans and maps of text."""
     if pa.types.is_struct(data_type):
         fields = list(data_type)
         children = [

@@ -107,9 +107,6 @@ def from_arrow_schema(schema: pa.Schema) -> StructType:
     Types without a counterpart become the narrowest type that holds them: `uint32` becomes `long`,
     `uint64` becomes `decimal(20,0)`. Structs marked as variants become variants; a variant that
     lost its mark becomes a struct.
-
-    Raises:
-        SchemaMismatch: a column has a type that no Delta type holds; the column is named.
     """
     return StructType(tuple(from_arrow_field(each) for each in schema))
 
@@ -117,12 +114,7 @@ def from_arrow_schema(schema: pa.Schema) -> StructType:
 def from_arrow_field(field: pa.Field, path: tuple[str, ...] = ()) -> StructField:
     """The Delta field of a pyarrow.Field.
 
-    Args:
-        field: the Arrow field; its comment is kept, other metadata is not.
-        path: logical path of the parent, for the message of an error.
-
-    Raises:
-        SchemaMismatch: no Delta type holds its values.
+    Its comment is kept, other metadata is not. `path` is that of the parent, for errors.
     """
     comment = (field.metadata or {}).get(COMMENT_KEY)
     return StructField(
@@ -134,15 +126,7 @@ def from_arrow_field(field: pa.Field, path: tuple[str, ...] = ()) -> StructField
 
 
 def from_arrow_type(arrow_type: pa.DataType, path: tuple[str, ...] = ()) -> DataType:
-    """The Delta type that holds every value of a pyarrow.DataType.
-
-    Args:
-        arrow_type: the Arrow type.
-        path: logical path of the column, for the message of an error.
-
-    Raises:
-        SchemaMismatch: no Delta type holds its values.
-    """
+    """The Delta type that holds every value of a pyarrow.DataType."""
     if name := _PRIMITIVES.get(arrow_type):
         return PrimitiveType(name)
     if len(path) > MAX_NESTING:

@@ -57,14 +57,9 @@ def scalar_of(value: object, data_type: DataType) -> pa.Scalar:
 def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """A pyarrow Array of `to_arrow_type(data_type)`.
 
-    Args:
-        values: None, or bool, int, float, Decimal, str, bytes, date or datetime as the type
-            requires; timestamps need a time zone, timestamp_ntz must not have one.
-        data_type: a primitive type or a decimal.
-
-    Raises:
-        ValueError, OverflowError, TypeError, ArithmeticError, pa.ArrowException: a value does not
-            fit the type.
+    Timestamps need a time zone, timestamp_ntz must not have one. A value that does not fit raises
+    what Python or Arrow raise: ValueError, OverflowError, TypeError, ArithmeticError,
+    ArrowException.
     """
     target = to_arrow_type(data_type)
     match data_type:

@@ -51,13 +51,7 @@ def parse_partition_value(
 ) -> object:
     """The value of one serialised partition value, in the Python type of Arrow's `as_py`.
 
-    Args:
-        text: as in `partitionValues`; see `is_null_text` for what is null.
-        data_type: current type of the column, which may be wider than when the text was written.
-        column: logical name of the column, for the message of an error.
-
-    Raises:
-        InvalidTable: the text is not a value of the type.
+    The column may be wider than when the text was written; see `is_null_text` for what is null.
     """
     values = string_column([text])
     return parse_partition_column(values, data_type, column=column)[0].as_py()
@@ -68,17 +62,7 @@ def parse_partition_column(
 ) -> pa.Array:
     """The typed values of one partition column of many files.
 
-    Args:
-        values: pyarrow.Array or ChunkedArray of strings, as in `partitionValues`; see
-            `is_null_text` for what is null.
-        data_type: current type of the column, which may be wider than when a text was written.
-        column: logical name of the column, for the message of an error.
-
-    Returns:
-        pyarrow.Array of `to_arrow_type(data_type)`, row-aligned with `values`.
-
-    Raises:
-        InvalidTable: a text is not a value of the type.
+    The column may be wider than when a text was written; see `is_null_text` for what is null.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -111,15 +95,7 @@ def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
-    """Refuse a column type that cannot partition a table.
-
-    Args:
-        data_type: of the column.
-        column: its logical name, for the message of the error.
-
-    Raises:
-        InvalidTable: the type is nested, a variant, geospatial or void.
-    """
+    """Refuse a column type that cannot partition a table."""
     match data_type:
         case PrimitiveType(name) if name not in _UNPARTITIONABLE and not data_type.coordinates:
             return
@@ -176,15 +152,8 @@ def serialize_partition_value(
 ) -> str | None:
     """The text of a partition value as Spark writes it, or None for null.
 
-    An empty string or empty binary is null too, because its text would be read back as null.
-
-    Args:
-        value: as from Arrow's `as_py`; a timestamp without a zone is taken as UTC.
-        data_type: type of the column.
-        column: logical name of the column, for the message of an error.
-
-    Raises:
-        SchemaMismatch: the value cannot be written as a partition value of the type.
+    An empty string or empty binary is null too, because its text would be read back as null. A
+    timestamp without a zone is taken as UTC.
     """
     if value is None:
         return None
@@ -276,9 +245,6 @@ def partition_directory(values: Mapping[str, str | None]) -> str:
     """The directory of a partition in Hive's layout, decoded: `day=2013-01-02/carrier=UA`.
 
     Readers never parse values from it; it serves people and listings.
-
-    Args:
-        values: serialised values by physical column name, in directory order.
     """
     return "/".join(
         f"{_escape(name)}={_escape(value) if value else HIVE_NULL}"
@@ -302,9 +268,6 @@ def decode_path(uri: str) -> str:
     """The path of an `add.path`: percent-decoded exactly once.
 
     Relative to the table root, or absolute with its scheme, if it has one.
-
-    Raises:
-        InvalidTable: the URI does not decode to text.
     """
     if "%" not in uri:
         return uri

@@ -91,11 +91,7 @@ class VariantNames(msgspec.Struct, frozen=True):
     ids: Mapping[str, int]
 
     def name(self, field_id: int) -> str:
-        """The name of a field id.
-
-        Raises:
-            InvalidTable: the dictionary is shorter.
-        """
+        """The name of a field id."""
         if field_id >= len(self.names):
             raise damaged_variant(
                 f"field id {field_id} is not in its dictionary of {len(self.names)} names"
@@ -105,12 +101,7 @@ class VariantNames(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=_CACHED_DICTIONARIES)
 def decode_names(metadata: bytes) -> VariantNames:
-    """The names of an encoded dictionary.
-
-    Raises:
-        InvalidTable: the bytes are not a dictionary.
-        UnsupportedFeature: they are of a later version of the encoding.
-    """
+    """The names of an encoded dictionary."""
     header = take(metadata, 0, 1)[0]
     if header & 0x0F != _VERSION:
         raise UnsupportedFeature(
@@ -141,11 +132,7 @@ def says_sorted(metadata: bytes) -> bool:
 
 
 def encode_names(names: Sequence[str]) -> bytes:
-    """The dictionary of these names, whose ids are their positions.
-
-    Raises:
-        UnicodeEncodeError: a name holds half of a surrogate pair.
-    """
+    """The dictionary of these names, whose ids are their positions."""
     texts = [name.encode() for name in names]
     offsets = [0, *accumulate(map(len, texts))]
     size = _byte_width(max(offsets[-1], len(texts)))
@@ -156,11 +143,7 @@ def encode_names(names: Sequence[str]) -> bytes:
 
 
 def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
-    """Field id and position of the value of each field of the object at a position.
-
-    Raises:
-        InvalidTable: the object exceeds the bytes.
-    """
+    """Field id and position of the value of each field of the object at a position."""
     flags = take(data, position, 1)[0] >> 2
     count, start = _element_count(data, position + 1, is_large=bool(flags >> 4 & 1))
     id_size, offset_size = (flags >> 2 & 3) + 1, (flags & 3) + 1
@@ -173,11 +156,7 @@ def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
 
 
 def locate_elements(data: bytes, position: int) -> list[int]:
-    """Position of each element of the array at a position.
-
-    Raises:
-        InvalidTable: the array exceeds the bytes.
-    """
+    """Position of each element of the array at a position."""
     flags = take(data, position, 1)[0] >> 2
     count, start = _element_count(data, position + 1, is_large=bool(flags >> 2 & 1))
     offset_size = (flags & 3) + 1
@@ -188,12 +167,7 @@ def locate_elements(data: bytes, position: int) -> list[int]:
 
 
 def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
-    """Field id and encoded value of each field of an object, or None if the value is not an object.
-
-    Raises:
-        InvalidTable: a field exceeds the bytes.
-        UnsupportedFeature: a field has an unknown primitive type.
-    """
+    """Field id and encoded value of each field of an object; None if the value is no object."""
     if take(value, 0, 1)[0] & 3 != BasicType.OBJECT:
         return None
     # Spec: values may be in another order than fields, so the next offset is not the end of a
@@ -251,11 +225,7 @@ def header_byte(basic_type: int, header: int) -> bytes:
 
 
 def take(data: bytes, position: int, size: int) -> bytes:
-    """The bytes at a position.
-
-    Raises:
-        InvalidTable: there are fewer bytes.
-    """
+    """The bytes at a position."""
     stop = position + size
     if stop > len(data):
         raise damaged_variant(f"{stop} bytes are needed and it has {len(data)}")

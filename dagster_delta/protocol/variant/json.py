@@ -34,11 +34,8 @@ def variant_of_json(text: str) -> tuple[bytes, bytes]:
     """The encoded dictionary of names and the encoded value of a JSON text.
 
     Numbers without an exponent are exact: integers, or decimals of up to 38 digits; all others are
-    `double`.
-
-    Raises:
-        InvalidArgument: the text is not JSON, repeats a field of an object, or is nested too
-            deeply.
+    `double`. A text that is not JSON, repeats a field of an object, or is nested too deeply is an
+    InvalidArgument.
     """
     try:
         value = _DECODER.decode(text)
@@ -56,9 +53,6 @@ def json_of_variant(metadata: bytes, value: bytes) -> str:
     """A variant as JSON text, without spaces; fields in the order of their names.
 
     Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON cannot represent.
-
-    Raises:
-        InvalidTable, UnsupportedFeature: as `decode_variant` does.
     """
     return _json(decode_variant(metadata, value))
 

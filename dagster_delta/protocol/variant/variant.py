@@ -70,12 +70,9 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
 
     Objects are dicts, arrays lists, integers int, `double` is float and `float` its subclass
     `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, timestamps without
-    a time zone are naive, and those with nanoseconds are `NanosecondTimestamp`.
-
-    Raises:
-        InvalidTable: the bytes violate the encoding.
-        UnsupportedFeature: they use a later version of it, hold a date or timestamp outside the
-            years 1 to 9999, or are nested deeper than Python's stack.
+    a time zone are naive, and those with nanoseconds are `NanosecondTimestamp`. Bytes that violate
+    the encoding are an InvalidTable; a later version of it, a date or timestamp outside the years 1
+    to 9999, or a value nested deeper than Python's stack an UnsupportedFeature.
     """
     try:
         return _decode(value, 0, decode_names(metadata))
@@ -89,14 +86,7 @@ def encode_variant(value: object) -> tuple[bytes, bytes]:
     """The encoded dictionary of names and the encoded value of a Python value.
 
     Integers get the narrowest type that holds them, integers beyond 64 bits a decimal; float
-    becomes `double`.
-
-    Args:
-        value: any value that `decode_variant` may return; any mapping with string keys works as a
-            dict, and a tuple as a list.
-
-    Raises:
-        InvalidArgument: the variant encoding has no type for a value.
+    becomes `double`. Any mapping with string keys works as a dict, and a tuple as a list.
     """
     try:
         names = sorted(set(_names(value)))

@@ -105,12 +105,7 @@ class AzureSettings:
     credential_provider: CredentialProvider | None = field(default=None, repr=False)
 
     def connect(self, bucket: Bucket) -> CloudClient:
-        """A new client of a container.
-
-        Raises:
-            InvalidArgument: the options make no sense, or no account is named.
-            StorageFailure: the client is not installed.
-        """
+        """A new client of a container."""
         stores = import_client("azure")
         endpoint = self.endpoint or environment("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
         arguments = {**self._identity(), **_account_of(bucket.account)}
@@ -175,8 +170,7 @@ class AzureSettings:
 def parse_azure_options(options: Mapping[str, object]) -> AzureSettings:
     """The settings for the options.
 
-    Raises:
-        InvalidArgument: a value is invalid. The message names the option, never its value.
+    The message of an error names the option, never its value.
     """
     prefixes = ("azure_storage_", "azure_")
     found = parse_options(options.items(), _NAMES, _parse_value, prefixes=prefixes)

@@ -65,11 +65,7 @@ class CloudSettings(Hashable, Protocol):
 
 
 class Provider:
-    """Credentials that the client asks for, with errors that show nothing but their class.
-
-    Args:
-        ask: returns the credentials in the form of the client.
-    """
+    """Credentials that the client asks for, with errors that show nothing but their class."""
 
     def __init__(self, ask: Callable[[], Mapping[str, object]]) -> None:
         self._ask = ask
@@ -90,25 +86,14 @@ def connect(
 ) -> CloudClient:
     """The client of a bucket, cached: it holds the connections and what a probe showed.
 
-    Args:
-        create: creates a client with the settings.
-        settings: hashable, equal if they name the same identity and endpoint.
-        bucket: what to reach.
-
-    Raises:
-        InvalidArgument: the settings make no sense.
-        StorageFailure: the client is not installed.
+    Settings are hashable, and equal if they name the same identity and endpoint.
     """
     note_use()
     return create(settings, bucket)
 
 
 def import_client(extra: str) -> Any:  # noqa: ANN401
-    """The module `obstore.store`.
-
-    Raises:
-        StorageFailure: it is not installed; the message names the extra of this distribution.
-    """
+    """The module `obstore.store`."""
     try:
         import obstore.store
     except ImportError as error:
@@ -124,11 +109,7 @@ def environment(*variables: str) -> str | None:
 
 
 def client_options(endpoint: str | None, ca_bundle: str | None = None) -> dict[str, object]:
-    """Options of the HTTP client.
-
-    Raises:
-        InvalidArgument: the CA bundle cannot be read.
-    """
+    """Options of the HTTP client."""
     options: dict[str, object] = {
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": _LONGEST_SILENCE,

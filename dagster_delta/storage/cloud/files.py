@@ -28,10 +28,7 @@ _PUT_BYTES = 5 * 1024 * 1024
 class CloudInput:
     """A file object for `pyarrow.PythonFile` that fetches only the ranges it reads.
 
-    Args:
-        size_bytes: size of the object.
-        held: bytes that were fetched, each with the offset at which they start.
-        fetch: fetches bytes, by offset and length.
+    `held` are bytes that were fetched, each with the offset at which they start.
     """
 
     def __init__(
@@ -82,15 +79,7 @@ class CloudInput:
 class CloudRanges(CloudInput):
     """An object of which some ranges are fetched ahead of reading them, in pieces and over several
     connections. Each byte is read once: a piece is released when its bytes of ranges were read.
-
-    Args:
-        size_bytes: size of the object.
-        ranges: offset and length of each range. They are read from the start on, at the same pace.
-        fetch: fetches bytes, by offset and length; fewer at the end of the object.
-        budget: how many bytes are fetched ahead.
-
-    Raises:
-        FileNotFoundError, StorageFailure: as `fetch` does for the first piece.
+    The ranges are read from the start on, at the same pace; `budget` bytes are fetched ahead.
     """
 
     def __init__(
@@ -185,14 +174,7 @@ class CloudRanges(CloudInput):
 
 
 class CloudOutput:
-    """A file object for `pyarrow.PythonFile`. The object appears when it is closed.
-
-    Args:
-        path: of the object, relative to the table root.
-        requests: names failures.
-        put: creates the whole object.
-        open_writer: opens the `obstore` writer that uploads it in parts.
-    """
+    """A file object for `pyarrow.PythonFile`. The object appears when it is closed."""
 
     def __init__(
         self,
@@ -261,9 +243,7 @@ def pieces_of(ranges: Iterable[tuple[int, int]], max_bytes: int) -> list[tuple[i
     """Offsets and lengths of pieces of ranges, in the order in which they are read if all ranges
     are read at the same pace. Small ranges near each other are one piece.
 
-    Args:
-        ranges: offset and length of each; those without bytes are left out.
-        max_bytes: should hold two pieces of each range, if the ranges have more.
+    `max_bytes` should hold two pieces of each range, if the ranges have more.
     """
     found = sorted((start, length) for start, length in ranges if length > 0)
     most = _MAX_PIECE_BYTES

@@ -87,12 +87,7 @@ class GcsSettings:
     credential_provider: CredentialProvider | None = field(default=None, repr=False)
 
     def connect(self, bucket: Bucket) -> CloudClient:
-        """A new client of a bucket.
-
-        Raises:
-            InvalidArgument: the credentials file cannot be read, or the options make no sense.
-            StorageFailure: a package is not installed.
-        """
+        """A new client of a bucket."""
         stores = import_client("gcs")
         arguments = self._identity()
         endpoint = self.endpoint or environment("GOOGLE_BASE_URL")
@@ -136,8 +131,7 @@ class GcsSettings:
 def parse_gcs_options(options: Mapping[str, object]) -> GcsSettings:
     """The settings for the options.
 
-    Raises:
-        InvalidArgument: a value is invalid. The message names the option, never its value.
+    The message of an error names the option, never its value.
     """
     found = parse_options(options.items(), _NAMES, _parse_value, prefixes=("google_",))
     token = found.pop("token", None)
@@ -193,8 +187,7 @@ def _vended(provider: CredentialProvider) -> Mapping[str, object]:
 def _is_at_end(store: Any, prefix: str, after: str) -> bool:  # noqa: ANN401
     """Whether no key with the prefix comes after another, and the storage itself answers.
 
-    Raises:
-        BrokenAnswer: something else answers in its place.
+    If something else answers in its place, it is a BrokenAnswer.
     """
     import obstore
 

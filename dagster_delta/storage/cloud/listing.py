@@ -29,13 +29,9 @@ _LAST_CHARACTER = "\U0010ffff"
 class CloudListing:
     """The objects of one directory. Used once.
 
-    Args:
-        client: of the bucket.
-        requests: names failures.
-        prefix: key of the table's root, with a slash at its end, or empty.
-        folder: the directory below it, with a slash at its end, or empty.
-        page: entries of a page: clouds return at most this many, or a multiple of it.
-        reads_ahead: whether each page is requested while the one before it is used.
+    `prefix` (the key of the table's root) and `folder` (a directory below it) end with a slash, or
+    are empty. Clouds return at most `page` entries, or a multiple of it. If it `reads_ahead`, each
+    page is requested while the one before it is used.
     """
 
     def __init__(

@@ -31,14 +31,8 @@ def parse_options(
 ) -> dict[str, Any]:
     """The settings that the options give; of several names for one setting the last one counts.
 
-    Args:
-        options: name and value of each option.
-        names: option name, in lower case and without a prefix → setting.
-        parse: parses the value of a setting; its last argument is the option, for errors.
-        prefixes: what may stand before a name, in lower case, the longest first.
-
-    Raises:
-        InvalidArgument: a value is invalid. The message names the option, never its value.
+    `names` gives the setting by option name, in lower case and without a prefix; `prefixes` are in
+    lower case, the longest first. The message of an error names the option, never its value.
     """
     found: dict[str, Any] = {}
     for name, value in options:
@@ -73,11 +67,7 @@ def parse_conditional_put(value: object, option: str) -> str:
 
 
 def credential_provider(value: object, option: str) -> CredentialProvider:
-    """The callable of an option, which may be named as `module:function`.
-
-    Raises:
-        InvalidArgument: it is not callable, or there is none of that name.
-    """
+    """The callable of an option, which may be named as `module:function`."""
     found = value
     if isinstance(value, str):
         module, _, name = value.partition(":")
@@ -115,11 +105,7 @@ class _ByIdentity:
 
 
 def expiry_of(answer: Mapping[str, object]) -> datetime | None:
-    """When the credentials of a provider expire.
-
-    Raises:
-        InvalidArgument: `expires_at` is no datetime with a time zone.
-    """
+    """When the credentials of a provider expire."""
     expires_at = answer.get("expires_at")
     if expires_at is None:
         return None

@@ -67,11 +67,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
 
 
 class CloudRequests:
-    """Sends requests for one table, and names it in errors.
-
-    Args:
-        root: URI of the table.
-    """
+    """Sends requests for one table, and names it in errors."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -79,9 +75,7 @@ class CloudRequests:
     def ask(self, path: str, request: Callable[[], _Answer]) -> _Answer:
         """The answer to a request that may be repeated.
 
-        Raises:
-            FileNotFoundError: there is no such object.
-            StorageFailure: the storage refused or failed, or something else answered.
+        FileNotFoundError: there is no such object.
         """
         with self.naming_failures(path):
             for attempt in range(1, _ATTEMPTS + 1):

@@ -38,12 +38,7 @@ _ASK_AGAIN = timedelta(minutes=6)
 
 
 def connect_s3(settings: S3Settings, bucket: Bucket) -> CloudClient:
-    """A client of a bucket.
-
-    Raises:
-        InvalidArgument: the profile, the region or the endpoint makes no sense.
-        StorageFailure: the client is not installed.
-    """
+    """A client of a bucket."""
     s3_store = import_client("s3").S3Store
     # botocore is imported only where something is left to find: that takes longer than a request.
     is_complete = settings.region is not None and (
@@ -201,8 +196,7 @@ class _ListingCheck:
     def __call__(self, prefix: str, after: str) -> bool:
         """Whether no key with the prefix comes after another; True without botocore.
 
-        Raises:
-            BrokenAnswer: S3 did not answer, or refused.
+        BrokenAnswer: S3 did not answer, or refused.
         """
         with self._lock:
             client = self._connected()

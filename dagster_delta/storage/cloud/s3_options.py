@@ -86,8 +86,7 @@ class S3Settings:
 def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
     """The settings for the options.
 
-    Raises:
-        InvalidArgument: a value is invalid. The message names the option, never its value.
+    The message of an error names the option, never its value.
     """
     found = parse_options(_flattened(options), _NAMES, _parse_value, prefixes=("aws_",))
     settings = S3Settings(**found)

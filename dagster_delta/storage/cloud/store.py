@@ -209,9 +209,7 @@ class CloudStore:
         """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads. Opening it
         fetches its end, where a Parquet file has its footer.
 
-        Args:
-            path: as for `read`.
-            size_bytes: of the object, as far as known; a wrong size costs one more request.
+        A wrong size costs one more request.
         """
         client, _ = self._find(path)
         start, end = 0, END_BYTES
@@ -260,9 +258,6 @@ class CloudStore:
     def open_output(self, path: str) -> pa.NativeFile:
         """A binary stream to write. The object appears when it is closed, unless a write failed.
         Its `write` and `close` raise StorageFailure.
-
-        Raises:
-            InvalidArgument: the path is outside of the table.
         """
         # Before anything is written: the key is asked for again when the object is uploaded.
         self._key(path)
@@ -279,8 +274,7 @@ class CloudStore:
         """Make the storage copy an object. False if `source` is reached in another way than this
         store or has another bucket, or if the storage refuses, as S3 does for more than 5 GB.
 
-        Raises:
-            FileNotFoundError: there is no such object.
+        FileNotFoundError: there is no such object.
         """
         import obstore
 

@@ -72,14 +72,7 @@ def read_base(
 ) -> dict[str, pa.ChunkedArray]:
     """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s.
 
-    Args:
-        base: the base to read.
-        masks: per part a `pa.BooleanArray` of its live adds.
-        rows: the live ones of the base's `rows`.
-        names: of the columns.
-
-    Raises:
-        CorruptLog: a file of the checkpoint is damaged.
+    `rows` are the live ones of the base's `rows`.
     """
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
     plain = [name for name in names if name != "stats"]
@@ -98,11 +91,7 @@ def read_base(
 
 
 def read_segment(store: ObjectStore, segment: LogSegment) -> tuple[LogBase, tuple[LogTail, ...]]:
-    """The state before the last commits of a segment, and those commits.
-
-    Raises:
-        CorruptLog, LogGap, StorageFailure: for a file of the log.
-    """
+    """The state before the last commits of a segment, and those commits."""
     checkpoint = EMPTY_CHECKPOINT
     if segment.checkpoint is not None:
         checkpoint = open_checkpoint(store, segment.checkpoint)

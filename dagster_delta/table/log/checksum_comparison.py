@@ -79,12 +79,8 @@ class ChecksumComparison:
     def compare(self, files: pa.Table, actions: Callable[[], TableActions]) -> None:
         """Compare the state of the log with the checksum.
 
-        Args:
-            files: some columns of all live files, a `pa.Table` of LIVE_FILE_SCHEMA.
-            actions: gives the other actions of the version.
-
-        Raises:
-            CorruptLog: the log contradicts the checksum.
+        `files` are some columns of all live files, a `pa.Table` of LIVE_FILE_SCHEMA. A
+        contradiction is a CorruptLog.
         """
         if not self._compared.issuperset(files.column_names):
             self._settle(_Counts.of(files), files.column_names, actions)
@@ -92,11 +88,7 @@ class ChecksumComparison:
     def observed(
         self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
     ) -> Iterator[FileBatch]:
-        """Batches of all live files, compared with the checksum after the last one.
-
-        Raises:
-            CorruptLog: as `compare` does.
-        """
+        """Batches of all live files, compared with the checksum after the last one."""
         total, columns = _Counts(), list[str]()
         for batch in batches:
             columns = batch.files.column_names

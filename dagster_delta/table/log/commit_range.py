@@ -35,15 +35,8 @@ class RangeCommit:
 def read_commit_range(store: ObjectStore, start: int, end: int) -> Iterator[RangeCommit]:
     """The commits from `start` to `end`, both included, decoded while they are consumed.
 
-    Args:
-        store: rooted at the table.
-        start: first version.
-        end: last version; there is such a version.
-
-    Raises:
-        VersionNotFound: the log no longer reaches back to `start`.
-        LogGap: a commit inside the range is missing.
-        CorruptLog, InvalidTable, StorageFailure: for a commit, when it is reached.
+    VersionNotFound: the log no longer reaches back to `start`; LogGap: a commit inside the range is
+    missing. Other errors of a commit are raised when it is reached.
     """
     listing = list_log(store, start=max(0, start - _VERSIONS_BEFORE), end=end)
     present = sorted(version for version in listing.commits if version >= start)

@@ -77,11 +77,7 @@ def summarise_commit(
 ) -> CommitSummary:
     """The summary of one commit.
 
-    Args:
-        actions: the commit.
-        table_id: UUID of the table.
-        partition_columns: physical to logical name of the partition columns.
-        change_feed_enabled: whether the change data feed is on at this version.
+    `partition_columns` maps physical to logical names.
     """
     info = actions.commit_info or {}
     adds = [add for add in actions.adds if add.data_change]

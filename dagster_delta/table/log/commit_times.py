@@ -25,9 +25,6 @@ def committed_at_ms(
     """When the newest version of a segment was committed, in milliseconds since the epoch.
 
     The commit's own timestamp if the table keeps them, else the time of its file.
-
-    Raises:
-        InvalidTable, StorageFailure.
     """
     if configuration.in_commit_timestamps_enabled:
         timestamp = _in_commit_timestamp(store, segment, checksum)

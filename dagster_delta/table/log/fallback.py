@@ -55,9 +55,8 @@ class LogFallback(msgspec.Struct, frozen=True):
     def around(self, error: CorruptLog) -> LogFallback:
         """The next attempt, without the damaged file.
 
-        Raises:
-            CorruptLog: the given error, if the version needs the damaged file.
-            LogGap, VersionNotFound: a clean-up of the log deleted what the version needs.
+        If the version needs the damaged file, the given error is raised. LogGap or VersionNotFound:
+        a clean-up of the log deleted what the version needs.
         """
         file = error.file
         name = None if file is None else parse_log_file_name(file.rpartition("/")[2])

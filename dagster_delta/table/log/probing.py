@@ -67,14 +67,9 @@ class LocalFile:
 def probed_log(store: ObjectStore, hint: LastCheckpoint, end: int | None) -> LogListing | None:
     """The log from the last checkpoint on, without compacted files.
 
-    Args:
-        store: store of the table.
-        hint: names the checkpoint.
-        end: version that the log is needed up to; None for the latest.
-
-    Returns:
-        None if the directory has to be listed: it is not local, its listing is short, or the
-        checkpoint or a commit is missing.
+    `end` is the version that the log is needed up to; None for the latest. The result is None if
+    the directory has to be listed: it is not local, its listing is short, or the checkpoint or a
+    commit is missing.
     """
     directory = store.local_path(LOG_DIRECTORY)
     if directory is None or hint.version < _MIN_VERSION or (hint.parts or 1) > _MAX_PARTS:

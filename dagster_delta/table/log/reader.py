@@ -151,11 +151,7 @@ def _local_names(store: ObjectStore) -> list[str] | None:
 
 
 def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
-    """The files that make up a version, the latest one by default.
-
-    Raises:
-        TableNotFound, VersionNotFound, LogGap.
-    """
+    """The files that make up a version, the latest one by default."""
     table = store.location.uri
     hint = read_last_checkpoint(store)
     if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
@@ -178,9 +174,7 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
 def read_commit(store: ObjectStore, version: int) -> bytes:
     """The bytes of a commit.
 
-    Raises:
-        VersionNotFound: the commit does not exist, or no longer exists.
-        StorageFailure.
+    VersionNotFound: the commit does not exist, or no longer exists.
     """
     try:
         return store.read(commit_path(version))
@@ -195,9 +189,7 @@ def read_commit(store: ObjectStore, version: int) -> bytes:
 def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCommit, ...]:
     """The bytes of commits, in the order given.
 
-    Raises:
-        LogGap: a listed commit was deleted.
-        StorageFailure.
+    LogGap: a listed commit was deleted.
     """
     if len(files) < 2 or store.local_path(LOG_DIRECTORY) is not None:
         with garbage_collection_paused():
@@ -238,16 +230,7 @@ def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | 
 def read_commits_after(
     store: ObjectStore, version: int, *, at_most: int
 ) -> list[tuple[int, bytes]]:
-    """The commits that follow a version, found by probing: (version, contents of the commit file).
-
-    Args:
-        store: store of the table.
-        version: the commit before the first one.
-        at_most: number of commits.
-
-    Raises:
-        StorageFailure: the store refused or failed.
-    """
+    """The commits that follow a version, found by probing: (version, contents of the file)."""
     commits: list[tuple[int, bytes]] = []
     while len(commits) < at_most:
         following = version + 1 + len(commits)
@@ -263,13 +246,7 @@ def read_checksum_after(
 ) -> VersionChecksum | None:
     """The version checksum of the last of some commits, or None if there is none.
 
-    Args:
-        store: store of the table.
-        known: checksum of the version before the first commit, or None.
-        commits: (version, contents of the commit file), at least one, in order.
-
-    Raises:
-        CorruptLog: a commit is damaged.
+    `known` is the checksum of the version before the first commit, and there is at least one.
     """
     checksum = version_checksum_after(known, commits)
     if checksum is not None:
@@ -305,11 +282,7 @@ EMPTY_CHECKPOINT = OpenCheckpoint(TableActions(), (), ())
 
 
 def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenCheckpoint:
-    """Open every file of a checkpoint.
-
-    Raises:
-        CorruptLog: a file of the checkpoint is damaged or missing.
-    """
+    """Open every file of a checkpoint."""
     found = TableActions()
     manifests: list[RawCommit] = []
     parts: list[CheckpointPart] = []
@@ -330,11 +303,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
 
 
 def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> list[SidecarFile]:
-    """The sidecars that a checkpoint names; none if there is no checkpoint.
-
-    Raises:
-        CorruptLog: a file of the checkpoint is damaged or missing.
-    """
+    """The sidecars that a checkpoint names; none if there is no checkpoint."""
     found: list[SidecarFile] = []
     if checkpoint is None:
         return found
@@ -352,11 +321,8 @@ def check_sidecar_ends(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> N
     """Check that each sidecar ends as a Parquet file at the size that its checkpoint gives.
 
     It takes one small request per sidecar, like a request for the size, and also finds a file of
-    the right size whose end was lost, as after a power failure.
-
-    Raises:
-        CorruptLog: a sidecar is missing, has another size, or does not end as a Parquet file.
-        StorageFailure.
+    the right size whose end was lost, as after a power failure. A sidecar that is missing, has
+    another size, or does not end as a Parquet file is a CorruptLog.
     """
 
     def check(sidecar: SidecarFile) -> None:
@@ -421,11 +387,7 @@ def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
 
 
 def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
-    """The configuration of a table from the actions of its log.
-
-    Raises:
-        MissingMetadata, MissingProtocol: the log has no such action.
-    """
+    """The configuration of a table from the actions of its log."""
     if metadata is None:
         raise MissingMetadata(
             "The log holds no metaData action, so the table has no schema; restore the log from a "

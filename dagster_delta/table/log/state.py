@@ -164,13 +164,8 @@ class LogState:
         """Decode the newest commit, as far as readers use it, unless that was done.
 
         A version checksum has all that a write needs, so the commit that it describes, and the
-        checkpoint before it, may not have been read yet.
-
-        Raises:
-            CorruptLog: the commit is empty, truncated or changed, or holds a value of a wrong type,
-                or a sidecar is missing or has another size than the checkpoint says.
-            LogGap: the commit was deleted.
-            StorageFailure: the store refused or failed.
+        checkpoint before it, may not have been read yet. A missing sidecar, or one with another
+        size than the checkpoint says, is a CorruptLog; a deleted commit a LogGap.
         """
         with self._lock:
             if self._newest_is_whole:
@@ -304,10 +299,7 @@ class LogState:
         """The live files in the order of `live_files`, one batch at a time; no batch is cached.
 
         Damage that is found before the first batch is avoided by other files, if possible.
-
-        Args:
-            names: columns of LIVE_FILE_SCHEMA.
-            statistics: columns whose statistics may be needed; None for no statistics.
+        `statistics` are columns whose statistics may be needed; None for no statistics.
         """
         with self._lock:
             base, tails = self._load()

@@ -68,16 +68,9 @@ def write_checkpoint(
 ) -> None:
     """Store a checkpoint of a version, and point `_last_checkpoint` to it.
 
-    Args:
-        snapshot: the version.
-        now_ms: time that the retention of tombstones is counted back from, milliseconds since the
-            epoch.
-        max_actions_per_file: number of file actions above which it is split: a classic checkpoint
-            into parts, one of a table with the feature v2Checkpoint into sidecars.
-        max_held_actions: number of file actions above which it is written in batches.
-
-    Raises:
-        InvalidTable, StorageFailure.
+    The retention of tombstones is counted back from `now_ms`, milliseconds since the epoch. Above
+    `max_actions_per_file` file actions it is split: a classic checkpoint into parts, one of a table
+    with the feature v2Checkpoint into sidecars. Above `max_held_actions` it is written in batches.
     """
     configuration, version = snapshot.configuration, snapshot.version
     knows_v2 = configuration.supports("v2Checkpoint")

@@ -147,13 +147,6 @@ def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
 
     If no clean-up is due, it costs a listing of the expired files, one page of names on most
     tables.
-
-    Args:
-        snapshot: the latest version, with a checkpoint.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        DeltaError: as `clean_log`.
     """
     properties = snapshot.configuration.properties
     if not properties.enable_expired_log_cleanup:

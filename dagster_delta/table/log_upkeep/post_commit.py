@@ -45,16 +45,9 @@ def follow_commit(
 ) -> Snapshot:
     """The table after a new commit, with its checksum and, if due, its checkpoint stored.
 
-    The commit already exists, so a failure to store either is logged and not raised.
-
-    Args:
-        store: store of the table.
-        base: the version that the commit was planned on; None if it created the table.
-        commits: (version, bytes) of every commit since then, the new one last.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidTable, StorageFailure: the new version cannot be read.
+    The commit already exists, so a failure to store either is logged and not raised. `base` is the
+    version that the commit was planned on, None if it created the table; `commits` are all since
+    then, (version, bytes), the new one last.
     """
     try:
         snapshot = _committed_snapshot(store, base, commits)
@@ -224,16 +217,7 @@ def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None
 
 
 def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
-    """Store a checkpoint of a version on request.
-
-    Args:
-        snapshot: the version.
-        now_ms: as for `write_checkpoint`.
-
-    Raises:
-        UnsupportedFeature, UnsupportedWriterVersion: the version may not have a checkpoint.
-        InvalidTable, StorageFailure.
-    """
+    """Store a checkpoint of a version on request."""
     table = snapshot.store.location.uri
     snapshot.configuration.check_writable(table=table, version=snapshot.version)
     # Spec: Checkpoint Protection. The existing checkpoints of versions before a feature was dropped

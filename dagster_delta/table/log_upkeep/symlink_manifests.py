@@ -32,19 +32,10 @@ def generate_manifests(snapshot: Snapshot, only: Collection[str] | None = None) 
     """Write the manifests of a version, and delete those of partitions without files.
 
     Commits made meanwhile may have written newer manifests, which were replaced, so the manifests
-    that they change are written again. After some rounds a warning is logged instead.
-
-    Args:
-        snapshot: the latest version.
-        only: paths of the manifests to write; None for all.
-
-    Returns:
-        Paths of the manifests that were written, relative to the root.
-
-    Raises:
-        UnsupportedFeature: the table has column mapping, or files have deletion vectors, which
-            readers of manifests do not know; or a feature without which it may not be written.
-        InvalidTable, StorageFailure.
+    that they change are written again. After some rounds a warning is logged instead. `only` are
+    paths of the manifests to write, None for all. Returns the paths of those that were written,
+    relative to the root. Column mapping and deletion vectors, which readers of manifests do not
+    know, are an UnsupportedFeature.
     """
     written: dict[str, None] = {}
     num_rounds = 0
@@ -121,12 +112,7 @@ def _write_manifests(snapshot: Snapshot, only: Collection[str] | None) -> Collec
 def changed_manifests(
     commits: Sequence[tuple[int, bytes]], configuration: TableConfiguration
 ) -> set[str] | None:
-    """Paths of the manifests that some commits change; None for all.
-
-    Args:
-        commits: version and bytes of each.
-        configuration: the configuration of the table after them.
-    """
+    """Paths of the manifests that some commits change; None for all."""
     changed: set[str] = set()
     for version, data in commits:
         actions = decode_commit(data, version=version)

@@ -32,11 +32,6 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
     """Compact the small files of a table after a write if that is due, otherwise return None.
 
     The write is already committed, so a failure is logged and not raised.
-
-    Args:
-        result: result of the write.
-        engine: the engine that compacts.
-        clock: milliseconds since the epoch.
     """
     snapshot = result.snapshot
     try:

@@ -85,22 +85,7 @@ class CloneOptions:
 def clone_table(
     source: Snapshot, store: ObjectStore, options: CloneOptions, *, clock: Clock
 ) -> CommitResult:
-    """Create a table with the rows of a version in another store, in one commit.
-
-    Args:
-        source: the version.
-        store: store of the clone.
-        options: of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        TableAlreadyExists: a table exists, and `replace` is false.
-        InvalidArgument: one of the two would be inside the other, or the clone could not open the
-            files of the source; a property is invalid; a column change is in progress.
-        DataFileMissing: a file of the version is missing; nothing was committed.
-        UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
-        CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
-    """
+    """Create a table with the rows of a version in another store, in one commit."""
     _check_locations(source, store, deep=options.deep)
     existing = _existing(store)
     if existing is not None and not options.replace:

@@ -54,12 +54,7 @@ class ClonedFiles:
 
 
 def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
-    """The files at their present location, by absolute URIs.
-
-    Args:
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        store: store of the source.
-    """
+    """The files at their present location, by absolute URIs."""
     paths = [_absolute_uri(store, decode_path(each)) for each in files["path"].to_pylist()]
     vectors = []
     for fields in files["deletion_vector"].to_pylist():
@@ -85,12 +80,9 @@ def _absolute_uri(store: ObjectStore, path: str) -> str:
 class Landing:
     """Names in the directory of the clone: which exist already, and which may be reused.
 
-    Args:
-        present: files below its root, by path.
-        live: size and modification time by path of the files that the clone has as a table.
-        live_vectors: paths of its files with deletion vectors.
-        reused_since_ms: files newer than this, in milliseconds since the epoch, with a UUID in
-            their name count as copies of an earlier attempt; no VACUUM will delete them soon.
+    `live` has size and modification time by path of the files that the clone has as a table. Files
+    newer than `reused_since_ms`, in milliseconds since the epoch, with a UUID in their name count
+    as copies of an earlier attempt; no VACUUM will delete them soon.
     """
 
     present: Mapping[str, ObjectMeta]
@@ -128,13 +120,7 @@ class Landing:
 def copied_files(
     files: pa.Table, physical_partition_columns: tuple[str, ...], to: Landing
 ) -> ClonedFiles:
-    """The files under the root of the clone, with the same relative paths if these are free.
-
-    Args:
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        physical_partition_columns: names, in directory order.
-        to: names in the directory of the clone.
-    """
+    """The files under the root of the clone, with the same relative paths if these are free."""
     copies: list[FileCopy] = []
     paths: list[str] = []
     for row in files.select(

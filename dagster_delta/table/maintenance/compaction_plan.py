@@ -48,17 +48,10 @@ def pack_small_files(
 ) -> list[FileGroup]:
     """Groups of about the target size, of files that are small or have many deleted rows.
 
-    A single small file is left unchanged, so that repeated runs end.
-
-    Args:
-        files: `pa.Table` with `size_bytes`, `partition_values`, `deletion_vector` and
-            `clustering_provider`.
-        num_records: rows of each file, deleted ones counted; null where unknown.
-        target_size_bytes: total size of the files of a group.
-        min_size_bytes: smaller files are packed.
-        max_deleted_share: files with a larger share of deleted rows (0 to 1) are rewritten too.
-        min_files: partitions with fewer such files are left unchanged.
-        keep_clustered: whether files that a clustering wrote are left unchanged.
+    A single small file is left unchanged, so that repeated runs end. `num_records` counts deleted
+    rows, and is null where unknown. Files below the minimum size are packed, in partitions with at
+    least `min_files` of them; so are files with a larger share of deleted rows (0 to 1) at any
+    size.
     """
     purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
     chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
@@ -76,12 +69,7 @@ def pack_small_files(
 
 
 def pack_files(files: pa.Table, *, target_size_bytes: int) -> list[FileGroup]:
-    """All files, in groups of one partition and of about the target size.
-
-    Args:
-        files: `pa.Table` with `size_bytes` and `partition_values`.
-        target_size_bytes: total size of the files of a group.
-    """
+    """All files, in groups of one partition and of about the target size."""
     everything = boolean_column([True] * files.num_rows)
     return [
         group
@@ -91,11 +79,7 @@ def pack_files(files: pa.Table, *, target_size_bytes: int) -> list[FileGroup]:
 
 
 def group_by_partition(files: pa.Table) -> list[FileGroup]:
-    """All files, one group per partition.
-
-    Args:
-        files: `pa.Table` with `size_bytes` and `partition_values`.
-    """
+    """All files, one group per partition."""
     everything = boolean_column([True] * files.num_rows)
     return [_group(each) for each in _by_partition(files, everything, everything)]
 
@@ -105,10 +89,7 @@ def is_purged(
 ) -> pa.Array | pa.ChunkedArray:
     """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`.
 
-    Args:
-        vectors: column `deletion_vector` of `LIVE_FILE_SCHEMA`.
-        num_records: rows of each file, deleted ones counted; null where unknown.
-        max_deleted_share: from 0 to 1.
+    `num_records` counts deleted rows, and is null where unknown.
     """
     if vectors.null_count == len(vectors):
         return boolean_column([False] * len(vectors))

@@ -71,23 +71,7 @@ class _File:
 
 
 def convert_directory(store: ObjectStore, options: ConvertOptions, *, clock: Clock) -> CommitResult:
-    """Create a table over the Parquet files below the root of a store, as version 0.
-
-    Args:
-        store: store of the directory.
-        options: of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        TableAlreadyExists: a table exists.
-        InvalidArgument: there is no Parquet file, or a file of another kind; the directories are
-            not those of the partition columns.
-        SchemaMismatch: two files have different types in one column, or a column has a type that
-            no Delta type holds.
-        InvalidTable, StorageFailure: of a file.
-        UnsupportedFeature, ConditionalPutUnsupported: the table could not be written.
-        CommitStateUnknown: the commit may have failed.
-    """
+    """Create a table over the Parquet files below the root of a store, as version 0."""
     files = _list_files(store)
     partitions = _partition_fields(files, options.partition_by)
     definition = TableDefinition(
@@ -199,11 +183,7 @@ def _partition_texts(path: str) -> dict[str, str | None]:
 def _partition_fields(
     files: Sequence[_File], partition_by: PartitionBy | None
 ) -> tuple[StructField, ...]:
-    """The partition columns in directory order, with the given types or those of their values.
-
-    Raises:
-        InvalidArgument: a file is in other directories.
-    """
+    """The partition columns in directory order, with the given types or those of their values."""
     found = list(files[0].texts)
     given: Mapping[str, StructField] = {}
     wanted = found

@@ -37,12 +37,8 @@ def plan_cubes(
 ) -> list[FileGroup]:
     """The cubes to write, each with the files that go into it.
 
-    Args:
-        files: with `size_bytes`, `tags` and `clustering_provider`.
-        columns: the clustering columns.
-        purged: files that are rewritten anyway.
-        max_bytes: total size of the files of one cube, unless it is one file.
-        full: whether files that were clustered by other columns are clustered again too.
+    `max_bytes` bounds the files of one cube, unless it is one file; `purged` files are rewritten
+    anyway; `full` clusters files that were clustered by other columns again too.
     """
     cubes = _cube_of(files["tags"], _CUBE_ID)
     by = _cube_of(files["tags"], _CUBE_COLUMNS)

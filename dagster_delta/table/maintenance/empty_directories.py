@@ -15,11 +15,8 @@ from dagster_delta.storage.object_store import ObjectStore
 class EmptiedDirectories:
     """The directories of files that VACUUM will delete, to be checked again afterwards.
 
-    Args:
-        store: store of the table.
-        paths: of the files, relative to the root.
-        before_ms: a directory that was modified at this time or later, in milliseconds since the
-            epoch, is kept: a writer may be about to use it.
+    A directory that was modified at `before_ms`, in milliseconds since the epoch, or later is kept:
+    a writer may be about to use it.
     """
 
     def __init__(self, store: ObjectStore, paths: Iterable[str], *, before_ms: int) -> None:

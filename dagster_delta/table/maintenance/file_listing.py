@@ -27,16 +27,9 @@ _FILES_AT_ONCE = 65_536
 class ListedFiles:
     """The unneeded files of a store; the others are only counted.
 
-    Args:
-        store: store of the table.
-        is_ours: whether a path, relative to the root, may be listed. It is not called for paths in
-            a directory that it and `may_enter` refuse.
-        may_enter: whether any file in a directory may be listed.
-        is_needed: for a `pa.StringArray` of such paths, which of them are needed, as a
-            `pa.BooleanArray`.
-
-    Raises:
-        StorageFailure: the store refused or failed.
+    `is_ours` says whether a path may be listed; it is not called for paths in a directory that it
+    and `may_enter` refuse. `is_needed` gives, for a `pa.StringArray` of paths, which of them are
+    needed. Paths are relative to the root.
     """
 
     def __init__(
@@ -76,13 +69,8 @@ class ListedFiles:
     ) -> pa.Table:
         """The unneeded files that are old enough: a `pyarrow.Table` of LISTED_FILE_SCHEMA.
 
-        Args:
-            is_needed: a second check as above, of which of the files are needed.
-            before_ms: files that were modified at this time or later, in milliseconds since the
-                epoch, are left out: a writer may be about to commit them.
-
-        Raises:
-            StorageFailure: the file system refused or failed.
+        `is_needed` is a second check. Files modified at `before_ms`, in milliseconds since the
+        epoch, or later are left out: a writer may be about to commit them.
         """
         found = pa.concat_tables(self._found)
         if is_needed is not None:

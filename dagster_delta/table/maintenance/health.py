@@ -72,16 +72,7 @@ class TableHealth:
 
 
 def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> TableHealth:
-    """The facts about a version.
-
-    Args:
-        snapshot: the version.
-        small_file_bytes: files below this size count as small; by default those that OPTIMIZE
-            compacts.
-
-    Raises:
-        InvalidTable, StorageFailure: for the log.
-    """
+    """The facts about a version."""
     if small_file_bytes is None:
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)

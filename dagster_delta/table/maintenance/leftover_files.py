@@ -57,15 +57,7 @@ class UnreferencedFiles:
 
 
 def find_unreferenced_files(snapshot: Snapshot, *, clock: Clock) -> UnreferencedFiles:
-    """List the root of the table and compare it with every version in the log.
-
-    Args:
-        snapshot: the latest version.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidTable, StorageFailure.
-    """
+    """List the root of the table and compare it with every version in the log."""
     now_ms = clock()
     referenced = _logged_files(snapshot)
     is_ours = is_vacuumed(snapshot.configuration.physical_partition_columns)

@@ -61,17 +61,6 @@ def repair_table(
     """Find the live files that storage does not have, and remove them from the table.
 
     A file whose deletion vector is missing is only reported: its deleted rows would come back.
-
-    Args:
-        store: store of the table.
-        snapshot: the latest version.
-        dry_run: only find the files.
-        clock: milliseconds since the epoch.
-        commit_info: commitInfo of the caller.
-
-    Raises:
-        UnsupportedFeature: the table is append-only, or cannot be written.
-        CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
     """
     files = snapshot.live_files()
     has_data, has_vector = _existing(store, files)

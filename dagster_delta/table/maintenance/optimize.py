@@ -132,15 +132,7 @@ class OptimizeResult:
 def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock) -> OptimizeResult:
     """Compact the small files of a table, or sort its rows.
 
-    Args:
-        snapshot: the latest one.
-        options: of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidArgument, SchemaMismatch, UnsupportedFeature: nothing was written.
-        CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: earlier commits
-            of this OPTIMIZE remain.
+    After an error, earlier commits of this OPTIMIZE remain.
     """
     # This refuses tables that the library cannot write.
     Transaction(snapshot.store, snapshot, clock=clock)
@@ -289,11 +281,7 @@ class _Optimization:
     num_left_files: int = 0
 
     def run(self, groups: list[pa.Table]) -> None:
-        """Rewrite groups of files and commit them; after a conflict the files are left unchanged.
-
-        Args:
-            groups: `pa.Table`s of LIVE_FILE_SCHEMA.
-        """
+        """Rewrite groups of files and commit them; after a conflict the files are unchanged."""
         self.done_bytes += sum(pc.sum(each["size_bytes"]).as_py() for each in groups)
         planned = sum(each.num_rows for each in groups)
         groups = self._still_live(groups)

@@ -56,16 +56,10 @@ class RemovedFiles:
 def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
     """The files that commits before a time removed, since the last VACUUM.
 
-    Files with absolute paths are left out: a VACUUM that lists the directory finds those in it.
-
-    Args:
-        snapshot: the latest version.
-        before_ms: milliseconds since the epoch; the range ends before the first commit that is as
-            young, or that removed a file then.
-
-    Raises:
-        InvalidArgument: a commit of the range was deleted from the log.
-        CorruptLog, StorageFailure.
+    Files with absolute paths are left out: a VACUUM that lists the directory finds those in it. The
+    range ends before the first commit that is as young as `before_ms`, in milliseconds since the
+    epoch, or that removed a file then. A commit of the range that is no longer in the log is an
+    InvalidArgument.
     """
     store = snapshot.store
     last = _read_last_vacuum(store)
@@ -86,10 +80,6 @@ def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
 def last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
     """The last version of an unbroken series that was committed before a time; None if there is
     none.
-
-    Args:
-        snapshot: the latest version.
-        before_ms: milliseconds since the epoch.
     """
     last = None
     commits = list_log(snapshot.store, end=snapshot.version).commits

@@ -69,8 +69,7 @@ class RestorePlan:
 def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
     """What restoring an older version changes. It writes nothing.
 
-    Raises:
-        DataFileMissing: a file of the version is missing.
+    A file of the version that is missing is a DataFileMissing.
     """
     now, then = current.live_files(), target.live_files()
     now_keys = keys_of(now["path"], now["deletion_vector"])
@@ -97,15 +96,7 @@ def restore_table(
 ) -> CommitResult:
     """Commit an older state of the table as a new version; no commit if the table already has it.
 
-    Args:
-        plan: what to change.
-        by_timestamp: the timestamp that selected the version, for the history.
-        clock: milliseconds since the epoch.
-        commit_info: commitInfo of the caller.
-
-    Raises:
-        UnsupportedFeature: the table is append-only, or cannot be written by this library.
-        CommitConflict: a concurrent commit changed the table.
+    `by_timestamp` is the timestamp that selected the version, for the history.
     """
     transaction = Transaction(plan.before.store, plan.before, clock=clock)
     if not plan.changes_anything:

@@ -101,19 +101,7 @@ def vacuum_table(
 ) -> VacuumResult:
     """Delete the files that neither the latest version nor a retained older one refers to.
 
-    Args:
-        store: store of the table.
-        snapshot: the latest one.
-        options: of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidArgument: the retention is shorter than the table's, and `enforce_retention` is true;
-            or a commit that VACUUM LITE needs was deleted from the log.
-        VersionNotFound: a version to keep does not exist.
-        UnsupportedFeature, UnsupportedWriterVersion: a file may be in use in a way that this
-            library does not know; nothing was deleted.
-        StorageFailure: the store refused or failed; the files deleted until then were unreferenced.
+    After an error of the store, all files deleted until then were unreferenced.
     """
     # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
     # without vacuumProtocolCheck: a feature that is not known may refer to files.

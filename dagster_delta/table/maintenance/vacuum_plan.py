@@ -34,12 +34,7 @@ _TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
 def is_entered(
     partition_columns: Sequence[str], *, others: Sequence[str] = ()
 ) -> Callable[[str], bool]:
-    """A test of whether a directory, relative to the root, may hold files that VACUUM may delete.
-
-    Args:
-        partition_columns: physical names.
-        others: as for `is_vacuumed`.
-    """
+    """A test of whether a directory, relative to the root, may hold files to delete."""
     is_ours = is_vacuumed(partition_columns, others=others)
     # Only the directories of a file matter here, not its own name.
     return lambda directory: is_ours(f"{directory}/x")
@@ -52,11 +47,9 @@ def is_vacuumed(
 
     Names that begin with `_` or `.`, at any depth, belong to others: the log, indexes, temporary
     files of engines. Exceptions are change data, directories of partition columns with such a name,
-    and temporary files that a crash of this library left behind.
-
-    Args:
-        partition_columns: physical names.
-        others: directories of the root that belong to another format over the same data files.
+    and temporary files that a crash of this library left behind. `others` are directories of the
+    root that belong to another format over the same data files; partition columns have their
+    physical names.
     """
     foreign = tuple(f"{each}/" for each in others)
     prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
@@ -101,11 +94,7 @@ class ReferencedFiles:
         self._names = _HashedTexts()
 
     def add(self, files: pa.Table) -> None:
-        """Add the data files and deletion vectors of live files or tombstones.
-
-        Args:
-            files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
-        """
+        """Add the data files and deletion vectors of live files or tombstones."""
         paths = files["path"]
         unusual = pc.match_substring_regex(paths, _UNUSUAL_PATH)
         self._paths.add_all(paths.filter(pc.invert(unusual)).to_pylist())
@@ -120,8 +109,7 @@ class ReferencedFiles:
     def mask(self, paths: pa.Array) -> pa.BooleanArray:
         """For each listed path, whether the table needs it.
 
-        Args:
-            paths: strings, decoded and relative to the root.
+        Paths are decoded and relative to the root.
         """
         found = self._paths.mask(paths)
         if self._names.is_empty:
@@ -182,11 +170,7 @@ class _HashedTexts:
 
 
 def deletion_vector_paths(vectors: pa.ChunkedArray) -> Iterator[str]:
-    """Paths of the files that hold some deletion vectors, each once.
-
-    Args:
-        vectors: `pa.Array` of DELETION_VECTOR_TYPE.
-    """
+    """Paths of the files that hold some deletion vectors, each once."""
     if vectors.null_count == len(vectors):
         return
     seen: set[tuple[str, str]] = set()

@@ -28,15 +28,8 @@ def zorder_columns(
 ) -> tuple[tuple[str, ...], ...]:
     """The logical paths of the columns, as the schema spells them.
 
-    Args:
-        configuration: of the table.
-        option: the option that names them, for errors.
-        columns: names; dots separate struct fields, and backticks quote a name that contains dots.
-
-    Raises:
-        InvalidArgument: rows cannot be sorted by a column, or sorting would have no effect; the
-            table has clustering columns.
-        SchemaMismatch: a column is not in the schema.
+    `option` is the option that names them, for errors. Dots separate struct fields, and backticks
+    quote a name that contains dots.
     """
     if columns and configuration.supports("clustering"):
         raise InvalidArgument(

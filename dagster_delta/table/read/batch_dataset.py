@@ -16,13 +16,9 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """The part of a `pyarrow.dataset.Dataset` that DuckDB calls.
 
     DuckDB passes its filters only to datasets, and does not repeat them. A reader of batches could
-    be read only once, and whole.
-
-    Args:
-        schema: Arrow schema of the rows.
-        read: returns at least these columns of at least the rows that satisfy this Spark SQL;
-            called for every scan.
-        exact_columns: columns that Spark SQL compares as Arrow does.
+    be read only once, and whole. `read` returns at least these columns of at least the rows that
+    satisfy the Spark SQL, and is called for every scan. Spark SQL compares `exact_columns` as Arrow
+    does.
     """
 
     # pyarrow's own class has no constructor.
@@ -48,12 +44,7 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         columns: Sequence[str] | None = None,
         filter: pa.Expression | None = None,  # noqa: A002
     ) -> _Scanner:
-        """One scan. DuckDB passes these arguments by name.
-
-        Args:
-            columns: columns of the result, in this order; None for all.
-            filter: a `pyarrow.compute.Expression`; the rows that satisfy it are the result.
-        """
+        """One scan. DuckDB passes these arguments by name."""
         names = self._schema.names if columns is None else list(columns)
         return _Scanner(
             pa.schema([self._schema.field(name) for name in names]),

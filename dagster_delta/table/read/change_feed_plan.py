@@ -62,11 +62,7 @@ class ChangedFiles:
         return self.recorded, self.derived
 
     def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
-        """Without the files in which no row satisfies a filter.
-
-        Raises:
-            InvalidTable: a partition value is not a value of its column's type.
-        """
+        """Without the files in which no row satisfies a filter."""
         recorded, derived = (_skip(each, where, predicate) for each in self.sets)
         return replace(self, recorded=recorded, derived=derived)
 
@@ -83,21 +79,8 @@ def plan_changes(
 ) -> ChangedFiles:
     """The files with the row changes of the versions from `start` to `end`, both included.
 
-    Args:
-        store: store of the table.
-        start: first version.
-        end: the table as of the last one.
-        appends_suffice: whether the change data feed may be off at versions that only add rows: the
-            files that they add are enough.
-
-    Raises:
-        VersionNotFound: the log no longer reaches back to `start`.
-        LogGap: a commit inside the range is missing.
-        ChangeDataNotRecorded: the change data feed was off at a version of the range.
-        SchemaMismatch: rows of the range cannot be read with the schema at its end.
-        UnsupportedFeature: a version of the range needs a feature that this library does not
-            support.
-        InvalidTable, StorageFailure: for the log.
+    If `appends_suffice`, the feed may be off at versions that only add rows: the files that they
+    add are enough.
     """
     collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
     shown = end.configuration
@@ -192,12 +175,7 @@ class _Collected:
 
 
 def commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
-    """The values of the feed's columns for a commit, serialised like partition values.
-
-    Args:
-        version: version of the commit.
-        timestamp_ms: time of the commit, in milliseconds since the epoch.
-    """
+    """The values of the feed's columns for a commit, serialised like partition values."""
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
     return {
         COMMIT_VERSION_COLUMN: str(version),

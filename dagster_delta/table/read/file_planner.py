@@ -77,13 +77,7 @@ class CandidateFiles(msgspec.Struct, frozen=True):
     ) -> CandidateFiles:
         """The candidates among files that are in memory with their statistics.
 
-        Args:
-            files: with the columns `partition_values` and `stats` of LIVE_FILE_SCHEMA.
-            configuration: of the version that they belong to.
-            predicates: over logical paths.
-
-        Raises:
-            InvalidTable: a partition value is not a value of its column's type.
+        Predicates are over logical paths.
         """
 
         def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -97,11 +91,8 @@ class CandidateFiles(msgspec.Struct, frozen=True):
 class FilePlanner:
     """Finds the files of a version that a read, a change or a count needs.
 
-    Args:
-        snapshot: the version.
-        log_planner: planner of an engine that finds the files of large tables itself.
-        session_is_utc: whether that engine reads timestamps without a zone in UTC; if not, values
-            that depend on the time zone must not skip any file.
+    `log_planner` is that of an engine that finds the files of large tables itself. If its session
+    is not in UTC, values that depend on the time zone must not skip any file.
     """
 
     def __init__(
@@ -120,8 +111,7 @@ class FilePlanner:
         """The predicate of a filter on partition values and bounds: one predicate, or none without
         a filter.
 
-        Raises:
-            Nothing: parts that cannot be decided are `Unknown`.
+        Parts that cannot be decided are `Unknown`.
         """
         return () if where is None else (self.with_generated(self.predicate_of(where.typed)),)
 
@@ -142,9 +132,6 @@ class FilePlanner:
     def with_generated(self, predicate: Predicate) -> Predicate:
         """The predicate, extended by the conditions that it implies for generated partition
         columns.
-
-        Raises:
-            Nothing.
         """
         from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 
@@ -156,12 +143,7 @@ class FilePlanner:
         """The files that may hold a row that satisfies one of the predicates. Of a large table only
         these are kept in memory; without predicates all files are.
 
-        Args:
-            predicates: as `predicates_of` or `with_generated` gives them.
-            columns: the columns of LIVE_FILE_SCHEMA that are needed; only these are read.
-
-        Raises:
-            InvalidTable, StorageFailure: for the log.
+        Only the given columns of LIVE_FILE_SCHEMA are read.
         """
         if self._log_planner is not None:
             found = self.found_in_log(*predicates)
@@ -174,12 +156,8 @@ class FilePlanner:
     def found_in_log(self, *predicates: Predicate) -> CandidateFiles | LoggedFiles | None:
         """The candidates as the log planner finds them, with all columns.
 
-        Returns:
-            The log itself if there are too many files to keep in memory; None if the log planner
-            is not used: there is none, the table is small, or its files are already known.
-
-        Raises:
-            InvalidTable, StorageFailure: for the log.
+        The log itself if there are too many files to keep in memory; None if the log planner is not
+        used: there is none, the table is small, or its files are already known.
         """
         planner = self._log_planner
         if planner is None:
@@ -203,14 +181,8 @@ class FilePlanner:
         another. Of a large table only one batch is in memory; of a small one all files are the only
         part.
 
-        Args:
-            columns: columns of LIVE_FILE_SCHEMA.
-            predicates: as for `candidates`.
-            statistics: columns whose statistics parts must give, beside those of the predicates;
-                None for no statistics, `()` for numbers of rows.
-
-        Raises:
-            InvalidTable, StorageFailure: for the log.
+        Parts give the statistics of `statistics` beside those of the predicates; None for no
+        statistics, `()` for numbers of rows.
         """
         if not self.snapshot.is_large_and_unread:
             yield self._held(columns, predicates)
@@ -235,12 +207,7 @@ class FilePlanner:
     ) -> pa.Table:
         """The chosen files; of a large table only these are kept in memory.
 
-        Args:
-            columns: columns of LIVE_FILE_SCHEMA.
-            is_chosen: returns a boolean column for a table with these columns.
-
-        Raises:
-            InvalidTable, StorageFailure: for the log.
+        `is_chosen` returns a boolean column for a table with these columns.
         """
         chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
         return pa.concat_tables([_no_files(columns), *chosen])

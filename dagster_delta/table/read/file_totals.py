@@ -36,11 +36,7 @@ class FileTotals(msgspec.Struct, frozen=True):
 
 
 def add_up_files(snapshot: Snapshot) -> FileTotals:
-    """The totals of a version.
-
-    Raises:
-        InvalidTable, StorageFailure: for the log.
-    """
+    """The totals of a version."""
     num_files = size_bytes = num_vectors = num_deleted = 0
     for batch in snapshot.file_batches(["size_bytes", "deletion_vector"]):
         vectors = batch.files["deletion_vector"]
@@ -52,11 +48,7 @@ def add_up_files(snapshot: Snapshot) -> FileTotals:
 
 
 def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
-    """Rows of a version from the log alone; None if partition values and statistics are not enough.
-
-    Raises:
-        InvalidTable, StorageFailure: for the log.
-    """
+    """Rows of a version from the log alone; None if values and statistics are not enough."""
     total = 0
     for batch in planner.batches(("path", "deletion_vector"), *predicates, statistics=()):
         if not batch.is_decided:
@@ -80,14 +72,7 @@ def live_records(
 ) -> pa.ChunkedArray:
     """Rows of files minus the rows that their deletion vectors hide; null where unknown.
 
-    Args:
-        snapshot: the version, for errors.
-        num_records: rows of the data files.
-        vectors: column of DELETION_VECTOR_TYPE, row for row.
-        paths: gives the paths of the files, for errors.
-
-    Raises:
-        CorruptLog: the number of rows of a file is negative.
+    A negative number of rows is a CorruptLog.
     """
     live = num_records
     if vectors.null_count < len(vectors):

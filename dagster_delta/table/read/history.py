@@ -92,12 +92,7 @@ class HistoryEntry:
 
 
 def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
-    """The commits up to a snapshot that the log still holds, newest first.
-
-    Raises:
-        CorruptLog: a commit is damaged.
-        InvalidArgument: the limit is negative.
-    """
+    """The commits up to a snapshot that the log still holds, newest first."""
     if limit is not None and (type(limit) is not int or limit < 0):
         raise InvalidArgument(f"A limit is a number of commits, not {limit!r}")
     first = 0 if limit is None else max(0, snapshot.version + 1 - limit)
@@ -129,10 +124,6 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
 def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
     """The latest commits up to a snapshot, newest first, by one read each: the log is not listed,
     so that `timestamp_ms` is the time that the writer recorded.
-
-    Raises:
-        CorruptLog: a commit is damaged.
-        StorageFailure: of the log.
     """
     versions = range(snapshot.version, max(-1, snapshot.version - limit), -1)
     if not versions:

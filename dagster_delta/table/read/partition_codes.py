@@ -17,9 +17,7 @@ def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> 
     """A text per file; two files have the same text only if all their partition values are spelled
     the same.
 
-    Args:
-        partition_values: column of maps from physical name to serialized value.
-        names: physical names of the partition columns.
+    `partition_values` is a column of maps from physical name to serialized value.
     """
     maps = whole_array(partition_values)
     if not names:
@@ -39,10 +37,7 @@ def files_in_partitions(
 ) -> pa.BooleanArray:
     """Which files are in wanted partitions; the test runs once per partition.
 
-    Args:
-        partition_values: column of maps from physical name to serialized value.
-        names: physical names of the partition columns.
-        is_wanted: the test, given the partition values of a file.
+    `partition_values` is a column of maps from physical name to serialized value.
     """
     coded = partition_texts(partition_values, names).dictionary_encode()
     first = pc.index_in(coded.dictionary, value_set=coded.cast(pa.string()))

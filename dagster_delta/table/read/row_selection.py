@@ -47,17 +47,8 @@ def select_rows(
 ) -> SelectedRows:
     """The live rows that satisfy a predicate.
 
-    A file is not read if the log proves that all of its rows satisfy it, or none.
-
-    Args:
-        snapshot: the version.
-        where: the predicate; None for every row.
-        engine: reads the files that the log cannot decide.
-        session_is_utc: whether that engine reads timestamps without a zone in UTC.
-
-    Raises:
-        UnsupportedExpression, InvalidArgument: for the predicate.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for log or file.
+    A file is not read if the log proves that all of its rows satisfy it, or none. `session_is_utc`
+    says whether the engine reads timestamps without a zone in UTC.
     """
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
@@ -87,12 +78,8 @@ def read_plan(
 ) -> ReadPlan:
     """A read of all columns of some live files.
 
-    Args:
-        snapshot: the version in which they are live.
-        files: table of LIVE_FILE_SCHEMA.
-        where: exact filter.
-        configuration: configuration to read the rows with, if the commit changes it: new columns
-            are null, and values have the widened types.
+    `configuration` is given if the commit changes it: new columns are null, and values have the
+    widened types.
     """
     read_as = snapshot.configuration if configuration is None else configuration
     return ReadPlan(

@@ -23,11 +23,7 @@ from dagster_delta.table.log.reader import list_settled_log, located, read_commi
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The newest version that was committed at or before a time.
 
-    Raises:
-        TableNotFound: the table does not exist.
-        VersionNotFound: the time is before the first or after the last commit.
-        InvalidArgument: the timestamp is invalid.
-        InvalidTable: the log is damaged.
+    A time before the first or after the last commit is a VersionNotFound.
     """
     search, versions = _search(store)
     return search.version_at(versions, parse_timestamp(timestamp))
@@ -36,9 +32,7 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
 def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The oldest version that was committed at or after a time.
 
-    Raises:
-        VersionNotFound: nothing was committed since.
-        TableNotFound, InvalidArgument, InvalidTable: as `version_at` does.
+    If nothing was committed since, it is a VersionNotFound.
     """
     wanted_ms = parse_timestamp(timestamp)
     search, versions = _search(store)
@@ -58,14 +52,7 @@ def newest_version_until(
 ) -> int | None:
     """The newest version that was committed at or before a time; None if all are newer.
 
-    Args:
-        store: store of the table.
-        listing: its whole log.
-        configuration: configuration of the latest version.
-        until_ms: milliseconds since the epoch.
-
-    Raises:
-        InvalidTable, StorageFailure: for a commit that has to be read.
+    The listing is of the whole log, the configuration of the latest version.
     """
     versions = _readable_versions(listing)
     times = _Search(store, listing, configuration).times_of(versions)
@@ -98,11 +85,8 @@ def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
 def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
     """Milliseconds since the epoch.
 
-    Args:
-        timestamp: a datetime (naive means UTC), an ISO 8601 text, or the milliseconds themselves.
-
-    Raises:
-        InvalidArgument: the text is not ISO 8601, or the value has another type.
+    A datetime that is naive means UTC; a text is ISO 8601; an integer is the milliseconds
+    themselves.
     """
     if isinstance(timestamp, str):
         try:

@@ -75,8 +75,7 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_json_value(cls, value: object) -> LogCursor:
         """The cursor that `to_json_value` gave, or that a user wrote by hand.
 
-        Raises:
-            InvalidArgument: the value is not a cursor.
+        Anything else is an InvalidArgument.
         """
         try:
             cursor = msgspec.convert(value, cls)
@@ -198,12 +197,7 @@ def read_new_commits(
 
 
 def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | None:
-    """The newest commit up to the cursor that changed rows; None if the log has none.
-
-    Raises:
-        CorruptLog: a commit is damaged.
-        StorageFailure.
-    """
+    """The newest commit up to the cursor that changed rows; None if the log has none."""
     for version in range(cursor.version, NOTHING_SEEN, -1):
         try:
             data = store.read(commit_path(version))

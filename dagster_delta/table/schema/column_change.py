@@ -91,15 +91,8 @@ def plan_for(
 ) -> ColumnChangePlan:
     """What a change would do to a table, and its cost.
 
-    Args:
-        snapshot: the table.
-        request: what to change.
-        configuration: protocol and metadata after the changes planned before this one.
-        batch_bytes: size of the data files that are rewritten in one commit.
-        dry_run: whether the plan reports a switch that is off, instead of an error.
-
-    Raises:
-        As `plan_column_change` does.
+    The configuration is that after the changes planned before this one; with `dry_run` the plan
+    reports a switch that is off, instead of an error.
     """
     batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
     _check_batch_bytes(batch_bytes)
@@ -141,11 +134,7 @@ def begin_column_change(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Record the change in the metadata: the state `prepared`.
-
-    Raises:
-        As `plan_column_change` does; CommitConflict: a concurrent commit changed the metadata.
-    """
+    """Record the change in the metadata: the state `prepared`."""
     plan = _plan(snapshot.configuration, request)
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.stage_configuration(plan.prepared)
@@ -158,14 +147,8 @@ def begin_column_change(
 class ColumnChangeJob:
     """Completes a change that was begun.
 
-    Args:
-        store: store of the table.
-        engine: rewrites files.
-        batch_bytes: size of the data files that are rewritten in one commit.
-        worker: number of this worker and how many there are; each rewrites its share of the files.
-        clock: milliseconds since the epoch.
-        commit_info: recorded in every commit.
-        on_progress: called for every commit.
+    `worker` is the number of this worker and how many there are; each rewrites its share of the
+    files.
     """
 
     def __init__(
@@ -241,9 +224,7 @@ class ColumnChangeJob:
     def cancel(self, snapshot: Snapshot) -> CommitResult:
         """Remove the record of the change from the metadata: no reader ever saw the change.
 
-        Raises:
-            InvalidArgument: no change is in progress.
-            CommitConflict: a concurrent commit changed the metadata.
+        A concurrent commit that changed the metadata is a CommitConflict.
         """
         change = self._require(snapshot)
         transaction = Transaction(self._store, snapshot, clock=self._clock)
@@ -380,11 +361,7 @@ class ColumnChangeJob:
         )
 
     def _give_up(self, change: ColumnChange, problems: Problems) -> None:
-        """Roll back, and raise the reason.
-
-        Raises:
-            ColumnChangeFailed: always.
-        """
+        """Roll back, and raise the reason."""
         column, target = dotted(change.path), sql_type_name(change.target_type())
         rolled_back = "another process ended the change meanwhile"
         latest = Snapshot.load(self._store)

@@ -94,10 +94,7 @@ class BackfillTotals:
     def add_batch(self, files: pa.Table, done: Backfilled, *, late: bool) -> None:
         """Count one batch that was committed.
 
-        Args:
-            files: `pa.Table` of the files that were rewritten.
-            done: the result of rewriting them.
-            late: whether the files were added after the run began.
+        Files are `late` if they were added after the run began.
         """
         self.num_batches += 1
         self.num_rows += done.num_rows
@@ -131,11 +128,7 @@ class BackfillTotals:
 
 
 def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
-    """The change in progress, or None.
-
-    Raises:
-        InvalidTable: the record of the change is damaged.
-    """
+    """The change in progress, or None."""
     change = ColumnChange.of(snapshot.configuration)
     if change is None:
         return None

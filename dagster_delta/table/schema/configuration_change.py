@@ -35,21 +35,7 @@ def commit_configuration(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Commit a planned configuration; no commit if the table already has it.
-
-    Args:
-        snapshot: the latest one.
-        configuration: the configuration planned on it.
-        operation: name of the operation in other engines.
-        parameters: parameters of the operation.
-        clock: milliseconds since the epoch.
-        commit_info: commitInfo of the caller.
-
-    Raises:
-        InvalidArgument: files of the table do not satisfy the configuration.
-        UnsupportedFeature: the table would need a feature that this library does not write.
-        CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
-    """
+    """Commit a planned configuration; no commit if the table already has it."""
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     if configuration == snapshot.configuration:
         return CommitResult(snapshot.version, {}, snapshot, skipped=True)
@@ -61,11 +47,7 @@ def stage_configuration_change(transaction: Transaction, configuration: TableCon
     """Stage a configuration on an existing table, and the changes that its files need for it.
 
     Files get row ids if row tracking begins with it. The transaction then depends on every file.
-
-    Raises:
-        InvalidArgument: files of the table do not satisfy the configuration.
-        UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
-        DataFileMissing, InvalidTable, StorageFailure: for a file that has to be read.
+    Files that do not satisfy the configuration are an InvalidArgument.
     """
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the configuration was planned on one

@@ -50,11 +50,8 @@ class RowValidation:
     def run(self, snapshot: Snapshot, plan: SchemaChangePlan) -> None:
         """Check that every row of a version satisfies every constraint of a plan.
 
-        Files whose statistics prove it are not read.
-
-        Raises:
-            ConstraintViolation: a row breaks a constraint; with a few such rows as examples.
-            UnsupportedExpression: the engine cannot evaluate a constraint exactly.
+        Files whose statistics prove it are not read. A broken constraint is a ConstraintViolation
+        with a few such rows as examples.
         """
         files = snapshot.live_files()
         keys = keys_of(files["path"], files["deletion_vector"])
@@ -134,17 +131,7 @@ class ExistingFiles:
         """Rewrite the files that are not rewritten yet, and stage that the new files replace the
         old ones.
 
-        Args:
-            transaction: transaction of the change.
-            snapshot: the snapshot that the change is planned on.
-            plan: plan of the change.
-            files: the files to replace, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
-
-        Raises:
-            InvalidCast, ConstraintViolation: a default is not a value of its column, or a row with
-                it is not allowed.
-            UnsupportedExpression: the engine cannot compute a default exactly.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
+        `files` are those to replace, a `pa.Table` of LIVE_FILE_SCHEMA.
         """
         self._open_journal(snapshot, plan, transaction.clock())
         keys = keys_of(files["path"], files["deletion_vector"])

@@ -43,20 +43,8 @@ def drop_feature(
     """Remove a feature from the protocol, in as many commits as needed.
 
     If a later commit conflicts with a concurrent commit, the table still has the feature but no
-    longer uses it; the call can be repeated.
-
-    Args:
-        snapshot: the latest one.
-        name: name of the feature.
-        truncate_history: see `SettingMethods.drop_feature`.
-        clock: milliseconds since the epoch.
-        commit_info: commitInfo of the caller.
-
-    Raises:
-        InvalidArgument: the feature cannot be dropped, or cannot be dropped yet; the message says
-            what to do.
-        CommitConflict: a concurrent commit took the version.
-        UnsupportedFeature, InvalidTable, CommitStateUnknown, StorageFailure.
+    longer uses it; the call can be repeated. A feature that cannot be dropped, or not yet, is an
+    InvalidArgument that says what to do.
     """
     drop = plan_feature_drop(snapshot.configuration, name)
     if drop.feature.name == "checkpointProtection":
@@ -156,11 +144,7 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
 
 
 def _check_history_is_gone(snapshot: Snapshot, before_version: int) -> None:
-    """Check that the log reaches no further back than a version.
-
-    Raises:
-        InvalidArgument: it does.
-    """
+    """Check that the log reaches no further back than a version."""
     entries = snapshot.store.list_from(LOG_DIRECTORY, "0")
     names = (parse_log_file_name(each.path.rpartition("/")[2]) for each in entries)
     versions = [each.version for each in names if each is not None]

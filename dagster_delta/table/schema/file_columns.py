@@ -30,11 +30,7 @@ class OlderFiles:
     """Whether a file lacks a column, by its path and the schema."""
 
     def of(self, snapshot: Snapshot) -> pa.Table:
-        """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA.
-
-        Raises:
-            DataFileMissing, InvalidTable, StorageFailure: for a file.
-        """
+        """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA."""
         configuration = snapshot.configuration
         text = configuration.metadata.schema_string
         files = snapshot.live_files()
@@ -55,16 +51,8 @@ def check_unknown_to_files(
     """Check that no file has a column with the name of a new one.
 
     Under column mapping this is impossible, because the column gets a new name in files. Without
-    it, a file may have columns that were never in the schema.
-
-    Args:
-        snapshot: the snapshot that the columns are added to.
-        after: the configuration with them.
-        columns: their logical paths.
-
-    Raises:
-        InvalidArgument: a file has such a column.
-        DataFileMissing, InvalidTable, StorageFailure: for a file.
+    it, a file may have columns that were never in the schema. `after` is the configuration with
+    them.
     """
     paths = snapshot.live_files(["path"])["path"].to_pylist()
     found = has_any(snapshot.store, paths, after.schema, after.column_mapping_mode, columns)

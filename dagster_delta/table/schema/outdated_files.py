@@ -37,17 +37,7 @@ _FOOTER_READERS = 8
 
 
 def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]) -> pa.Table:
-    """The files that hold something to purge.
-
-    Args:
-        snapshot: the version.
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        purge: what is purged.
-
-    Raises:
-        InvalidArgument: there is no such thing to purge.
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
-    """
+    """The files that hold something to purge."""
     if isinstance(purge, str) or not set(purge) <= set(get_args(Purge)) or not purge:
         names = ", ".join(get_args(Purge))
         raise InvalidArgument(f"purge lists what is purged, of {names}; not {purge!r}")
@@ -68,11 +58,7 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
 
 
 def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files with a column in a type from before a widening; reads the footers.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
-    """
+    """The files with a column in a type from before a widening; reads the footers."""
     purge: tuple[Purge, ...] = ("widened_types",)
     return outdated_files(snapshot, files, purge)
 

@@ -66,12 +66,8 @@ class RewriteJournal:
         """Entries that one commit may use together: their files exist, and no two of them replace
         the same file or have defaults of different times.
 
-        Args:
-            since_ms: older entries are ignored, because VACUUM may be about to delete their files;
-                in milliseconds since the epoch.
-
-        Raises:
-            StorageFailure: the store refused or failed.
+        Entries before `since_ms`, in milliseconds since the epoch, are ignored, because VACUUM may
+        be about to delete their files.
         """
         found: list[JournalEntry] = []
         replaced: set[str] = set()

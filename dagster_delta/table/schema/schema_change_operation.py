@@ -105,20 +105,7 @@ def change_schema(
 ) -> SchemaChangeResult:
     """Change the schema as one commit, planned again after a conflict.
 
-    Args:
-        snapshot: the latest one.
-        actions: at least one.
-        options: options of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change is invalid for this table.
-        ConstraintViolation, InvalidCast: existing rows do not allow it.
-        UnsupportedExpression: only Spark evaluates a constraint or a default exactly.
-        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-        CommitConflict: every attempt conflicted with a concurrent commit.
-        CommitStateUnknown, StorageFailure: the store gave no answer, or failed; a later identical
-            call reuses the rewritten files.
+    If the store failed, a later identical call reuses the rewritten files.
     """
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(snapshot, actions[0], options, clock)
@@ -144,16 +131,8 @@ def plan_schema_change(
 ) -> SchemaChangePlan:
     """The plan of a change on a table that earlier parts of the same statement change first.
 
-    Args:
-        snapshot: the latest one, with the present files.
-        actions: at least one.
-        options: options of the caller.
-        clock: milliseconds since the epoch.
-        configuration: protocol and metadata after the earlier parts.
-        domains: configuration of the metadata domains after the earlier parts, by name.
-
-    Raises:
-        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change is invalid for that table.
+    The snapshot has the present files; the configuration and the domains (text by name) are those
+    after the earlier parts.
     """
     change = _schema_change(actions, options, clock)
     return change.plan(snapshot, configuration, domains)

@@ -64,8 +64,7 @@ class ApplicationRecord(msgspec.Struct, frozen=True):
     def stage(self, transaction: Transaction) -> None:
         """Add the `txn` actions to the commit.
 
-        Raises:
-            ConcurrentTransaction: the table has another version of an application than expected.
+        ConcurrentTransaction: the table has another version of an application than expected.
         """
         if self.idempotency is not None:
             transaction.record_application(*self.idempotency)

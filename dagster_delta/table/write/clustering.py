@@ -29,14 +29,7 @@ def define_clustering(
 ) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
     """The configuration and the metadata domains of a new clustered table.
 
-    Args:
-        configuration: configuration of the new table.
-        columns: paths of the clustering columns; none if it is not clustered.
-        existing: the table that is replaced.
-
-    Raises:
-        InvalidArgument, SchemaMismatch, SchemaChangeRefused: a table cannot be clustered by these
-        columns.
+    `existing` is the table that is replaced.
     """
     before = None if existing is None else existing.domain_metadata().get(CLUSTERING_DOMAIN)
     if not columns:
@@ -56,10 +49,8 @@ def keep_clustering(
     """The configuration of a table that keeps the names of its clustering columns, and the new
     domain if these columns have other names in the files.
 
-    Raises:
-        SchemaChangeRefused: the new schema lacks one of them, or a table cannot be clustered by its
-            new type.
-        InvalidTable: as `table_clustering` does.
+    If the new schema lacks one of them, or a table cannot be clustered by its new type, it is a
+    SchemaChangeRefused.
     """
     columns = table_clustering(snapshot)
     if not columns:
@@ -87,11 +78,7 @@ def keep_clustering(
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
-    """Logical paths of the clustering columns; empty if the table has none.
-
-    Raises:
-        InvalidTable: the domain is damaged, or names a column that is not in the schema.
-    """
+    """Logical paths of the clustering columns; empty if the table has none."""
     if not snapshot.configuration.supports("clustering"):
         return ()
     domains = snapshot.domain_metadata().items()
@@ -113,15 +100,7 @@ def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[Dom
 
 
 def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
-    """Check that these are the clustering columns of the table.
-
-    Args:
-        snapshot: the latest version.
-        columns: paths of columns, as `DeltaTable.create` takes them.
-
-    Raises:
-        InvalidArgument: the table has other clustering columns.
-    """
+    """Check that these are the clustering columns of the table."""
     own = table_clustering(snapshot)
     asked = [to_path(each) for each in columns]
     if _folded(own) != _folded(asked):

@@ -51,8 +51,7 @@ class AppTransaction(msgspec.Struct, frozen=True):
     def check(self, found: int | None, *, table: str, version: int | None) -> None:
         """Check that the work has not been done by another run.
 
-        Raises:
-            ConcurrentTransaction: it is another one than `after`.
+        ConcurrentTransaction: it is another one than `after`.
         """
         if found != self.after:
             raise ConcurrentTransaction(

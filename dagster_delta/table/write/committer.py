@@ -71,11 +71,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
         previous_ms: int,
         highest_row_id: int = -1,
     ) -> bytes:
-        """The commit's bytes as the successor of `base_version`.
-
-        Raises:
-            InvalidTable: rows need ids, but their file has no row count.
-        """
+        """The commit's bytes as the successor of `base_version`."""
         # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
         in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
         info = build_commit_info(

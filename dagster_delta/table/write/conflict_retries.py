@@ -73,9 +73,8 @@ class Attempts:
     def may_repeat(self, conflict: type[CommitConflict]) -> bool:
         """Whether another attempt may follow a conflict; it is counted then.
 
-        Args:
-            conflict: its class. A conflict about application ids says that two processes do the
-                same work, and exhausted commits found no conflict: neither is tried again.
+        A conflict about application ids says that two processes do the same work, and exhausted
+        commits found no conflict: neither is tried again.
         """
         if issubclass(conflict, (ConcurrentTransaction, CommitRetriesExhausted)):
             return False

@@ -49,15 +49,8 @@ def store_deletion_vectors(
     """Descriptors of new deletion vectors; vectors that are too long for the log are stored in
     files.
 
-    Args:
-        store: store of the table.
-        configuration: configuration of the table.
-        vectors: row indexes, one bitmap per data file.
-        file_bytes: a file is closed when it reaches this size.
-
-    Raises:
-        StorageFailure: the store refused or failed; files that were created are deleted as far as
-            the store allows.
+    There is one bitmap of row indexes per data file. A file is closed when it reaches `file_bytes`.
+    If the store fails, files that were created are deleted as far as it allows.
     """
     sizes = [len(encode_deletion_vector(each)) for each in vectors]
     descriptors = {

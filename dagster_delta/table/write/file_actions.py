@@ -30,10 +30,8 @@ REMOVED_COLUMNS = (
 def tombstones(files: pa.Table, now_ms: int, *, data_change: bool = True) -> tuple[RemoveFile, ...]:
     """Removes of live files.
 
-    Args:
-        files: `pa.Table` with at least REMOVED_COLUMNS.
-        now_ms: time of the removal in milliseconds since the epoch.
-        data_change: False if the rows stay in the table in other files.
+    `data_change` is False if the rows stay in the table in other files; the time is in milliseconds
+    since the epoch.
     """
     return tuple(
         tombstone(row, now_ms, data_change=data_change)
@@ -62,9 +60,7 @@ def tombstone(row: Mapping[str, Any], now_ms: int, *, data_change: bool = True) 
 def added_again(files: pa.Table, *, data_change: bool = True) -> Iterator[AddFile]:
     """Adds of files that were live before.
 
-    Args:
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        data_change: False if the rows are already in the table in other files.
+    `data_change` is False if the rows are already in the table in other files.
     """
     for row in files.select(LIVE_FILE_SCHEMA.names).to_pylist():
         yield added_row(row, data_change=data_change)

@@ -81,17 +81,8 @@ class MovedGroups:
     ) -> UnitedChange | None:
         """The groups on top of concurrent commits, without those that cannot follow them.
 
-        Args:
-            store: store of the table.
-            configuration: of the table, which none of them has changed.
-            concurrent_commits: those since the version that the groups were last planned on, in
-                order.
-
-        Returns:
-            None if no group is left.
-
-        Raises:
-            CorruptDeletionVector, InvalidTable, StorageFailure: of a vector.
+        The commits are those since the version that the groups were last planned on, in order; none
+        of them has changed the configuration. None if no group is left.
         """
         from dagster_delta.table.write.row_conflicts import HiddenRows
 

@@ -32,16 +32,9 @@ def stage_moved_rows(
 ) -> WriteResult:
     """Stage that the rows of some files are in new files, written under another configuration.
 
-    Rows keep their ids. On an error, new files are deleted as far as the store allows.
-
-    Args:
-        transaction: transaction on the snapshot of the files.
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        configuration: the configuration of the new files; columns have the names of the old one.
-
-    Raises:
-        InvalidTable: the files do not hold the rows that the log counts.
-        DataFileMissing, CorruptDeletionVector, UnsupportedFeature, StorageFailure.
+    Rows keep their ids. On an error, new files are deleted as far as the store allows. The
+    transaction is on the snapshot of the files; columns of the new configuration have the names of
+    the old one.
     """
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the files are of one
@@ -63,14 +56,6 @@ def stage_moved_rows(
 def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:
     """Compare the rows that were written with the rows in the log, before the old files are
     removed.
-
-    Args:
-        snapshot: the snapshot of the files.
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
-        written: the new files.
-
-    Raises:
-        InvalidTable: the new files hold another number of rows.
     """
     counts = parse_statistics_json(files["stats"], ())["num_records"]
     deleted = pc.fill_null(

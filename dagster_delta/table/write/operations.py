@@ -31,17 +31,8 @@ def append_rows(
 ) -> CommitResult:
     """Add rows; if the table does not exist, the same commit creates it.
 
-    Args:
-        store: store of the table.
-        snapshot: the latest one; None if the table does not exist.
-        data: the rows.
-        options: options of the caller.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict:
-            nothing was committed, and new data files are deleted if the store allows.
-        CommitStateUnknown: the store gave no answer.
+    After any error but CommitStateUnknown nothing was committed, and new data files are deleted if
+    the store allows.
     """
     _check_append(options)
     return RowWrite.begin(store, snapshot, data, options, clock).append()
@@ -59,20 +50,8 @@ def overwrite_rows(
 ) -> CommitResult:
     """Replace all rows, those that a predicate matches, or those of the partitions written.
 
-    Args:
-        store: store of the table.
-        snapshot: the latest one; None if the table does not exist.
-        data: the rows.
-        options: options of the caller.
-        where: Spark SQL that every new row satisfies; `dynamic` for the partitions written; None
-            for the whole table.
-        clock: milliseconds since the epoch.
-        retries: limits of the attempts; the rows are written once.
-
-    Raises:
-        PartitionMismatch: a new row does not satisfy `where`.
-        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict,
-        CommitStateUnknown: see `append_rows`.
+    The rows are written once, whatever the number of attempts. Errors are those of `append_rows`,
+    and PartitionMismatch: a new row does not satisfy `where`.
     """
     _check_overwrite(options, where)
     return RowWrite.begin(store, snapshot, data, options, clock).overwrite(where, retries)
@@ -87,19 +66,7 @@ def plan_write(
     where: str | None,
     clock: Clock,
 ) -> PlannedWrite:
-    """How rows are to be written for `commit_written`; nothing is written yet.
-
-    Args:
-        store: store of the table.
-        snapshot: the latest one; None if the table does not exist.
-        schema: logical schema of the rows.
-        options: options of the caller.
-        where: what an overwrite replaces, as for `overwrite_rows`.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidArgument, SchemaMismatch, SchemaChangeRefused, UnsupportedFeature.
-    """
+    """How rows are to be written for `commit_written`; nothing is written yet."""
     write = RowWrite.begin(store, snapshot, None, options, clock)
     configuration = write.plan_configuration(schema)
     check = [] if where in (None, DYNAMIC) else [overwrite_check(str(where))]
@@ -119,18 +86,7 @@ def commit_written(
 ) -> CommitResult:
     """Commit files that were written as planned.
 
-    Args:
-        store: store of the table.
-        snapshot: the snapshot that the write was planned on.
-        planned: the plan.
-        written: all files of the write.
-        options: the options that it was planned with.
-        where: see `overwrite_rows`.
-        overwrite: whether rows are replaced.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        InvalidArgument, UnsupportedFeature, CommitConflict, CommitStateUnknown: see `append_rows`.
+    The snapshot and the options are those that the write was planned with.
     """
     if overwrite:
         _check_overwrite(options, where)

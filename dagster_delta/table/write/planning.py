@@ -113,18 +113,7 @@ def plan_configuration(
 ) -> TableConfiguration:
     """Protocol and metadata after the write: unchanged if the write changes neither.
 
-    Args:
-        current: configuration of the table; None if the write creates it.
-        data_schema: logical schema of the rows.
-        options: options of the caller.
-        now_ms: creation time of a new table, in milliseconds since the epoch.
-        next_version: version of the write.
-
-    Raises:
-        SchemaMismatch: the rows have other columns, and the options do not allow the change.
-        SchemaChangeRefused: types would be widened but the table does not allow it, or a constraint
-            needs a column that the new schema lacks.
-        InvalidArgument: the partitioning or a column name is invalid.
+    `current` is None if the write creates the table; `next_version` is the version of the write.
     """
     if current is None:
         # Imported late, as in the functions below: most writes change no schema.
@@ -173,15 +162,7 @@ def _overwritten(
 
 
 def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
-    """Refuse wider types of the data if the table does not allow type changes.
-
-    Args:
-        current: configuration of the table.
-        data_schema: logical schema of the rows.
-
-    Raises:
-        SchemaChangeRefused: `delta.enableTypeWidening` is off, and the data are wider.
-    """
+    """Refuse wider types of the data if the table does not allow type changes."""
     wider = widenable_columns(current.schema, data_schema)
     if wider and not current.type_widening_enabled:
         raise SchemaChangeRefused(
@@ -195,10 +176,6 @@ def check_widening(current: TableConfiguration, data_schema: StructType) -> None
 def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
     """Advice on values that are too wide for their columns, as the end of a message; empty if the
     types of the data are not wider.
-
-    Args:
-        current: configuration of the table.
-        data_schema: logical schema of the rows.
     """
     wider = widenable_columns(current.schema, data_schema)
     if not wider:
@@ -224,14 +201,8 @@ def grown_configuration(
     """The configuration with the columns of the data that the table lacks, and with types widened
     as far as the table allows.
 
-    Args:
-        current: configuration of the table.
-        data_schema: logical schema of the rows.
-        filled: logical names of columns that the rows may lack, nullable or not.
-        next_version: version of the write.
-
-    Raises:
-        SchemaMismatch: a new column has no type, or a NOT NULL column is missing.
+    The rows may lack the columns in `filled`, nullable or not; `next_version` is the version of the
+    write.
     """
     from dagster_delta.evolution.table_definition import with_schema
 
@@ -289,18 +260,9 @@ def write_spec(
 ) -> WriteSpec:
     """How rows of a table are written to data files.
 
-    Args:
-        configuration: protocol and metadata the files are written under.
-        location: location of the table.
-        constraints: checked in addition to those of the table.
-        check_rows: whether the table's own constraints are checked; rows that are already in the
-            table have passed them.
-        values: the source of columns that the rows lack.
-        sort_by: columns that the rows of each file are sorted by, in any case.
-
-    Raises:
-        InvalidArgument: rows cannot be sorted by one of the columns, or data files cannot hold one.
-        UnsupportedExpression: SQL of the table's metadata does more than compute.
+    `constraints` are checked in addition to those of the table. Rows that are already in the table
+    have passed these, so `check_rows` is False for them. `values` is the source of columns that the
+    rows lack.
     """
     check_fields_of_structs(configuration.schema)
     check_file_columns(configuration.schema, configuration.partition_columns)

@@ -47,12 +47,7 @@ class Replacement(msgspec.Struct, frozen=True):
 
 
 def replace_everything(snapshot: Snapshot, *, now_ms: int) -> Replacement:
-    """Every file of the table.
-
-    Args:
-        snapshot: the table.
-        now_ms: time of the removal in milliseconds since the epoch.
-    """
+    """Every file of the table."""
     files = snapshot.live_files(REMOVED_COLUMNS)
     return Replacement(tombstones(files, now_ms), ReadScope(whole_table=True))
 
@@ -63,11 +58,6 @@ def replace_partitions(
     """Every file of the partitions that new files were written to.
 
     Partitions are compared by value: writers spell one value in several ways.
-
-    Args:
-        snapshot: the table.
-        written: the new files.
-        now_ms: time of the removal in milliseconds since the epoch.
     """
     key = _partition_key(snapshot.configuration)
     replaced = {key(each.partition_values) for each in written}
@@ -122,11 +112,7 @@ def replace_matching_partitions(
     """The files of the partitions that satisfy a predicate; None if partition values alone cannot
     decide it, or the embedded engine cannot evaluate it.
 
-    Args:
-        snapshot: the table.
-        expression: expression over logical columns.
-        now_ms: time of the removal in milliseconds since the epoch.
-        session_is_utc: whether the engine of the write reads timestamps without a zone in UTC.
+    `session_is_utc` says whether the engine of the write reads timestamps without a zone in UTC.
     """
     by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
     if by_partition is None:

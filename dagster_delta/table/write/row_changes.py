@@ -61,11 +61,7 @@ class RowChangeCounts(msgspec.Struct, frozen=True):
 
 
 def refuse_append_only(transaction: Transaction, what: str) -> None:
-    """Make sure that rows may leave the table.
-
-    Raises:
-        UnsupportedFeature: it is append-only.
-    """
+    """Make sure that rows may leave the table."""
     if transaction.configuration.append_only:
         # Spec: Append-only Tables.
         raise UnsupportedFeature(
@@ -88,24 +84,11 @@ def change_rows(
 ) -> RowChangeCounts:
     """Stage that rows leave the table, or that they get new values.
 
-    The transaction depends on what the selection depends on from here on.
-
-    Args:
-        transaction: on the snapshot that the rows were selected from.
-        selected: the rows.
-        engine: rewrites rows.
-        assignments: new values; without any the rows leave.
-        where: the `SqlExpression` that selected the rows, if one did, for engines that would
-            rather evaluate it again than take row indexes.
-        written: what the caller has written and staged instead: change data, and the rows that
-            stay.
-        selects: as for `Transaction.depend_on`; by default what `where` says.
-
-    Raises:
-        UnsupportedFeature: the table is append-only.
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
-        UnsupportedExpression, InvalidArgument: of an assignment.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    The transaction depends on what the selection depends on from here on. Without assignments the
+    rows leave. `where` is the expression that selected the rows, if one did, for engines that would
+    rather evaluate it again than take row indexes. `written` is what the caller has written and
+    staged instead: change data, and the rows that stay. `selects` is as for
+    `Transaction.depend_on`; by default what `where` says.
     """
     refuse_append_only(transaction, "this change")
     if selects is None and where is not None:

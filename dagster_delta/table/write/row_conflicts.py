@@ -78,15 +78,8 @@ def unite_row_changes(
 ) -> UnitedChange | None:
     """The change on top of the commits that won, or None if one of them changed the same rows.
 
-    Args:
-        store: store of the table.
-        configuration: of the table, which no concurrent commit has changed.
-        change: what was to be committed.
-        concurrent_commits: the commits since the version it was planned on, in order.
-
-    Raises:
-        CorruptDeletionVector, InvalidTable, StorageFailure: of a vector, or of a new file that had
-            to be read.
+    No concurrent commit has changed the configuration; the commits are those since the version it
+    was planned on, in order.
     """
     if change.reads.whole_table:
         return None
@@ -101,11 +94,7 @@ def unite_row_changes(
 def concurrent_row_changes(
     conflict: Conflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
 ) -> list[CommitActions] | None:
-    """The concurrent commits, oldest first; None if the change conflicts with them beyond rows.
-
-    Raises:
-        CorruptLog: a commit is damaged.
-    """
+    """The concurrent commits, oldest first; None if the change conflicts with them beyond rows."""
     if facts.isolation_level == "Serializable" or conflict.kind not in _ABOUT_ROWS:
         return None
     concurrent_commits = [decode_commit(data, version=version) for version, data in commits]

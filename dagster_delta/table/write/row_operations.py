@@ -41,19 +41,8 @@ def delete_rows(
 ) -> CommitResult:
     """Remove the rows for which a predicate is true.
 
-    Args:
-        snapshot: the latest one.
-        where: Spark SQL; None for every row.
-        engine: reads and writes rows; None for the one that the expressions ask for.
-        clock: milliseconds since the epoch.
-        commit_info: of the caller.
-        record: applications that get on with it.
-        retries: limits of the attempts.
-
-    Raises:
-        InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
-            nothing was committed, and no file is left behind where the store allows.
-        CommitStateUnknown: the store would not say.
+    `record` is what it records of applications. After any error but CommitStateUnknown nothing was
+    committed, and no file is left behind where the store allows.
     """
     parameters = {"predicate": ["true" if where is None else where]}
 
@@ -78,20 +67,8 @@ def update_rows(
 ) -> CommitResult:
     """Give the rows for which a predicate is true new values.
 
-    Args:
-        snapshot: the latest one.
-        values: Spark SQL by column, over the row as it was.
-        where: Spark SQL; None for every row.
-        engine: reads and writes rows; None for the one that the expressions ask for.
-        clock: milliseconds since the epoch.
-        commit_info: of the caller.
-        record: applications that get on with it.
-        retries: limits of the attempts.
-
-    Raises:
-        InvalidCast, ConstraintViolation: a new value is no value of its column.
-        InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict,
-        CommitStateUnknown: see `delete_rows`.
+    The values are Spark SQL by column, over the row as it was. Errors are those of `delete_rows`,
+    and InvalidCast or ConstraintViolation: a new value is no value of its column.
     """
     parameters = {"predicate": [] if where is None else [where]}
 

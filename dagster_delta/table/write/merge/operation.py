@@ -44,18 +44,8 @@ __all__ = ["MergeStatement", "merge_rows"]
 def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -> CommitResult:
     """Change, remove and add rows of a table according to a source.
 
-    Args:
-        snapshot: the latest one.
-        statement: what to do.
-        clock: milliseconds since the epoch.
-
-    Raises:
-        ConstraintViolation: several rows of the source would change one row, or a new row breaks a
-            constraint.
-        InvalidCast: a new value does not fit its column.
-        InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
-            nothing was committed, and new files are deleted if the store allows.
-        CommitStateUnknown: the store gave no answer.
+    After any error but CommitStateUnknown nothing was committed, and new files are deleted if the
+    store allows.
     """
     started = time.perf_counter()
     store = snapshot.store
@@ -122,17 +112,9 @@ class _Merge(msgspec.Struct, frozen=True):
     ) -> _Merge:
         """Resolve the names, and plan the new schema of the table.
 
-        Args:
-            engine: that runs it.
-            snapshot: the version of this attempt.
-            statement: what to do.
-            source: its rows.
-            began: configuration of the table at the first attempt. A column that others have added
-                since then, and that the source lacks, is none of those that `UPDATE SET *` and
-                `INSERT *` mean.
-
-        Raises:
-            UnsupportedExpression: the engine cannot compute an expression exactly.
+        `began` is the configuration of the table at the first attempt. A column that others have
+        added since then, and that the source lacks, is none of those that `UPDATE SET *` and
+        `INSERT *` mean.
         """
         configuration = merged_configuration(snapshot.configuration, source.schema, statement)
         names = MergeNames(
@@ -162,12 +144,7 @@ class _Merge(msgspec.Struct, frozen=True):
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def run(self, transaction: Transaction, times: MergeTimes) -> MergeOutcome:
-        """Find the rows that change, and write the rows that replace them.
-
-        Args:
-            transaction: transaction on the snapshot; gets the new schema, if there is one.
-            times: receives the times of the phases.
-        """
+        """Find the rows that change, and write the rows that replace them."""
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)

@@ -72,11 +72,7 @@ class MergeTimes(msgspec.Struct):
 
 
 def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine) -> RowChangeCounts:
-    """Stage the new files, and the removal of the old rows.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
-    """
+    """Stage the new files, and the removal of the old rows."""
     transaction.stage_written(outcome.merged.files)
     transaction.stage_change_files(outcome.merged.change_files)
     transaction.stage_high_water_marks(outcome.merged.high_water_marks)
@@ -116,12 +112,7 @@ def commit_merge(
     engine: Engine,
     times: MergeTimes,
 ) -> CommitResult:
-    """Commit a MERGE; as in the reference implementation, a MERGE without changes makes no version.
-
-    Raises:
-        CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
-    """
+    """Commit a MERGE; as in the reference implementation, one without changes makes no version."""
     with transaction.created_files:
         counts = stage_merge(transaction, outcome, engine)
     metrics = {**_metrics(outcome, counts), **times.metrics()}

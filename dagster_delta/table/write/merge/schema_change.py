@@ -24,14 +24,6 @@ def merged_configuration(
 
     A clause that takes every column adds all columns of the source; other clauses add the columns
     that they assign, if the source has a column with that name.
-
-    Args:
-        current: configuration of the table.
-        source: logical schema of the source.
-        statement: what to do.
-
-    Raises:
-        SchemaMismatch: a new column has no type.
     """
     if not statement.evolves:
         return current

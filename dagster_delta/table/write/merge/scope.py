@@ -50,13 +50,8 @@ class MergeScope(msgspec.Struct, frozen=True):
     ) -> MergeScope:
         """The scope of a MERGE.
 
-        Args:
-            snapshot: the version that is merged into.
-            condition: the condition for rows to match.
-            keys: known facts about the table's side of the keys.
-            clauses: all clauses.
-            session_is_utc: whether the engine reads timestamps without a zone in UTC.
-            planner: finds the files of large tables, if the engine has its own planner.
+        `keys` are known facts about the table's side of the keys; `planner` finds the files of
+        large tables, if the engine has its own.
         """
         file_planner = FilePlanner(snapshot, planner, session_is_utc=session_is_utc)
         target_only = map(in_table, condition.target_only)

@@ -85,12 +85,7 @@ class MergeStatement(msgspec.Struct, frozen=True):
     def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
         """The statement with the current time replaced by a fixed value.
 
-        Args:
-            schema: the columns that its expressions may name.
-            moment: when it began, with a time zone.
-
-        Raises:
-            InvalidArgument: an expression cannot be read.
+        `schema` has the columns that its expressions may name.
         """
 
         def dated(sql: str) -> str:
