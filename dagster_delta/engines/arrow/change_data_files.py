@@ -5,15 +5,19 @@ Spec: Change Data Files; Add CDC File.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import RowChangeType, change_data_configuration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -28,6 +32,43 @@ def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
         )
         for each in written.files
     )
+
+
+class RowWriters(msgspec.Struct, frozen=True):
+    """Writes the rows of a statement and, if that is requested, records how they changed."""
+
+    data: DataFileWriter
+    changes: ChangeDataWriter | None
+    """None if changes are not recorded."""
+    ids: CarriedIds
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, data: WriteSpec, change_data: WriteSpec | None, store: ObjectStore
+    ) -> Iterator[RowWriters]:
+        """The writers; on an error their files are deleted if the store allows it.
+
+        `change_data`: how changes are recorded; None if they are not.
+        """
+        configuration = data.configuration
+        with ExitStack() as stack:
+            rows = DataFileWriter(to_arrow_schema(configuration.schema), data, store)
+            stack.enter_context(rows)
+            changes = None if change_data is None else ChangeDataWriter(change_data, store)
+            if changes is not None:
+                stack.enter_context(changes)
+            yield cls(rows, changes, CarriedIds.of(configuration))
+
+    def record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
+        """Record rows, which may carry ids, as changed."""
+        if self.changes is not None:
+            self.changes.add(self.ids.of_table(rows), change)
+
+    def finish(self) -> tuple[tuple[AddFile, ...], tuple[AddCDCFile, ...]]:
+        """Write what waits; returns the data files and the change data files."""
+        files = self.data.finish().files
+        return files, self.changes.finish() if self.changes is not None else ()
 
 
 class ChangeDataWriter:

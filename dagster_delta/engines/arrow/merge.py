@@ -10,37 +10,33 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
-from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
+from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.merge_join import (
     MergeJoin,
     SourceKeys,
     source_columns,
 )
 from dagster_delta.engines.arrow.merge_matching import ClauseChoice, RowActions, find_row_actions
-from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to
+from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
-from dagster_delta.engines.parquet.write.writer import DataFileWriter
-from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.rows.assigned_values import compute_assigned
 from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
-from dagster_delta.engines.rows.remaining_rows import remaining_rows
-from dagster_delta.engines.rows.row_tracking import CarriedIds
-from dagster_delta.engines.rows.row_update import row_update
+from dagster_delta.engines.rows.row_tracking import remaining_rows
+from dagster_delta.engines.rows.row_update import RowUpdate
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
@@ -49,8 +45,6 @@ from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, S
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
-from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -105,29 +99,28 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
     paths = plan.target.files["path"]
     rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
-    written = _write_merged(plan, source, actions, rows, change_data)
+    tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
+    with RowWriters.opened(tracked, change_data, plan.target.store) as writers:
+        writing = _Writing(plan, source, actions, writers)
+        _Changing(writing).run()
+        numbers = IdentityNumbers()
+        num_inserted = _insert_rows(writing, numbers)
+        num_copied = 0
+        rest = remaining_rows(plan.target, plan.data, rows)
+        if rest is not None:
+            _, num_copied = rewrite_rows_to(rest, writers)
+        files, change_files = writers.finish()
     return MergedRows(
-        files=written.files,
-        change_files=written.change_files,
-        num_inserted_rows=written.num_inserted_rows,
+        files=files,
+        change_files=change_files,
+        num_inserted_rows=num_inserted,
         num_changed_rows=Counter(actions.clauses.tolist()),
-        num_copied_rows=written.num_copied_rows,
+        num_copied_rows=num_copied,
         rows=rows,
         used_paths=frozenset(paths[ordinal].as_py() for ordinal in actions.used_files),
         scanned=scanned,
-        high_water_marks=written.high_water_marks,
+        high_water_marks=numbers.high_water_marks,
     )
-
-
-class _MergedFiles(msgspec.Struct, frozen=True):
-    """The files that were written, none of them referenced yet."""
-
-    files: tuple[AddFile, ...]
-    change_files: tuple[AddCDCFile, ...]
-    num_inserted_rows: int
-    num_copied_rows: int
-    high_water_marks: Mapping[str, int]
-    """The last value assigned, by logical name of each identity column that was numbered."""
 
 
 class _Writing(msgspec.Struct, frozen=True):
@@ -136,59 +129,19 @@ class _Writing(msgspec.Struct, frozen=True):
     plan: MergePlan
     source: SourceRows
     actions: RowActions
-    data: DataFileWriter
-    changes: ChangeDataWriter | None
-    """None if changes are not recorded."""
-
-
-def _write_merged(
-    plan: MergePlan,
-    source: SourceRows,
-    actions: RowActions,
-    rows: Mapping[str, BitMap64],
-    change_data: WriteSpec | None,
-) -> _MergedFiles:
-    """Write the updated rows, the new rows and, without deletion vectors, the unchanged rows of the
-    changed files.
-
-    `rows`: indexes of the rows that change, by path of the file as in the log.
-    """
-    store = plan.target.store
-    tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
-    schema = to_arrow_schema(tracked.configuration.schema)
-    with ExitStack() as writers:
-        data = writers.enter_context(DataFileWriter(schema, tracked, store))
-        changes = None
-        if change_data is not None:
-            changes = writers.enter_context(ChangeDataWriter(change_data, store))
-        writing = _Writing(plan, source, actions, data, changes)
-        _Changing(writing).run()
-        inserting = _Inserting(writing)
-        inserting.run()
-        num_copied = 0
-        rest = remaining_rows(plan.target, plan.data, rows)
-        if rest is not None:
-            _, num_copied = rewrite_rows_to(rest, data, None)
-        return _MergedFiles(
-            data.finish().files,
-            changes.finish() if changes is not None else (),
-            inserting.num_rows,
-            num_copied,
-            inserting.numbers.high_water_marks,
-        )
+    writers: RowWriters
 
 
 class _Changing:
     """Rows of the table to update and, if changes are recorded, rows to delete."""
 
     def __init__(self, writing: _Writing) -> None:
-        self._writing, self._plan = writing, writing.plan
+        self._writing, self._writers, self._plan = writing, writing.writers, writing.plan
         plan, table = writing.plan, writing.plan.data.location.uri
         self._configuration = tracked_configuration(plan.target.configuration)
-        self._ids = CarriedIds.of(self._configuration)
         schema = self._configuration.schema
         self._updates = {
-            index: row_update(
+            index: RowUpdate(
                 each.assignments, each.values, schema, _constraints(plan, each), table=table
             )
             for index, each in enumerate(plan.clauses)
@@ -201,7 +154,7 @@ class _Changing:
     def run(self) -> None:
         actions = self._writing.actions
         wanted = np.ones(len(actions), dtype=bool)
-        if self._writing.changes is None:
+        if self._writers.changes is None:
             wanted = np.isin(actions.clauses, list(self._updates))
         if not wanted.any():
             return
@@ -211,14 +164,15 @@ class _Changing:
         for columns, count in self._read(actions, wanted, needed):
             part = slice(position, position + count)
             position += count
-            self._take(self._rows(columns, count), clauses[part], source_rows[part])
+            rows = with_null_columns(columns, count, to_arrow_schema(self._configuration.schema))
+            self._take(rows, clauses[part], source_rows[part])
 
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
         """The columns of the table that are kept, recorded or used in computations, with row
         ids.
         """
         every = self._configuration.schema.names
-        if self._writing.changes is not None:
+        if self._writers.changes is not None:
             return list(every)
         needed: set[str] = set()
         for index in clauses:
@@ -264,16 +218,6 @@ class _Changing:
             position += batch.num_rows
             yield batch, batch.num_rows
 
-    def _rows(self, batch: pa.RecordBatch | None, count: int) -> pa.RecordBatch:
-        """Rows of the table; columns that were not read are null, as they will be replaced."""
-        schema = to_arrow_schema(self._configuration.schema)
-        read = {} if batch is None else dict(zip(batch.schema.names, batch.columns, strict=True))
-        arrays = [
-            read[field.name] if field.name in read else pa.nulls(count, field.type)
-            for field in schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
     def _take(
         self, rows: pa.RecordBatch, clauses: NDArray[np.int32], source_rows: NDArray[np.int64]
     ) -> None:
@@ -289,59 +233,44 @@ class _Changing:
             elif index in self._updates:
                 self._update(index, chosen, None)
             else:
-                self._record(chosen, "delete")
+                self._writers.record(chosen, "delete")
 
     def _update(
         self, index: int, rows: pa.RecordBatch, source_rows: NDArray[np.int64] | None
     ) -> None:
-        sides = {TARGET: self._ids.of_table(rows)}
+        sides = {TARGET: self._writers.ids.of_table(rows)}
         if source_rows is not None:
             sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
         changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
-        changed = self._ids.as_changed(changed)
-        self._writing.data.add(changed)
-        self._record(rows, "update_preimage")
-        self._record(changed, "update_postimage")
-
-    def _record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
-        if self._writing.changes is not None:
-            self._writing.changes.add(self._ids.of_table(rows), change)
+        changed = self._writers.ids.as_changed(changed)
+        self._writers.data.add(changed)
+        self._writers.record(rows, "update_preimage")
+        self._writers.record(changed, "update_postimage")
 
 
-@dataclass(slots=True)
-class _Inserting:
-    """Rows of the source that match none of the table's."""
-
-    writing: _Writing
-    num_rows: int = field(default=0, init=False)
-    numbers: IdentityNumbers = field(default_factory=IdentityNumbers, init=False)
-
-    def run(self) -> None:
-        plan, actions = self.writing.plan, self.writing.actions
-        clauses = [each for each in plan.clauses if each.text.kind == "not_matched"]
-        if not clauses:
-            return
-        choice = ClauseChoice(clauses)
-        insertions = [_Insertion(plan, each, self.numbers) for each in clauses]
-        ids = CarriedIds.of(tracked_configuration(plan.target.configuration))
-        for start, batch in self.writing.source.batches():
-            matched = actions.source_matched[start : start + batch.num_rows]
-            places = np.flatnonzero(~matched)
-            if not len(places):
-                continue
-            rows = batch if len(places) == batch.num_rows else batch.take(index_of(places))
-            chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
-            for index, insertion in enumerate(insertions):
-                mine = np.flatnonzero(chosen == index)
-                if len(mine):
-                    self._insert(insertion.rows(rows.take(index_of(mine))), ids)
-
-    def _insert(self, batches: Iterator[pa.RecordBatch], ids: CarriedIds) -> None:
-        for new in batches:
-            self.writing.data.add(ids.as_new(new))
-            self.num_rows += new.num_rows
-            if self.writing.changes is not None:
-                self.writing.changes.add(new, "insert")
+def _insert_rows(writing: _Writing, numbers: IdentityNumbers) -> int:
+    """Write the rows of the source that match none of the table's; returns their number."""
+    plan, source_matched = writing.plan, writing.actions.source_matched
+    clauses = [each for each in plan.clauses if each.text.kind == "not_matched"]
+    if not clauses:
+        return 0
+    choice = ClauseChoice(clauses)
+    insertions = [_Insertion(plan, each, numbers) for each in clauses]
+    num_rows = 0
+    for start, batch in writing.source.batches():
+        places = np.flatnonzero(~source_matched[start : start + batch.num_rows])
+        if not len(places):
+            continue
+        rows = batch if len(places) == batch.num_rows else batch.take(index_of(places))
+        chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
+        for index, insertion in enumerate(insertions):
+            mine = np.flatnonzero(chosen == index)
+            if len(mine):
+                for new in insertion.rows(rows.take(index_of(mine))):
+                    writing.writers.data.add(writing.writers.ids.as_new(new))
+                    writing.writers.record(new, "insert")
+                    num_rows += new.num_rows
+    return num_rows
 
 
 class _Insertion:

@@ -9,7 +9,7 @@ one column are looked up by Arrow: to load and start the SQL engine takes longer
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.engines.expressions.evaluation import column_at
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.rows.source_rows import SourceRows
@@ -101,22 +102,14 @@ def source_columns(
     batch: pa.RecordBatch, paths: Iterable[tuple[str, ...]]
 ) -> dict[tuple[str, ...], pa.Array]:
     """Columns of the source by path, out of a `pyarrow.RecordBatch` of its rows."""
-    return {path: _column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
+    return {path: column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
 
 
 def target_columns(
     batch: pa.RecordBatch, paths: Iterable[tuple[str, ...]]
 ) -> dict[tuple[str, ...], pa.Array]:
     """Columns of the target by path, out of a `pyarrow.RecordBatch` of its rows."""
-    return {path: _column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
-
-
-def _column_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """A column of a `pyarrow.RecordBatch`, or a field inside structs, as an array."""
-    values = batch.column(path[0])
-    for name in path[1:]:
-        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
-    return values
+    return {path: column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -229,7 +222,7 @@ class MergeJoin:
 
         def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                kept = batch.filter(semi_join.may_be_there(_column_at(batch, path)))
+                kept = batch.filter(semi_join.may_be_there(column_at(batch, path)))
                 if kept.num_rows:
                     yield kept
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.merge_join import MergeJoin, Pairs, places_where, target_columns
+from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -93,7 +93,7 @@ class RowActions(msgspec.Struct, frozen=True):
         """
         ordinals = self.ordinals if wanted is None else self.ordinals[wanted]
         rows = self.rows if wanted is None else self.rows[wanted]
-        return {ordinal: bitmap_of(part) for ordinal, part in _by_file(ordinals, rows)}
+        return {ordinal: bitmap_of(part) for ordinal, part in rows_by_file(ordinals, rows)}
 
 
 def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> RowActions:
@@ -193,7 +193,7 @@ class _Search:
         found: dict[int, BitMap64] = {}
         for ordinals, rows in self._matched:
             order = np.lexsort((rows, ordinals))
-            for ordinal, part in _by_file(ordinals[order], rows[order]):
+            for ordinal, part in rows_by_file(ordinals[order], rows[order]):
                 found[ordinal] = found.get(ordinal, BitMap64()) | bitmap_of(part)
         return found
 
@@ -268,19 +268,3 @@ def _lacking(
         rows = np.from_dlpack(batch.column(ROW_INDEX))[wanted]
         if len(rows):
             yield ordinals, rows, np.full(len(rows), _NO_SOURCE_ROW), chosen[wanted]
-
-
-def _by_file(
-    ordinals: NDArray[np.int32], rows: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The rows of each file; the ordinals are in order."""
-    bounds = np.flatnonzero(np.diff(ordinals)) + 1
-    for part in np.split(np.arange(len(ordinals)), bounds):
-        if len(part):
-            yield int(ordinals[part[0]]), rows[part[0] : part[-1] + 1]
-
-
-def bitmap_of(rows: NDArray[np.int64]) -> BitMap64:
-    """A bitmap of a numpy array of row indexes."""
-    # An array of the standard library is read as a block; other sequences value by value.
-    return BitMap64(array("Q", rows.astype("uint64").tobytes()))

@@ -41,29 +41,38 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
         with_positions=True,
     )
     batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
-    for ordinal, rows in _rows_by_file(batches):
+    for ordinal, rows in _bitmaps(batches):
         yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
 
 
-def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
-    current = -1
-    found: list[NDArray[Any]] = []
+def _bitmaps(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
+    """The rows of each file, which comes in one or more batches."""
+    current, found = -1, BitMap64()
     for batch in batches:
         # `to_numpy` would import pandas, where that is installed.
         ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
         indexes = np.from_dlpack(batch.column(ROW_INDEX))
-        bounds = np.flatnonzero(np.diff(ordinals)) + 1
-        for part in np.split(np.arange(len(ordinals)), bounds):
-            ordinal = int(ordinals[part[0]])
+        for ordinal, rows in rows_by_file(ordinals, indexes):
             if ordinal != current and found:
-                yield current, _bitmap(found)
-                found = []
+                yield current, found
+                found = BitMap64()
             current = ordinal
-            found.append(indexes[part[0] : part[-1] + 1])
+            found |= bitmap_of(rows)
     if found:
-        yield current, _bitmap(found)
+        yield current, found
 
 
-def _bitmap(parts: list[NDArray[Any]]) -> BitMap64:
+def rows_by_file(
+    ordinals: NDArray[Any], rows: NDArray[Any]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The rows of each file, from numpy arrays in order of the files."""
+    bounds = np.flatnonzero(np.diff(ordinals)) + 1
+    for part in np.split(np.arange(len(ordinals)), bounds):
+        if len(part):
+            yield int(ordinals[part[0]]), rows[part[0] : part[-1] + 1]
+
+
+def bitmap_of(rows: NDArray[np.int64]) -> BitMap64:
+    """A bitmap of a numpy array of row indexes."""
     # An array of the standard library is read as a block; other sequences value by value.
-    return BitMap64(array("Q", np.concatenate(parts).astype("uint64").tobytes()))
+    return BitMap64(array("Q", rows.astype("uint64").tobytes()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 
 import msgspec
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
+from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     ROW_INDEX,
@@ -28,12 +27,10 @@ from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
-from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
-from dagster_delta.engines.rows.row_tracking import CarriedIds
-from dagster_delta.engines.rows.row_update import row_update
+from dagster_delta.engines.rows.row_update import RowUpdate
+from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.errors import ConstraintViolation
-from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -46,7 +43,7 @@ class _ColumnUpdate:
     def __init__(self, rewrite: RowRewrite) -> None:
         source, spec = rewrite.source, rewrite.data
         configuration = source.configuration
-        self._update = row_update(
+        self._update = RowUpdate(
             rewrite.assignments,
             spec.values,
             configuration.schema,
@@ -90,18 +87,22 @@ class _ColumnUpdate:
             raise
 
     def _changed(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-        rows = pa.Table.from_batches(map(self._rows, batches), self._schema)
+        filled = (with_null_columns(each, each.num_rows, self._schema) for each in batches)
+        rows = pa.Table.from_batches(filled, self._schema)
         (batch,) = rows.combine_chunks().to_batches()
         return self._update.apply(batch)
 
-    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the table; columns that were not read are null, as they are not used."""
-        there = set(batch.schema.names)
-        arrays = [
-            batch.column(each.name) if each.name in there else pa.nulls(batch.num_rows, each.type)
-            for each in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+def with_null_columns(
+    batch: pa.RecordBatch | None, num_rows: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows of the table; columns that were not read are null, as they will not be used."""
+    read = {} if batch is None else dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays = [
+        read[field.name] if field.name in read else pa.nulls(num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _FileUpdate(msgspec.Struct, frozen=True):
@@ -157,24 +158,12 @@ _MATCHES = "\0matches"
 
 def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
     """Rewrite rows; those of one file stay in their order."""
-    store, schema = rewrite.source.store, rewrite.source.configuration.schema
-    with ExitStack() as writers:
-        data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), rewrite.data, store))
-        changes = None
-        if rewrite.change_data is not None:
-            changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
-        num_changed, num_copied = rewrite_rows_to(rewrite, data, changes)
-        return RewriteResult(
-            data.finish().files,
-            changes.finish() if changes is not None else (),
-            num_changed,
-            num_copied,
-        )
+    with RowWriters.opened(rewrite.data, rewrite.change_data, rewrite.source.store) as writers:
+        num_changed, num_copied = rewrite_rows_to(rewrite, writers)
+        return RewriteResult(*writers.finish(), num_changed, num_copied)
 
 
-def rewrite_rows_to(
-    rewrite: RowRewrite, data: DataFileWriter, changes: ChangeDataWriter | None
-) -> tuple[int, int]:
+def rewrite_rows_to(rewrite: RowRewrite, writers: RowWriters) -> tuple[int, int]:
     """Pass the rows of a rewrite to writers, which other rows may go to as well.
 
     Returns:
@@ -185,7 +174,7 @@ def rewrite_rows_to(
         update = _ColumnUpdate.of(rewrite)
         if update is not None or not _is_mixed(rewrite):
             copier = RowGroupCopier(rewrite.source, rewrite.data)
-    job = _Rewriting(rewrite, data, changes, copier)
+    job = _Rewriting(rewrite, writers, copier)
     for batch in _read(rewrite, copier, update):
         job.take(batch)
     return job.num_changed_rows, job.num_copied_rows
@@ -269,25 +258,18 @@ class _Rewriting:
     """Passes the rows of one rewrite to the writers."""
 
     def __init__(
-        self,
-        rewrite: RowRewrite,
-        data: DataFileWriter,
-        changes: ChangeDataWriter | None,
-        copier: RowGroupCopier | None,
+        self, rewrite: RowRewrite, writers: RowWriters, copier: RowGroupCopier | None
     ) -> None:
         configuration = rewrite.source.configuration
-        self._copier = copier
+        self._writers, self._copier = writers, copier
         self._copied: list[CopiedColumns] = []
         self.num_changed_rows = 0
         self.num_copied_rows = 0
         self._schema = to_arrow_schema(configuration.schema)
-        self._data = data
-        self._changes = changes
         self._all_match = not rewrite.keeps_rest
-        self._ids = CarriedIds.of(configuration)
         self._update = None
         if rewrite.assignments:
-            self._update = row_update(
+            self._update = RowUpdate(
                 rewrite.assignments,
                 rewrite.data.values,
                 configuration.schema,
@@ -313,7 +295,7 @@ class _Rewriting:
         if columns.is_last:
             self.num_changed_rows += columns.num_changed
             self.num_copied_rows += columns.num_rows - columns.num_changed
-            self._data.add_encoded(columns.key, self._copier.join(self._copied))
+            self._writers.data.add_encoded(columns.key, self._copier.join(self._copied))
             self._copied = []
 
     def _take_marked(self, batch: pa.RecordBatch) -> None:
@@ -323,7 +305,7 @@ class _Rewriting:
         self.num_copied_rows += rows.num_rows - matching.num_rows
         changed = self._change(matching) if matching.num_rows else None
         if changed is not None and self._update is not None:
-            columns = (*self._update.columns, self._ids.version_column)
+            columns = (*self._update.columns, self._writers.ids.version_column)
             self._write(_put_back(rows, changed, marks, columns))
         else:
             self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
@@ -332,20 +314,16 @@ class _Rewriting:
         """The matching rows with new values, None if they are deleted; recorded if requested."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
-            self._record(matching, "delete")
+            self._writers.record(matching, "delete")
             return None
-        changed = self._ids.as_changed(self._update.apply(matching))
-        self._record(matching, "update_preimage")
-        self._record(changed, "update_postimage")
+        changed = self._writers.ids.as_changed(self._update.apply(matching))
+        self._writers.record(matching, "update_preimage")
+        self._writers.record(changed, "update_postimage")
         return changed
-
-    def _record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
-        if self._changes is not None:
-            self._changes.add(self._ids.of_table(rows), change)
 
     def _write(self, rows: pa.RecordBatch) -> None:
         if rows is not None and rows.num_rows:
-            self._data.add(rows)
+            self._writers.data.add(rows)
 
 
 def _put_back(
@@ -358,7 +336,7 @@ def _put_back(
     places = np.arange(rows.num_rows, dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
     places[marked] = rows.num_rows + np.arange(changed.num_rows)
-    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+    index = index_of(places)
     arrays = [
         pa.concat_arrays([old, new]).take(index) if name in columns else old
         for name, old, new in zip(rows.schema.names, rows.columns, changed.columns, strict=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.evaluation import evaluate
+from dagster_delta.engines.expressions.evaluation import column_at, evaluate
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.values.store_assignment import misfit
 from dagster_delta.errors import InvalidArgument
@@ -20,24 +17,10 @@ _MAX_EXAMPLES = 5
 
 def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
     """The value for each row, as one `pyarrow.Array`."""
-    columns: Any = rows
-    match value.typed:
-        case Column(path=(name, *nested)):
-            # The SQL engine only gets the nulls of nested columns.
-            array = columns.column(name)
-            for step in nested:
-                array = _struct_child(array, step)
-            return array
+    if isinstance(value.typed, Column):
+        # The SQL engine only gets the nulls of nested columns.
+        return column_at(rows, value.typed.path)
     return whole_array(evaluate(value, rows))
-
-
-def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
-    """A field of a struct array, null if the struct is."""
-    index = struct.type.get_field_index(name)
-    if not struct.null_count:
-        # The kernel's time for each field is proportional to the number of fields.
-        return struct.field(index)
-    return pc.struct_field(struct, indices=[index])
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:

@@ -21,45 +21,30 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 
 
-def row_update(
-    assignments: Sequence[Assignment],
-    values: ColumnValues,
-    schema: StructType,
-    constraints: Sequence[Constraint],
-    *,
-    table: str,
-) -> RowUpdate:
-    """The update that gives rows their new values, including generated columns.
+class RowUpdate:
+    """Gives rows their new values, including generated columns, on the embedded engine.
 
     `values`: the generated columns that follow, see `changed_values`.
     """
-    generated = None
-    if values.generated:
-        generated = ComputedColumns(values.generated, schema, schema, table=table)
-    return RowUpdate(assignments, schema, constraints, table=table, generated=generated)
-
-
-class RowUpdate:
-    """Gives rows their new values, on the embedded engine."""
 
     def __init__(
         self,
         assignments: Sequence[Assignment],
+        values: ColumnValues,
         schema: StructType,
         constraints: Sequence[Constraint],
         *,
         table: str,
-        generated: ComputedColumns | None = None,
     ) -> None:
         for each in assignments:
             check_computable(each)
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
-        self._generated = generated
+        self._generated = ComputedColumns(values.generated, schema, schema, table=table)
         self._table, self._schema = table, schema
         assigned = tuple(self._by_column)
-        self.columns = assigned if generated is None else (*assigned, *generated.names)
+        self.columns = (*assigned, *self._generated.names)
         """Logical names of the top-level columns that change."""
         self._changed = StructType(tuple(schema.field(name) for name in assigned))
         self._constraints = ConstraintCheck(constraints, schema, table=table)
@@ -84,7 +69,7 @@ class RowUpdate:
         )
         changed = {name: whole_array(assigned[name]) for name in self._changed.names}
         updated = _with_columns(rows, changed)
-        if self._generated is not None:
+        if self._generated.names:
             updated = _with_columns(updated, self._generated.compute(updated))
         self._constraints.check(updated)
         return updated

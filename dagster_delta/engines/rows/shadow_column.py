@@ -31,6 +31,7 @@ from dagster_delta.protocol.features.column_change import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     arrow_type = to_arrow_type(target)
 
     def convert(rows: pa.StructArray) -> pa.Array:
-        values = _one_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows)))
+        values = whole_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows)))
         return values if values.type == arrow_type else values.cast(arrow_type)
 
     return ValueConversion(convert, arrow_type)
@@ -194,12 +195,6 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     expression.check_filter()
     expression.check_embeddable()
     return ValueConversion(
-        lambda rows: _one_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows))),
+        lambda rows: whole_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows))),
         pa.bool_(),
     )
-
-
-def _one_array(values: pa.Array) -> pa.Array:
-    if not isinstance(values, pa.ChunkedArray):
-        return values
-    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

@@ -16,26 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.expressions.evaluation import column_at
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-from dagster_delta.protocol.values.arrow_columns import whole_array
 
 SAMPLE_ROWS = 200_000
 """Number of rows that give sufficiently exact quantiles."""
 
 _MAX_BITS = 16
 _CURVE_BITS = 63
-
-
-def column_at(rows: pa.Table | pa.RecordBatch, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
-    """The values at a logical path through structs, one `pa.Array` or chunked array."""
-    values = rows.column(path[0])
-    for name in path[1:]:
-        # Nulls of a struct are nulls of its fields.
-        values = pc.struct_field(values, name)
-    return values
 
 
 @dataclass(frozen=True, slots=True)

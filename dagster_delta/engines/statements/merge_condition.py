@@ -23,6 +23,7 @@ from dagster_delta.protocol.statistics.predicates import (
     Predicate,
     Unknown,
 )
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed, walk
 
@@ -66,8 +67,7 @@ class Computed:
 
     def values(self, columns: Columns, num_rows: int) -> pa.Array:
         """The values as one `pyarrow.Array`."""
-        values = self._compute(columns, num_rows)
-        return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        return whole_array(self._compute(columns, num_rows))
 
     def is_true(self, columns: Columns, num_rows: int) -> pa.BooleanArray:
         """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""

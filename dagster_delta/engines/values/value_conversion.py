@@ -35,6 +35,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
 if TYPE_CHECKING:
@@ -200,9 +201,8 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     arrow_type = to_arrow_type(target)
 
     def convert(array: pa.Array) -> pa.Array:
-        values = evaluate(expression, pa.record_batch([array], names=["value"]))
-        combined = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-        return combined.cast(arrow_type) if combined.type != arrow_type else combined
+        values = whole_array(evaluate(expression, pa.record_batch([array], names=["value"])))
+        return values if values.type == arrow_type else values.cast(arrow_type)
 
     return convert
 

@@ -39,7 +39,7 @@ from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.rows.partition_split import PartitionKey
-from dagster_delta.engines.values.nested_arrays import rename_nested
+from dagster_delta.engines.values.nested_arrays import index_of, rename_nested
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.row_tracking import carried_columns
@@ -376,8 +376,8 @@ def _put_values(column: pa.ChunkedArray, values: pa.Array, marks: pa.BooleanArra
     places = np.arange(len(column), dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
     places[marked] = len(column) + np.arange(len(values))
-    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
-    return pc.take(pa.concat_arrays([*column.chunks, values]), index, memory_pool=decoding_pool())
+    both = pa.concat_arrays([*column.chunks, values])
+    return pc.take(both, index_of(places), memory_pool=decoding_pool())
 
 
 def _page_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:

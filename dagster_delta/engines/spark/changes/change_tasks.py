@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
-from dagster_delta.engines.arrow.merge_matching import bitmap_of
+from dagster_delta.engines.arrow.change_data_files import RowWriters
+from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.expressions.constraint_check import refuse_violations
-from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import WriteSpec
-from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -116,18 +113,12 @@ class _Changing:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         task = self.task
-        schema = task.data.configuration.schema
         store = open_store(task.data.location.uri, task.data.location.options)
-        with ExitStack() as writers:
-            data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), task.data, store))
-            changes = None
-            if task.change_data is not None:
-                changes = writers.enter_context(ChangeDataWriter(task.change_data, store))
+        with RowWriters.opened(task.data, task.change_data, store) as writers:
             for batch in batches:
-                self._take(_Batch.split(task, batch), data, changes)
-            added = data.finish().files
-            recorded = changes.finish() if changes is not None else ()
-        return report(added, recorded, self._details())
+                self._take(_Batch.split(task, batch), writers)
+            written = writers.finish()
+        return report(*written, self._details())
 
     def _details(self) -> Iterator[ChangeDetail]:
         yield ChangeDetail(counts=dict(self.counts), marks=self.marks)
@@ -136,7 +127,7 @@ class _Changing:
         if self.matched:
             yield ChangeDetail(matched=self.matched.serialize())
 
-    def _take(self, batch: _Batch, data: DataFileWriter, changes: ChangeDataWriter | None) -> None:
+    def _take(self, batch: _Batch, writers: RowWriters) -> None:
         acting = batch.actions != _NO_ACTION
         if batch.sources is not None:
             self.matched |= bitmap_of(_known(batch.sources))
@@ -146,43 +137,28 @@ class _Changing:
             places = np.flatnonzero(batch.actions == index)
             part = batch if len(places) == len(batch.actions) else batch.take(places)
             self.counts[index] += len(places)
-            self._write(index, part, data, changes)
+            self._write(index, part, writers)
 
     def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
         places = pa.array(np.flatnonzero(acting))
         files, rows = (_known(each.take(places)) for each in (batch.files, batch.rows))
         order = np.argsort(files, kind="stable")
-        files, rows = files[order], rows[order]
-        bounds = np.flatnonzero(np.diff(files)) + 1
-        for file, part in zip(np.split(files, bounds), np.split(rows, bounds), strict=True):
-            if len(file):
-                key = int(file[0])
-                self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
+        for key, part in rows_by_file(files[order], rows[order]):
+            self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
 
-    def _write(
-        self,
-        index: int,
-        batch: _Batch,
-        data: DataFileWriter,
-        changes: ChangeDataWriter | None,
-    ) -> None:
+    def _write(self, index: int, batch: _Batch, writers: RowWriters) -> None:
         action = self.task.actions[index]
         new = batch.new_rows() if action != "delete" else None
         if new is not None:
             for each in self.task.numbered[index] if self.task.numbered else ():
                 self._note_numbers(each, new.column(each.column))
-            data.add(new)
-        if changes is None or action == "copy":
+            writers.data.add(new)
+        if writers.changes is None or action == "copy":
             return
-        of_table = CarriedIds.of(self.task.data.configuration).of_table
-        if action == "insert":
-            assert new is not None  # noqa: S101  only what is deleted has none
-            changes.add(of_table(new), "insert")
-            return
-        old = of_table(batch.old_rows())
-        changes.add(old, "delete" if new is None else "update_preimage")
+        if action != "insert":
+            writers.record(batch.old_rows(), "delete" if new is None else "update_preimage")
         if new is not None:
-            changes.add(of_table(new), "update_postimage")
+            writers.record(new, "insert" if action == "insert" else "update_postimage")
 
     def _note_numbers(self, identity: IdentityColumn, values: pa.Int64Array) -> None:
         if values.null_count:

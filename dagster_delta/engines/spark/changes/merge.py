@@ -20,8 +20,7 @@ import msgspec
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import WriteSpec
-from dagster_delta.engines.rows.remaining_rows import remaining_rows
-from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.rows.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource

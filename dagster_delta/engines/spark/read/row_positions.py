@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.merge_matching import bitmap_of
+from dagster_delta.engines.arrow.row_matching import bitmap_of
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
 from dagster_delta.engines.spark.read.file_keys import keys_of_files
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
