@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.syntax import LiteralSyntax, Opaque
+from dagster_delta.sql.syntax import Opaque
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error
+from dagster_delta.sql.typed import Literal
 
 _MICROS = {
     "hour": 3_600_000_000,
@@ -141,7 +142,7 @@ def decimal_literal_type(value: Decimal) -> DecimalType:
     return DecimalType(precision, scale)
 
 
-def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
+def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:
     """The constant of a number literal.
 
     Raises:
@@ -156,21 +157,21 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
         name, bits = _INTEGER_SUFFIXES[suffix]
         if not is_whole or not -(2**bits) <= int(text) < 2**bits:
             syntax_error(sql, token.position, f"{text}{suffix} does not fit the type {name}")
-        return LiteralSyntax(int(text), PrimitiveType(name))
+        return Literal(int(text), PrimitiveType(name))
     if suffix in ("D", "F") or (not suffix and "e" in digits.lower()):
         value = float(text)
         if math.isinf(value):
             syntax_error(sql, token.position, f"{text} does not fit a double")
         if suffix == "F":
-            return LiteralSyntax(to_float(value), PrimitiveType("float"))
-        return LiteralSyntax(value, PrimitiveType("double"))
+            return Literal(to_float(value), PrimitiveType("float"))
+        return Literal(value, PrimitiveType("double"))
     if is_whole and not suffix:
         for name, bits in (("integer", 31), ("long", 63)):
             if -(2**bits) <= int(text) < 2**bits:
-                return LiteralSyntax(int(text), PrimitiveType(name))
+                return Literal(int(text), PrimitiveType(name))
     try:
         decimal = Decimal(text)
-        return LiteralSyntax(decimal, decimal_literal_type(decimal))
+        return Literal(decimal, decimal_literal_type(decimal))
     except InvalidOperation:
         syntax_error(sql, token.position, f"{text} does not fit a decimal")
     except BeyondPython as error:
@@ -186,7 +187,7 @@ def to_float(value: float) -> float:
     return narrowed
 
 
-def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
+def typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
     """The constant of `WORD 'text'`: a date, a timestamp or bytes.
 
     Raises:
@@ -197,17 +198,17 @@ def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
     try:
         match kind:
             case "DATE":
-                return LiteralSyntax(parse_date(text), PrimitiveType("date"))
+                return Literal(parse_date(text), PrimitiveType("date"))
             case "TIMESTAMP" | "TIMESTAMP_LTZ":
                 value, has_zone = parse_timestamp(text)
-                return LiteralSyntax(value, PrimitiveType("timestamp"), not has_zone)
+                return Literal(value, PrimitiveType("timestamp"), not has_zone)
             case "TIMESTAMP_NTZ":
                 value, has_zone = parse_timestamp(text)
                 if has_zone:
                     return Opaque("a TIMESTAMP_NTZ literal with a time zone", ())
-                return LiteralSyntax(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
+                return Literal(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
             case "X":
-                return LiteralSyntax(
+                return Literal(
                     bytes.fromhex(text.rjust(len(text) + len(text) % 2, "0")),
                     PrimitiveType("binary"),
                 )

@@ -18,8 +18,9 @@ from dagster_delta.sql.literals import (
     type_from_words,
     typed_literal,
 )
-from dagster_delta.sql.syntax import CastSyntax, Function, LiteralSyntax, Name, Opaque, Syntax
+from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
+from dagster_delta.sql.typed import Literal
 
 # Untrusted text must not exhaust the stack.
 _MAX_DEPTH = 50
@@ -182,7 +183,7 @@ class _Parser:
         if self._take_word("NULL", "UNKNOWN"):
             result = Function("is null", (left,))
         elif self._token.is_word("TRUE", "FALSE"):
-            truth = LiteralSyntax(self._next().is_word("TRUE"), PrimitiveType("boolean"))
+            truth = Literal(self._next().is_word("TRUE"), PrimitiveType("boolean"))
             result = Function("<=>", (left, truth))
         elif self._take_word("DISTINCT"):
             self._expect("FROM")
@@ -269,7 +270,7 @@ class _Parser:
         amounts = interval_of(words[1:])
         if amounts is None:
             self._leave("expected an interval of whole units")
-        literals = (LiteralSyntax(sign * each, PrimitiveType("long")) for each in amounts)
+        literals = (Literal(sign * each, PrimitiveType("long")) for each in amounts)
         return Function("interval shift", (moment, *literals))
 
     def _product(self) -> Syntax:
@@ -302,9 +303,7 @@ class _Parser:
                 base = Function("[]", (base, index))
             elif self._token.is_operator("."):
                 self._index += 1
-                base = Function(
-                    ".", (base, LiteralSyntax(self._identifier(), PrimitiveType("string")))
-                )
+                base = Function(".", (base, Literal(self._identifier(), PrimitiveType("string"))))
             elif self._take_operator("::"):
                 base = CastSyntax(base, self._type())
             elif self._token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
@@ -317,7 +316,7 @@ class _Parser:
         if token.kind == "number":
             return number_literal(self._sql, self._next(), negative=False)
         if token.kind == "string":
-            return LiteralSyntax(self._strings(), PrimitiveType("string"))
+            return Literal(self._strings(), PrimitiveType("string"))
         if token.kind == "quoted":
             return self._name()
         if token.is_operator("("):
@@ -351,10 +350,10 @@ class _Parser:
         word, following = self._token.text.upper(), self._peek()
         if word in ("TRUE", "FALSE"):
             self._index += 1
-            return LiteralSyntax(word == "TRUE", PrimitiveType("boolean"))
+            return Literal(word == "TRUE", PrimitiveType("boolean"))
         if word == "NULL":
             self._index += 1
-            return LiteralSyntax(None, PrimitiveType("void"))
+            return Literal(None, PrimitiveType("void"))
         if word == "CASE":
             return self._case()
         if word == "INTERVAL" and following.kind == "number":
@@ -439,7 +438,7 @@ class _Parser:
             self._expect("FROM")
             source = self.expression()
             self._expect(")")
-            return Function("extract", (LiteralSyntax(unit, PrimitiveType("string")), source))
+            return Function("extract", (Literal(unit, PrimitiveType("string")), source))
         # In `position(a IN b)`, IN is a separator.
         arguments = [self._value() if name == "position" else self.expression()]
         while not self._take_operator(")"):

@@ -7,21 +7,13 @@ from typing import TypeAlias
 import msgspec
 
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.sql.typed import Literal
 
 
 class Name(msgspec.Struct, frozen=True):
     """A column or a field of one: `a`, `a.b`, `` `odd name` ``."""
 
     parts: tuple[str, ...]
-
-
-class LiteralSyntax(msgspec.Struct, frozen=True):
-    """A constant with its Spark type; None is null."""
-
-    value: object
-    data_type: DataType
-    depends_on_time_zone: bool = False
-    """Whether the value was read in the session's time zone."""
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -47,4 +39,4 @@ class Opaque(msgspec.Struct, frozen=True):
     """Names in it, some of which may not be columns."""
 
 
-Syntax: TypeAlias = Name | LiteralSyntax | Function | CastSyntax | Opaque
+Syntax: TypeAlias = Name | Literal | Function | CastSyntax | Opaque

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DataType
 
@@ -81,6 +82,21 @@ def operands_of(expression: Typed) -> tuple[Typed, ...]:
             return operands
         case Column() | Literal():
             return ()
+
+
+def with_paths(expression: Typed, changed: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Typed:
+    """The expression over other columns, given by path."""
+    match expression:
+        case Column(path):
+            return replace(expression, path=changed(path))
+        case Cast(child):
+            return replace(expression, child=with_paths(child, changed))
+        case Call(arguments=operands):
+            return replace(expression, arguments=tuple(with_paths(e, changed) for e in operands))
+        case Refused(operands=operands):
+            return replace(expression, operands=tuple(with_paths(e, changed) for e in operands))
+        case Literal():
+            return expression
 
 
 def walk(expression: Typed) -> Iterator[Typed]:

@@ -17,10 +17,9 @@ from dagster_delta.sql.functions.built_in import (
     row_problem,
     similar_name,
 )
-from dagster_delta.sql.functions.char_comparisons import with_padded_literals
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.sql.parser import parse_syntax
-from dagster_delta.sql.syntax import CastSyntax, Function, LiteralSyntax, Name, Opaque, Syntax
+from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
 from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
 from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
 from dagster_delta.sql.typed import (
@@ -32,6 +31,7 @@ from dagster_delta.sql.typed import (
     Typed,
     operands_of,
     types_of,
+    walk,
 )
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING, VOID, holds_values, sql_type_name
 
@@ -53,8 +53,8 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
             return Refused(word, ())
         case Name(parts):
             return _column(parts, schema)
-        case LiteralSyntax(value, data_type, depends_on_time_zone):
-            return Literal(value, data_type, depends_on_time_zone)
+        case Literal():
+            return syntax
         case Opaque(construct, names):
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
@@ -63,7 +63,7 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
             source = operands[0].data_type
             problem = None if source is None else cast_problem(source, data_type)
             return _wrong_if(problem, found)
-        case Function(".", (base, LiteralSyntax(str() as name))):
+        case Function(".", (base, Literal(str() as name))):
             return _field(_analyse(base, schema), name)
         case Function("between", (value, low, high)):
             return _between(*(_analyse(each, schema) for each in (value, low, high)))
@@ -84,7 +84,7 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if resolve is None:
         return _wrong_if(problem, _unknown_function(name, operands))
     found = _unless_refused(
-        name, operands, lambda: _computed(resolve(name, with_padded_literals(name, operands)))
+        name, operands, lambda: _computed(resolve(name, _with_padded_literals(name, operands)))
     )
     return _wrong_if(problem, found)
 
@@ -278,3 +278,52 @@ def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
         syntax_error(sql, unknown.position, unknown.problem)
     names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
     return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))
+
+
+_COMPARISONS = frozenset({"=", "<", "<=", ">", ">=", "<=>"})
+
+
+def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
+    """The operands of a call. As Spark does in comparisons of CHAR(n) columns, constants are padded
+    with blanks to the length of the column: only a column itself is compared this way, not a field
+    of a struct or a value computed from it.
+    """
+    if name == "in" and operands:
+        length = _char_length(operands[0])
+        is_padded = length is not None and not any(map(_has_column, operands[1:]))
+        return tuple(_padded(each, length) for each in operands) if is_padded else operands
+    if name not in _COMPARISONS or len(operands) != 2:
+        return operands
+    lengths = [_char_length(each) for each in operands]
+    match lengths:
+        case [None, None]:
+            return operands
+        case [int() as left, int() as right]:
+            if left != right:
+                raise Refusal("a comparison of CHAR(n) of different lengths")
+            return operands
+    length = lengths[0] or lengths[1]
+    if any(_has_column(each) for each, own in zip(operands, lengths, strict=True) if own is None):
+        return operands
+    return tuple(_padded(each, length) for each in operands)
+
+
+def _char_length(operand: Typed) -> int | None:
+    return operand.char_length if isinstance(operand, Column) else None
+
+
+def _has_column(operand: Typed) -> bool:
+    return any(isinstance(each, Column) for each in walk(operand))
+
+
+def _padded(operand: Typed, length: int | None) -> Typed:
+    if isinstance(operand, Column) or length is None:
+        return operand
+    if not isinstance(operand, Literal):
+        raise Refusal("a comparison of CHAR(n) with a computed text")
+    if operand.data_type != STRING or not isinstance(operand.value, str):
+        return operand
+    if len(operand.value.rstrip(" ")) > length:
+        raise Refusal(f"a comparison of CHAR({length}) with a longer text")
+    # A longer constant ends in blanks; Spark pads the column to the same length.
+    return replace(operand, value=operand.value.ljust(length)[:length])

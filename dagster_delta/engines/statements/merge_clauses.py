@@ -14,8 +14,11 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import Assignment
-from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
-from dagster_delta.engines.statements.default_keyword import resolve_defaults
+from dagster_delta.engines.statements.assignments import (
+    check_computable,
+    parse_assignments,
+    resolve_defaults,
+)
 from dagster_delta.engines.statements.generated_columns import changed_values
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.column_values import (
@@ -29,7 +32,7 @@ from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.tokens import tokenize
-from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed
+from dagster_delta.sql.typed import Column, Typed, with_paths
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
 _Filled = Collection[str] | None
@@ -148,7 +151,7 @@ class MergeNames:
         expression.check_filter()
         if self.embedded:
             expression.check_embeddable()
-        return self._resolved(expression.typed, kind)
+        return with_paths(expression.typed, lambda path: self._whole_path(path, kind))
 
     def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
         """The columns that the values of a clause read; paths start with `TARGET` or `SOURCE`."""
@@ -292,22 +295,6 @@ class MergeNames:
             return (side, *path[1:])
         # The scope has a name without an alias only if it is in one side.
         return next((side, *path) for side in _SIDES[kind] if self._schemas[side].get(path[0]))
-
-    def _resolved(self, node: Typed, kind: ClauseKind) -> Typed:
-        match node:
-            case Column(path):
-                return replace(node, path=self._whole_path(path, kind))
-            case Cast(child):
-                return replace(node, child=self._resolved(child, kind))
-            case Call(arguments=arguments):
-                return replace(
-                    node, arguments=tuple(self._resolved(each, kind) for each in arguments)
-                )
-            case Refused(operands=operands):
-                return replace(
-                    node, operands=tuple(self._resolved(each, kind) for each in operands)
-                )
-        return node
 
 
 def _side_scope(alias: str, schema: StructType) -> StructType:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from dagster_delta.engines.expressions.arrow_expressions import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
@@ -25,7 +24,7 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import FALSE
-from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed, walk
+from dagster_delta.sql.typed import Call, Cast, Column, Typed, walk, with_paths
 
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
 """Arrow arrays by path."""
@@ -132,16 +131,7 @@ def _sides(node: Typed) -> set[str]:
 
 def in_table(node: Typed) -> Typed:
     """A condition over the target alone, with the names that the table gives its columns."""
-    match node:
-        case Column(path):
-            return replace(node, path=path[1:])
-        case Cast(child):
-            return replace(node, child=in_table(child))
-        case Call(arguments=arguments):
-            return replace(node, arguments=tuple(map(in_table, arguments)))
-        case Refused(operands=operands):
-            return replace(node, operands=tuple(map(in_table, operands)))
-    return node
+    return with_paths(node, lambda path: path[1:])
 
 
 def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:

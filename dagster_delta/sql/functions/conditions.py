@@ -41,8 +41,7 @@ def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_is_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 1:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 1)
     return boolean_call(name, arguments)
 
 
@@ -74,21 +73,18 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 3:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 3)
     return _resolve_case("case", arguments)
 
 
 def _resolve_nvl2(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 3:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 3)
     is_there = _resolve_is_not_null("isnotnull", arguments[:1])
     return _resolve_case("case", (is_there, *arguments[1:]))
 
 
 def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 2)
     equal = _resolve_comparison("=", arguments)
     target = types_of(arguments)[0]
     return Call("case", (equal, Literal(None, target), arguments[0]), target)

@@ -9,10 +9,11 @@ from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import (
     Resolve,
     boolean_call,
+    check_count,
     refused_type,
     typed_by_analysis,
 )
-from dagster_delta.sql.typed import Call, Refusal, Typed, types_of
+from dagster_delta.sql.typed import Call, Typed, types_of
 from dagster_delta.sql.types import (
     INTEGER,
     STRING,
@@ -27,8 +28,7 @@ from dagster_delta.sql.types import (
 
 def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | MapType:
     """The type of the first operand, an array or a map; checks that there are `count`."""
-    if len(arguments) != count:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, count)
     found = types_of(arguments)[0]
     if not isinstance(found, ArrayType | MapType) or not holds_values(found):
         raise refused_type(name, *arguments)

@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType
 from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import Resolve, literal_of, refused_type, typed_alike
+from dagster_delta.sql.functions.signatures import (
+    Resolve,
+    check_count,
+    literal_of,
+    refused_type,
+    typed_alike,
+)
 from dagster_delta.sql.literals import decimal_literal_type, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
@@ -162,8 +168,7 @@ ARITHMETIC: Mapping[str, Resolve] = {
 
 
 def _resolve_round(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) not in (1, 2):
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 1, 2)
     digits = literal_of(name, arguments[1], int) if len(arguments) == 2 else 0
     source = types_of(arguments)[0]
     if not isinstance(digits, int) or not 0 <= digits <= _MAX_PRECISION:

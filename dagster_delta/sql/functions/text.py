@@ -87,8 +87,7 @@ def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_left(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
+    check_count(name, arguments, 2)
     return _resolve_substring("substring", (arguments[0], Literal(1, INTEGER), arguments[1]))
 
 

@@ -13,17 +13,16 @@ from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
 from dagster_delta.sql.functions.numbers import ARITHMETIC, NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.patterns import PATTERN_FUNCTIONS
-from dagster_delta.sql.functions.signatures import Resolve
+from dagster_delta.sql.functions.signatures import Resolve, check_count
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.functions.variants import VARIANT_FUNCTIONS
-from dagster_delta.sql.typed import Literal, Refusal, Typed
+from dagster_delta.sql.typed import Literal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 
 def _cast_function(target: DataType) -> Resolve:
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-        if len(arguments) != 1:
-            raise Refusal(f"{name} with {len(arguments)} arguments")
+        check_count(name, arguments, 1)
         result = cast(arguments[0], target)
         return replace(result, is_written=False) if isinstance(result, Literal) else result
 

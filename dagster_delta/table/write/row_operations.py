@@ -106,8 +106,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
         self, values: Mapping[str, str], engine: Engine | None
     ) -> tuple[tuple[Assignment, ...], Engine]:
         """The new values, typed, and the engine that computes them."""
-        from dagster_delta.engines.statements.assignments import parse_assignments
-        from dagster_delta.engines.statements.default_keyword import resolve_defaults
+        from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
         from dagster_delta.sql.filters import at_statement
 
         configuration, schema = self.snapshot.configuration, self.snapshot.schema
