@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.parquet.write import footer_splicing
-from dagster_delta.engines.parquet.write.chunk_shape import is_movable
 from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
+    is_movable,
     joined_columns,
 )
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer

@@ -33,8 +33,7 @@ from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.plans import Constraint
-from dagster_delta.engines.rows.assigned_values import compute_assigned
-from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
+from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion, compute_assigned
 from dagster_delta.engines.rows.row_tracking import remaining_rows
 from dagster_delta.engines.rows.row_update import RowUpdate
 from dagster_delta.engines.rows.source_rows import SourceRows

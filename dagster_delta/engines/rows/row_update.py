@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.plans import Assignment, Constraint
-from dagster_delta.engines.rows.assigned_values import compute, compute_assigned
-from dagster_delta.engines.rows.completion import ComputedColumns
+from dagster_delta.engines.rows.completion import ComputedColumns, compute, compute_assigned
 from dagster_delta.engines.statements.assignments import check_computable
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import ColumnValues

@@ -27,10 +27,10 @@ from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet.write.chunk_shape import is_movable
 from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
+    is_movable,
     joined_columns,
 )
 from dagster_delta.engines.parquet.write.encodings import SharedEncodings

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,12 +19,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.expressions.constraint_check import refuse_violations
-from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -31,16 +33,19 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
+from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.engines.spark.write.tasks import joined_batches
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 RowAction = Literal["copy", "insert", "update", "delete"]
 """The action on a row: `copy` writes it unchanged and records no change."""
@@ -281,3 +286,69 @@ def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
             matched |= BitMap64.deserialize(each.matched)
     marks = joined_marks(each.marks for each in reports.details)
     return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)
+
+
+COPIED_FILES_SCHEMA = "files string"
+"""Input of a copy task, as a Spark schema: `CopiedFile`s that are written together, as JSON."""
+
+
+class CopiedFile(msgspec.Struct, frozen=True):
+    """A data file to copy."""
+
+    path: str
+    size_bytes: int
+    partition_values: list[tuple[str, str | None]] | None
+    deletion_vector: dict[str, str | int | None] | None
+    base_row_id: int | None
+    default_row_commit_version: int | None
+    matches: bytes | None
+    """The rows to remove, as a serialised bitmap; None for every row."""
+
+
+_COLUMNS = list(CopiedFile.__struct_fields__[:-1])
+_DECODER = msgspec.json.Decoder(list[CopiedFile])
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Writes the remaining rows of files, and records the removed rows.
+
+    No SQL is evaluated, so the rows do not pass through Spark: a task reads its files and writes
+    the rows that remain, as the embedded engine does.
+    """
+
+    plan: ShippedPlan
+    data: WriteSpec
+    change_data: WriteSpec | None
+    """How removed rows are recorded; None if they are not."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `REPORT_SCHEMA`, once all files of a batch are written: action 0 counts
+        removed rows, action 1 the remaining rows.
+        """
+        for batch in batches:
+            if batch.num_rows:
+                yield reported(partial(self._report, batch))
+
+    def _report(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        done = self._copy(batch)
+        counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
+        return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
+
+    def _copy(self, batch: pa.RecordBatch) -> RewriteResult:
+        from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+
+        copied = [
+            file for text in batch.column("files").to_pylist() for file in _DECODER.decode(text)
+        ]
+        rows = [{name: getattr(file, name) for name in _COLUMNS} for file in copied]
+        schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _COLUMNS])
+        matches = {
+            file.path: BitMap64.deserialize(file.matches)
+            for file in copied
+            if file.matches is not None
+        }
+        plan = replace(self.plan.open(), files=pa.Table.from_pylist(rows, schema))
+        return rewrite_rows(
+            RowRewrite(plan, matches, (), True, self.data, change_data=self.change_data)
+        )

@@ -27,11 +27,11 @@ from dagster_delta.engines.spark.changes.assigned_columns import (
 from dagster_delta.engines.spark.changes.change_tasks import (
     ChangeDetail,
     ChangeTask,
+    CopyTask,
     RowAction,
     WrittenChanges,
     changes_of,
 )
-from dagster_delta.engines.spark.changes.copy_tasks import CopyTask
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.columns import declared_column, sql_column
@@ -39,7 +39,7 @@ from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
-from dagster_delta.engines.spark.write.identity import identity_value
+from dagster_delta.engines.spark.write.writer import identity_value
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues

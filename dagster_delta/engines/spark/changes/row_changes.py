@@ -20,14 +20,18 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
-from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
+from dagster_delta.engines.spark.changes.change_tasks import (
+    COPIED_FILES_SCHEMA,
+    CopiedFile,
+    CopyTask,
+    WrittenChanges,
+)
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,
     RowChange,
     collect_changes,
     write_changes,
 )
-from dagster_delta.engines.spark.changes.copy_tasks import COPIED_FILES_SCHEMA, CopiedFile, CopyTask
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.columns import quote
