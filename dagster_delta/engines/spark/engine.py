@@ -50,8 +50,7 @@ class SparkEngine:
         """The rows of the plan as a lazy DataFrame with the logical schema of the table."""
         from dagster_delta.engines.spark.read.reader import read_frame
 
-        check_reachable(plan.store)
-        return read_frame(self.session, plan)
+        return read_frame(self._session_for(plan.store), plan)
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """Some rows of the plan. Raises as `Engine` says."""
@@ -74,8 +73,7 @@ class SparkEngine:
         """The changed rows of all sets, in no order. Raises as `Engine` says."""
         from dagster_delta.engines.spark.read.changes import read_changes
 
-        check_reachable(store)
-        return read_changes(self.session, store, sets, columns)
+        return read_changes(self._session_for(store), store, sets, columns)
 
     def rows_of(self, data: object) -> DataFrame:
         """The rows of a value as a DataFrame: a DataFrame unchanged, other values as Arrow,
@@ -114,8 +112,7 @@ class SparkEngine:
         """New files with the rows of the groups, one task each. Raises as `Engine` says."""
         from dagster_delta.engines.spark.write.compaction import compact_on_spark
 
-        check_reachable(groups[0].store)
-        return compact_on_spark(groups, spec, session=self.session)
+        return compact_on_spark(groups, spec, session=self._session_for(groups[0].store))
 
     def sort(
         self,
@@ -128,36 +125,35 @@ class SparkEngine:
         """New files with the rows of each partition sorted. Raises as `Engine` says."""
         from dagster_delta.engines.spark.write.compaction import sort_on_spark
 
-        check_reachable(groups[0].store)
-        return sort_on_spark(groups, spec, columns, session=self.session, is_hilbert=is_hilbert)
+        return sort_on_spark(
+            groups, spec, columns, session=self._session_for(groups[0].store), is_hilbert=is_hilbert
+        )
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         """Rewrite files with the shadow of a column. Raises as `Engine` says."""
         from dagster_delta.engines.spark.write.column_backfill import backfill_on_spark
 
-        check_reachable(plan.store)
-        return backfill_on_spark(plan, spec, session=self.session)
+        return backfill_on_spark(plan, spec, session=self._session_for(plan.store))
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import find_matches
 
-        check_reachable(plan.store)
-        return find_matches(self.session, plan)
+        return find_matches(self._session_for(plan.store), plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Rewrite rows, in no order. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import rewrite_rows
 
-        check_reachable(rewrite.source.store)
-        return rewrite_rows(self.session, rewrite)
+        return rewrite_rows(self._session_for(rewrite.source.store), rewrite)
 
     def merge_source(self, data: object, directory: str, *, store: ObjectStore) -> SparkMergeSource:
         """The source of a MERGE as a DataFrame. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.merge_source import SparkMergeSource
 
-        check_reachable(store)
-        return SparkMergeSource.of(self.session, data, directory, table=store.location.uri)
+        return SparkMergeSource.of(
+            self._session_for(store), data, directory, table=store.location.uri
+        )
 
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE on the executors. Raises as `Engine` says."""
@@ -169,8 +165,7 @@ class SparkEngine:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import record_inserts
 
-        check_reachable(plan.store)
-        return record_inserts(self.session, plan, spec)
+        return record_inserts(self._session_for(plan.store), plan, spec)
 
     @property
     def log_planner(self) -> SparkLogPlanner:
@@ -192,6 +187,10 @@ class SparkEngine:
     def session(self) -> SparkSession:
         """The session that reads rows. Raises InvalidArgument if there is none."""
         return self._session or _active_session()
+
+    def _session_for(self, store: ObjectStore) -> SparkSession:
+        check_reachable(store)
+        return self.session
 
 
 def _active_session() -> SparkSession:

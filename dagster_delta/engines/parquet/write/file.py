@@ -22,6 +22,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     open_parquet_reader,
     release_scratch_memory,
 )
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
@@ -285,6 +286,16 @@ class FileInWriting:
                 table=self._store.location.uri,
                 file=self.path,
             ) from error
+
+
+def encodes_apart(spec: WriteSpec, format_: FileFormat) -> bool:
+    """Whether rows can be encoded apart from the other rows of their file.
+
+    Files are sorted as a whole, the writer fills in a changing column's shadow, and the rows of a
+    file decide how its variants are split.
+    """
+    is_changing = COLUMN_CHANGE_KEY in spec.configuration.metadata.configuration
+    return not (spec.sort_by or is_changing or format_.may_shred)
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:

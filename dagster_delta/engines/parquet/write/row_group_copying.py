@@ -34,14 +34,18 @@ from dagster_delta.engines.parquet.write.column_splicing import (
     joined_columns,
 )
 from dagster_delta.engines.parquet.write.encodings import SharedEncodings
-from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, encode_rows
+from dagster_delta.engines.parquet.write.file import (
+    EncodedRowGroup,
+    FileFormat,
+    encode_rows,
+    encodes_apart,
+)
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.rows.partition_split import PartitionKey
 from dagster_delta.engines.values.nested_arrays import index_of, rename_nested
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
-from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.partition_values import is_null_text
 
@@ -111,13 +115,8 @@ class RowGroupCopier:
     """Copies row groups; may be used by several threads."""
 
     def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
-        properties = spec.configuration.metadata.configuration
-        # Files are sorted as a whole, and the writer fills in a changing column's shadow.
         self._format = FileFormat.of(spec)
-        # The rows of a file decide how its variants are split.
-        self._is_possible = not (
-            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
-        )
+        self._is_possible = encodes_apart(spec, self._format)
         self._source = source
         self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
         self._partition_names = spec.configuration.physical_partition_columns

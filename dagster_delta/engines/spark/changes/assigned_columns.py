@@ -25,18 +25,16 @@ def stored_value(
 ) -> Column:
     """A value as a column of the table holds it; null, at its depth, where it does not fit."""
     if source == VOID:
-        null: Column = functions.lit(None).cast(to_spark_type(target))
-        return null
+        return functions.lit(None).cast(to_spark_type(target))
     if source == target:
         return value
     match source, target:
         case StructType(), StructType():
             return _stored_struct(value, source, target, functions, name)
         case ArrayType(element_type=held), ArrayType(element_type=wanted):
-            found: Column = functions.transform(
+            return functions.transform(
                 value, lambda each: stored_value(each, held, wanted, functions, name)
             )
-            return found
         case MapType(), MapType():
             entries = functions.transform(
                 functions.map_entries(value),
@@ -87,8 +85,7 @@ def _stored_struct(
 
 
 def _unless_null(value: Column, result: Column, functions: ModuleType) -> Column:
-    found: Column = functions.when(value.isNotNull(), result)
-    return found
+    return functions.when(value.isNotNull(), result)
 
 
 def stored_fits(

@@ -33,7 +33,7 @@ from dagster_delta.engines.spark.changes.change_tasks import (
     changes_of,
 )
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
-from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.columns import declared_column, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
@@ -336,8 +336,7 @@ def _written(value: Column, data_type: DataType, functions: ModuleType) -> Colum
     text = value.cast("string")
     if data_type != PrimitiveType("string"):
         return text
-    quoted: Column = functions.concat(functions.lit("'"), text, functions.lit("'"))
-    return quoted
+    return functions.concat(functions.lit("'"), text, functions.lit("'"))
 
 
 def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:

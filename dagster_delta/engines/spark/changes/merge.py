@@ -25,7 +25,8 @@ from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
 from dagster_delta.engines.spark.changes.row_changes import CopiedRows, copy_rows
-from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import (
     FileIndex,
     collect_numbers,
@@ -184,8 +185,7 @@ class _FrameMerge:
         )
 
     def _column(self, side: str, name: str) -> Column:
-        found: Column = self._functions.col(f"{quote(self.plan.names.alias(side))}.{quote(name)}")
-        return found
+        return self._functions.col(f"{quote(self.plan.names.alias(side))}.{quote(name)}")
 
     def _joined(self) -> DataFrame:
         """Rows of the table with the rows of the source that match, or without any."""

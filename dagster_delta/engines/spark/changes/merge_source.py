@@ -117,8 +117,7 @@ class SparkMergeSource:
         functions = functions_of(self.frame)
         match typed:
             case ColumnOf(path, data_type) if path[0] == SOURCE and _has_bounds(data_type):
-                column: Column = functions.col(".".join(map(quote, path[1:])))
-                return column
+                return functions.col(".".join(map(quote, path[1:])))
             case Cast(child, data_type) if _has_bounds(data_type):
                 inner = self._key_column(child)
                 return None if inner is None else inner.try_cast(to_spark_type(data_type))

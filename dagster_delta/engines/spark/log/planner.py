@@ -172,12 +172,12 @@ class _CheckpointReader:
         null = self._functions.lit(None).cast(wanted)
         found: Column = self._add(source).cast(wanted) if self._has(source) else null
         if name == "stats" and not self.kind.has_json and self._has(PARSED_STATISTICS):
-            return self._functions.coalesce(found, self._spelled())  # type: ignore[no-any-return]
+            return self._functions.coalesce(found, self._spelled())
         return found
 
     def _spelled(self) -> Column:
         """The JSON of statistics that are stored only as columns."""
-        spelled: Column = self._functions.to_json(
+        return self._functions.to_json(
             self._add(PARSED_STATISTICS),
             {
                 "ignoreNullFields": "true",
@@ -186,7 +186,6 @@ class _CheckpointReader:
                 "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
             },
         )
-        return spelled
 
     def _vector(self) -> Column:
         from pyspark.sql import types
@@ -204,10 +203,10 @@ class _CheckpointReader:
         ]
         vector = functions.struct(*fields)
         if "storageType" not in stored:
-            return functions.when(functions.lit(False), vector)  # type: ignore[no-any-return]
+            return functions.when(functions.lit(False), vector)
         # Some writers fill a struct of nulls where there is no vector.
         present = self._add("deletionVector", "storageType").isNotNull()
-        return functions.when(present, vector)  # type: ignore[no-any-return]
+        return functions.when(present, vector)
 
     def conditions(self, predicate: Predicate) -> Iterator[Truth]:
         """Conditions on the adds that may match, the cheap one first."""
@@ -281,8 +280,7 @@ def _file_key(functions: ModuleType) -> Column:
         vector.getField("path_or_inline_dv"),
         functions.coalesce(functions.concat(functions.lit("@"), offset), functions.lit("")),
     )
-    key: Column = functions.coalesce(with_vector, path)
-    return key
+    return functions.coalesce(with_vector, path)
 
 
 MAX_DRIVER_FILES = "spark.dagster_delta.maxDriverFiles"

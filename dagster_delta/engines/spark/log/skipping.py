@@ -247,8 +247,7 @@ class _SparkBounds:
         """A comparison with an unknown bound is possible."""
         if bound is None:
             return True
-        found: Column = self.functions.coalesce(compare(bound), self.functions.lit(True))
-        return found
+        return self.functions.coalesce(compare(bound), self.functions.lit(True))
 
     def _widening(self, target: DataType) -> Callable[[Column | None], Column | None] | None:
         """Converts bounds to a wider type; None if their order could change."""
@@ -308,7 +307,7 @@ def _bound(
     if found is None or not _is_readable_as(found.stored_as, data_type):
         return None
     if found.stored_as == "timestamp":
-        return functions.unix_micros(found.column)  # type: ignore[no-any-return]
+        return functions.unix_micros(found.column)
     return _comparable(found.column, data_type, functions)
 
 
@@ -350,7 +349,7 @@ def _comparable(value: Column, data_type: DataType, functions: ModuleType) -> Co
     if name in _FLOATS:
         number = value.try_cast("float").cast("double") if name == "float" else value
         number = number.try_cast("double")
-        return functions.when(~functions.isnan(number), number)  # type: ignore[no-any-return]
+        return functions.when(~functions.isnan(number), number)
     if isinstance(data_type, DecimalType):
         return value.try_cast(str(data_type))
     match name:
@@ -361,7 +360,7 @@ def _comparable(value: Column, data_type: DataType, functions: ModuleType) -> Co
         case "date":
             text = value.cast("string")
             days = functions.unix_date(functions.when(text.rlike(_DATE), text).try_cast("date"))
-            return days.cast("bigint") * functions.lit(_DAY)  # type: ignore[no-any-return]
+            return days.cast("bigint") * functions.lit(_DAY)
         case "timestamp" | "timestamp_ntz":
             return _microseconds(value, functions, with_zone=name == "timestamp")
     return None
@@ -378,31 +377,29 @@ def _microseconds(value: Column, functions: ModuleType, *, with_zone: bool) -> C
     spelled = (
         functions.when(text.rlike(_DATE), dated).when(text.rlike(_ZONE), text).otherwise(zoned)
     )
-    found: Column = functions.unix_micros(spelled.try_cast("timestamp"))
-    return found
+    return functions.unix_micros(spelled.try_cast("timestamp"))
 
 
 def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:  # noqa: ANN401
     """A value of a predicate in the form in which values compare."""
     name = _name(data_type)
     if isinstance(data_type, DecimalType):
-        return functions.lit(format(value, "f")).try_cast(str(data_type))  # type: ignore[no-any-return]
+        return functions.lit(format(value, "f")).try_cast(str(data_type))
     if name in _TEMPORAL:
         ticks = scalar_of(value, data_type).cast(pa.int32() if name == "date" else pa.int64())
-        return functions.lit(ticks.as_py() * (_DAY if name == "date" else 1))  # type: ignore[no-any-return]
+        return functions.lit(ticks.as_py() * (_DAY if name == "date" else 1))
     if name == "float":
-        return functions.lit(struct.unpack("f", struct.pack("f", value))[0])  # type: ignore[no-any-return]
+        return functions.lit(struct.unpack("f", struct.pack("f", value))[0])
     if name == "double":
-        return functions.lit(float(value))  # type: ignore[no-any-return]
+        return functions.lit(float(value))
     if name == "string":
         return _bytes_of(value, functions)
-    return functions.lit(bytearray(value) if name == "binary" else value)  # type: ignore[no-any-return]
+    return functions.lit(bytearray(value) if name == "binary" else value)
 
 
 def _bytes_of(text: str, functions: ModuleType) -> Column:
     # Bytes compare in one order under any collation of the session.
-    found: Column = functions.lit(text).cast("binary")
-    return found
+    return functions.lit(text).cast("binary")
 
 
 def _name(data_type: DataType) -> str:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+FILE_KEY = "__delta_file_key"
+"""Column of a read with positions: the key of the row's file, see `keys_of_files`."""
+ROW_INDEX = "__delta_row"
+"""Column of a read with positions: index of the row in its file."""
+
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -140,7 +140,7 @@ def directory_column(
         # Spec: text without a zone is UTC, also if the session's zone is another.
         zone = functions.when(functions.endswith(read, functions.lit("Z")), "").otherwise("Z")
         read = functions.concat(read, zone)
-    return cast("Column", read.cast(to_spark_type(field.data_type)))
+    return read.cast(to_spark_type(field.data_type))
 
 
 def partition_table(
@@ -171,18 +171,18 @@ def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleTyp
     """A partition value as a Spark literal that no setting of the session changes."""
     target = to_spark_type(field.data_type)
     if not value.is_valid:
-        return cast("Column", functions.lit(None).cast(target))
+        return functions.lit(None).cast(target)
     match field.data_type:
         case PrimitiveType("timestamp"):
-            return cast("Column", functions.timestamp_micros(functions.lit(value.value)))
+            return functions.timestamp_micros(functions.lit(value.value))
         case PrimitiveType("timestamp_ntz"):
             text = pc.strftime(value, "%Y-%m-%d %H:%M:%S").as_py()
-            return cast("Column", functions.lit(text).cast(target))
+            return functions.lit(text).cast(target)
         case PrimitiveType("date"):
-            return cast("Column", functions.date_from_unix_date(functions.lit(value.value)))
+            return functions.date_from_unix_date(functions.lit(value.value))
         case PrimitiveType("binary"):
-            return cast("Column", functions.unhex(functions.lit(value.as_py().hex())))
+            return functions.unhex(functions.lit(value.as_py().hex()))
         case DecimalType():
-            return cast("Column", functions.lit(str(value.as_py())).cast(target))
+            return functions.lit(str(value.as_py())).cast(target)
         case _:
-            return cast("Column", functions.lit(value.as_py()).cast(target))
+            return functions.lit(value.as_py()).cast(target)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
-from dagster_delta.engines.spark.read.file_keys import file_keys, keys_of_files
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX, file_keys, keys_of_files
 from dagster_delta.engines.spark.read.file_split import (
     FileGroup,
     FileSplit,
@@ -84,11 +84,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.sql.expressions import SqlExpression
 
-FILE_KEY = "__delta_file_key"
-"""Column of a read with positions: the key of the row's file, see `keys_of_files`."""
-ROW_INDEX = "__delta_row"
-"""Column of a read with positions: index of the row in its file."""
-
 _MAX_ARROW_TASKS = 512
 
 _OWN_PREFIX = "__delta_"
@@ -105,7 +100,7 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
     if carried is None or not set(carried.names).intersection(plan.columns):
         return _FrameReader(session, plan, with_positions).read()
     rows = _FrameReader(session, plan, with_positions=True).read()
-    rows = with_row_ids(rows, plan, carried, FILE_KEY, ROW_INDEX)
+    rows = with_row_ids(rows, plan, carried)
     return rows if with_positions else rows.drop(FILE_KEY, ROW_INDEX)
 
 
@@ -397,10 +392,9 @@ class _FrameReader:
             "dagster_delta: Spark reports another path for a data file than the log does; give "
             'the full URI of the table, or read it with engine="arrow"'
         )
-        answer: Column = functions.when(
+        return functions.when(
             functions.col(self._own_name("found_key")).isNotNull(), found
         ).otherwise(error.cast("boolean"))
-        return answer
 
     def _is_kept(self) -> Column:
         functions = self._functions
@@ -410,8 +404,7 @@ class _FrameReader:
             functions.shiftright(row.bitwiseAND((1 << CHUNK_BITS) - 1), 6),
         )
         bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)
-        kept: Column = bit.bitwiseAND(1) == 0
-        return kept
+        return bit.bitwiseAND(1) == 0
 
     def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""

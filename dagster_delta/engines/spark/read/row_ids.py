@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.engines.spark.read.file_keys import keys_of_files
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX, keys_of_files
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 _KEY, _BASE, _VERSION = "__delta_ids_of", "__delta_base_row_id", "__delta_default_version"
 
 
-def with_row_ids(
-    rows: DataFrame, plan: ReadPlan, columns: MaterializedColumns, file_key: str, row_index: str
-) -> DataFrame:
-    """The rows; those without a materialised id or version get one from their position.
-
-    `plan`: the plan of the read; its files have the row ids of the log.
+def with_row_ids(rows: DataFrame, plan: ReadPlan, columns: MaterializedColumns) -> DataFrame:
+    """The rows of a read with positions; those without a materialised id or version get one from
+    their position, by the row ids of the files in the log.
     """
     functions = functions_of(rows)
     files = plan.files
@@ -37,12 +34,9 @@ def with_row_ids(
             _VERSION: files["default_row_commit_version"],
         }
     )
-    entries = frame_of(
-        rows.sparkSession,
-        known,
-        f"{_KEY} long, {_BASE} long, {_VERSION} long",
-    )
-    found = functions.col(file_key) == functions.col(_KEY)
+    schema = f"{_KEY} long, {_BASE} long, {_VERSION} long"
+    entries = frame_of(rows.sparkSession, known, schema)
+    found = functions.col(FILE_KEY) == functions.col(_KEY)
     joined = rows.join(functions.broadcast(entries), found, "left")
     # A silent miss would leave rows without ids.
     missed = functions.raise_error(
@@ -50,7 +44,7 @@ def with_row_ids(
         'the full URI of the table, or read it with engine="arrow"'
     ).cast("long")
     is_found = functions.col(_KEY).isNotNull()
-    row_id = functions.col(_BASE) + functions.col(row_index)
+    row_id = functions.col(_BASE) + functions.col(ROW_INDEX)
     carried = {
         name: functions.when(is_found, value).otherwise(missed)
         for name, value in zip(columns.names, (row_id, functions.col(_VERSION)), strict=False)

@@ -15,8 +15,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.row_matching import bitmap_of
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
-from dagster_delta.engines.spark.read.file_keys import keys_of_files
-from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX, keys_of_files
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable

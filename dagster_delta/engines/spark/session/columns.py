@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.session.schema import (
     column_metadata,
@@ -54,8 +54,7 @@ def quote(name: str) -> str:
 
 def sql_column(sql: str, functions: ModuleType) -> Column:
     """A Spark SQL expression as a column, in which no variable of the session is replaced."""
-    column: Column = functions.expr(without_variables(sql))
-    return column
+    return functions.expr(without_variables(sql))
 
 
 def _is_void(field: StructField) -> bool:
@@ -150,7 +149,7 @@ def _required_id(field: StructField) -> int:
 def logical_column(field: StructField, mode: ColumnMappingMode, functions: ModuleType) -> Column:
     """The expression that converts a column from the files to the column of the table."""
     if _is_void(field):
-        return cast("Column", functions.lit(None))
+        return functions.lit(None)
     read: Column = functions.col(quote(read_name(field, mode)))
     if not _is_renamed_inside(field.data_type, mode):
         return read
@@ -175,8 +174,7 @@ def _renamed(
         )
         for each in data_type
     ]
-    renamed: Column = functions.when(read.isNotNull(), functions.struct(*fields))
-    return renamed
+    return functions.when(read.isNotNull(), functions.struct(*fields))
 
 
 def _is_renamed_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
@@ -222,11 +220,11 @@ def _padded(column: Column, declared: DataType | None, functions: ModuleType) ->
                 _padded(column.getField(field.name), field.data_type, functions).alias(field.name)
                 for field in fields
             ]
-            return functions.when(column.isNotNull(), functions.struct(*parts))  # type: ignore[no-any-return]
+            return functions.when(column.isNotNull(), functions.struct(*parts))
         case ArrayType(element_type):
-            return functions.transform(column, each(element_type))  # type: ignore[no-any-return]
+            return functions.transform(column, each(element_type))
         case MapType(key_type, value_type):
             keys = functions.transform(functions.map_keys(column), each(key_type))
             values = functions.transform(functions.map_values(column), each(value_type))
-            return functions.map_from_arrays(keys, values)  # type: ignore[no-any-return]
+            return functions.map_from_arrays(keys, values)
     return column

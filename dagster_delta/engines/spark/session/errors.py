@@ -91,20 +91,6 @@ def _text_with_causes(error: Exception) -> str:
     return f"{text}\n{causes}" if isinstance(causes, str) and causes not in text else text
 
 
-@contextmanager
-def executor_failures(*, table: str) -> Iterator[None]:
-    """Converts Spark's errors on an executor to errors of this library; errors of the query pass
-    unchanged.
-    """
-    try:
-        yield
-    except Exception as error:
-        failure = executor_failure(error, table=table)
-        if failure is None:
-            raise
-        raise failure from error
-
-
 def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
     """The error for a data file that Spark's own reader fails on."""
     if reason == "FILE_NOT_EXIST":
@@ -139,16 +125,20 @@ def _missing(module: str) -> str:
 
 
 @contextmanager
-def spark_failures(*, table: str) -> Iterator[None]:
-    """Converts Spark's errors for an expression of the caller, or on an executor, to errors of this
-    library.
+def spark_failures(*, table: str, in_query: bool = True) -> Iterator[None]:
+    """Converts Spark's errors on an executor to errors of this library, see `executor_failure`.
+
+    `in_query`: whether errors in an expression of the caller are converted too: one that is invalid
+    in Spark, or fails on a value.
     """
     try:
         yield
     except DeltaError:
         raise
     except Exception as error:
-        failure = executor_failure(error, table=table) or _query_failure(error, table=table)
+        failure = executor_failure(error, table=table)
+        if failure is None and in_query:
+            failure = _query_failure(error, table=table)
         if failure is None:
             raise
         raise failure from error

@@ -31,7 +31,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.columns import quote
-from dagster_delta.engines.spark.session.errors import executor_failures
+from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.shipped_plan import ShippedPlan, decode_table, encode_table
 from dagster_delta.engines.spark.write.writer import write_frame
@@ -58,7 +58,7 @@ def compact_on_spark(
         }
     )
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
-    with executor_failures(table=spec.location.uri):
+    with spark_failures(table=spec.location.uri, in_query=False):
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     return _by_group(settle_reports(reports, _CompactedGroup, first.store))
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_delta.engines.parquet.write.encodings import choose_encodings
-from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
+from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, encodes_apart
 from dagster_delta.engines.parquet.write.writer import COLUMN_OVERHEAD_BYTES, DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
@@ -36,37 +36,12 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.write.tasks import WriteTask, concatenated, report_result
 from dagster_delta.errors import DeltaError, StorageFailure
-from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
 MIN_ROWS = 100_000
 MIN_BYTES = 8 * 1024 * 1024
 """Arrow bytes that are enough for a row group, even with few rows."""
-
-
-class _RowGroupEncoder:
-    """Encodes rows separately from their file.
-
-    `spec`: how files are written; the writer of the row groups must use the same.
-    """
-
-    def __init__(self, spec: WriteSpec) -> None:
-        self._format = FileFormat.of(spec)
-        properties = spec.configuration.metadata.configuration
-        # Files are sorted as a whole, and the writer fills in a changing column's shadow. The
-        # rows of a file decide how its variants are split.
-        self._is_possible = not (
-            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
-        )
-
-    def encode(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
-        """Rows of one partition as a row group; None if they should be joined with others."""
-        is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
-        if not (self._is_possible and is_enough):
-            return None
-        table = pa.Table.from_batches([self._format.file_rows(rows)])
-        return EncodedRowGroup.of_rows(table, self._format, choose_encodings(table))
 
 
 PACKED_SCHEMA = "partition string, kind string, name string, position int, count int, data binary"
@@ -116,7 +91,7 @@ class PackTask:
             spec.configuration, to_arrow_schema(spec.configuration.schema)
         )
         try:
-            waiting = _WaitingRows(spec, _RowGroupEncoder(spec), self.slice_bytes)
+            waiting = _WaitingRows(spec, FileFormat.of(spec), self.slice_bytes)
             for batch in self.write.conforming(chain([first], batches)):
                 for key, rows in split_by_partition(batch, columns):
                     yield from waiting.add(key, rows)
@@ -130,7 +105,7 @@ class _WaitingRows:
     """Rows that are not packed yet, by partition."""
 
     spec: WriteSpec
-    encoder: _RowGroupEncoder
+    format: FileFormat
     slice_bytes: int
     rows: dict[PartitionKey, list[pa.RecordBatch]] = field(default_factory=dict)
     num_rows: Counter[PartitionKey] = field(default_factory=Counter)
@@ -166,7 +141,7 @@ class _WaitingRows:
         self.total_bytes -= self.size_bytes.pop(key)
         del self.num_rows[key]
         rows = concatenated(self.rows.pop(key))
-        group = self.encoder.encode(rows)
+        group = self._encoded(rows)
         kind, data = (
             ("rows", rows.serialize())
             if group is None
@@ -174,6 +149,14 @@ class _WaitingRows:
         )
         self.num_packed += 1
         return _packed(key, kind, f"{self.name}-{self.num_packed}", _sliced(data, self.slice_bytes))
+
+    def _encoded(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
+        """Rows of one partition as a row group; None if they should be joined with others."""
+        is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
+        if not (is_enough and encodes_apart(self.spec, self.format)):
+            return None
+        table = pa.Table.from_batches([self.format.file_rows(rows)])
+        return EncodedRowGroup.of_rows(table, self.format, choose_encodings(table))
 
 
 def _sliced(buffer: pa.Buffer, slice_bytes: int) -> pa.BinaryArray:

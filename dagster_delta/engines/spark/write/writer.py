@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.session.columns import declared_column, sql_column
-from dagster_delta.engines.spark.session.errors import executor_failures
+from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
@@ -190,7 +190,7 @@ def _as_stored(field: StructField, schema: StructType, functions: ModuleType) ->
     target = to_spark_type(field.data_type)
     found = schema.get(field.name)
     if found is None:
-        return cast("Column", functions.lit(None).cast(target))
+        return functions.lit(None).cast(target)
     source: Column = functions.col(_source_name(schema.names.index(found.name)))
     if isinstance(field.data_type, (StructType, ArrayType, MapType)):
         return source
@@ -208,7 +208,7 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     rows = _WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
     rows = rows.completed()
-    with executor_failures(table=spec.location.uri):
+    with spark_failures(table=spec.location.uri, in_query=False):
         reports = collect_counted(
             rows.frame,
             lambda frame: _reporting(replace(rows, frame=frame)),
@@ -252,8 +252,7 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     """
 
     def long(value: int) -> Column:
-        literal: Column = functions.lit(value).cast("bigint")
-        return literal
+        return functions.lit(value).cast("bigint")
 
     number = functions.monotonically_increasing_id()
     row = number.bitwiseAND(long((1 << _ROW_BITS) - 1))
@@ -266,15 +265,12 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     index = functions.try_add(functions.try_multiply(row, stride), code)
     first = identity.next_value
     if not LONG_MIN <= first <= LONG_MAX:
-        nothing: Column = functions.lit(None).cast("bigint")
-        return nothing
+        return functions.lit(None).cast("bigint")
     # The lowest of all codes is 1.
     distance = functions.try_multiply(index - long(1), long(identity.step))
-    found: Column = functions.try_add(long(first), distance)
-    return found
+    return functions.try_add(long(first), distance)
 
 
 def _shifted(value: Column, bits: Column, functions: ModuleType) -> Column:
     # The function of that name takes no column of bits.
-    found: Column = functions.call_function("shiftleft", value, bits.cast("int"))
-    return found
+    return functions.call_function("shiftleft", value, bits.cast("int"))
