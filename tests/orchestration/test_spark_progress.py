@@ -15,13 +15,15 @@ from dagster_delta import DeltaTable, SparkSessionResource
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.config import OptimizeConfig
 from dagster_delta.orchestration.maintenance.steps import optimize_step
-from dagster_delta.orchestration.spark.plan import (
+from dagster_delta.orchestration.spark.progress import (
+    HISTORY_SERVER_URL,
     MAX_PLAN_CHARACTERS,
+    StageBytes,
+    StageMetrics,
     physical_plan,
+    watch_spark,
     without_secrets,
 )
-from dagster_delta.orchestration.spark.progress import HISTORY_SERVER_URL, watch_spark
-from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from logging import Logger
+from typing import TYPE_CHECKING, Any
 
 from dagster import MetadataValue
 
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
 _MAX_NAMED_FILES = 20
 
 
-class Log(Protocol):
-    """The part of Dagster's log that is used here."""
-
-    def info(self, msg: object, *args: object) -> None:
-        """Log what is being done."""
-
-    def warning(self, msg: object, *args: object) -> None:
-        """Log what needs attention."""
-
-
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """Result of one operation on one table."""
@@ -54,7 +45,7 @@ class StepReport:
 
 
 def optimize_step(
-    table: DeltaTable, config: OptimizeConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: OptimizeConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Compact small files of the table."""
 
@@ -108,7 +99,7 @@ def optimize_step(
 
 
 def vacuum_step(
-    table: DeltaTable, config: VacuumConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: VacuumConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Find or delete unreferenced files."""
     result = table.vacuum(
@@ -141,7 +132,7 @@ def vacuum_step(
 
 
 def checkpoint_step(
-    table: DeltaTable, config: CheckpointConfig, log: Log, _commit_info: Mapping[str, object]
+    table: DeltaTable, config: CheckpointConfig, log: Logger, _commit_info: Mapping[str, object]
 ) -> StepReport:
     """Write a checkpoint if there are enough commits since the last one, or if it is damaged."""
     table.refresh()
@@ -156,7 +147,7 @@ def checkpoint_step(
     return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
 
 
-def warn_of_damage(health: TableHealth, log: Log) -> None:
+def warn_of_damage(health: TableHealth, log: Logger) -> None:
     """Name the damaged files of the log, if any, and what replaces them."""
     if health.damaged_log_files:
         log.warning(
@@ -166,7 +157,7 @@ def warn_of_damage(health: TableHealth, log: Log) -> None:
 
 
 def clean_log_step(
-    table: DeltaTable, config: CleanLogConfig, log: Log, _commit_info: Mapping[str, object]
+    table: DeltaTable, config: CleanLogConfig, log: Logger, _commit_info: Mapping[str, object]
 ) -> StepReport:
     """Find or delete the log of expired versions."""
     result = table.clean_log(
@@ -195,7 +186,7 @@ def clean_log_step(
 
 
 def clone_step(
-    table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: CloneConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Clone the table, or report what it would copy."""
     table.refresh()
@@ -236,7 +227,7 @@ def clone_step(
 
 
 def restore_step(
-    table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: RestoreConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Restore an older version, or report what it would change."""
     if config.version is None and config.timestamp is None:
@@ -268,7 +259,7 @@ def restore_step(
 
 
 def fsck_step(
-    table: DeltaTable, config: FsckConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: FsckConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Find or remove files that storage no longer has."""
     result = table.fsck(dry_run=config.dry_run, commit_info=commit_info)
@@ -288,7 +279,7 @@ def fsck_step(
 
 
 def reorg_step(
-    table: DeltaTable, config: ReorgConfig, log: Log, commit_info: Mapping[str, object]
+    table: DeltaTable, config: ReorgConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Purge the files of the table."""
     session = active_spark_session() if config.engine == "spark" else None
@@ -329,7 +320,7 @@ def _purge(config: ReorgConfig) -> list[Purge]:
     return [purge for purge, is_wanted in wanted.items() if is_wanted]
 
 
-Step = Callable[["DeltaTable", Any, Log, Mapping[str, object]], StepReport]
+Step = Callable[["DeltaTable", Any, Logger, Mapping[str, object]], StepReport]
 
 STEPS: Mapping[str, Step] = {
     "fsck": fsck_step,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from dagster import (
     AddDynamicPartitionsRequest,
+    DagsterInstance,
     DynamicPartitionsDefinition,
     MultiPartitionKey,
     MultiPartitionsDefinition,
@@ -23,21 +25,14 @@ PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 """From the values of one table partition, by column, to partition keys."""
 
 
-class DynamicPartitionsStore(Protocol):
-    """The part of a Dagster instance that knows dynamic partitions."""
-
-    def get_dynamic_partitions(self, partitions_def_name: str) -> Sequence[str]:
-        """The existing dynamic partition keys."""
-
-
+@dataclass(frozen=True, slots=True)
 class MappedKeys:
-    """Partition keys, and what must happen before a run."""
+    """Partition keys of some table partitions."""
 
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        """Distinct keys, in the order of the table's partitions."""
-        self.unmapped: list[Mapping[str, str | None]] = []
-        """Table partitions that belong to no partition of the asset."""
+    keys: list[str] = field(default_factory=list)
+    """Distinct keys, in the order of the table's partitions."""
+    unmapped: list[Mapping[str, str | None]] = field(default_factory=list)
+    """Table partitions that belong to no partition of the asset."""
 
 
 class PartitionMapping:
@@ -71,7 +66,7 @@ class PartitionMapping:
         return mapped
 
     def dynamic_requests(
-        self, keys: Iterable[str], instance: DynamicPartitionsStore
+        self, keys: Iterable[str], instance: DagsterInstance
     ) -> list[AddDynamicPartitionsRequest]:
         """Requests to add the dynamic partitions among these keys that do not exist yet."""
         definition = self._partitions_def

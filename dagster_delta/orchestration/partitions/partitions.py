@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import product
 from typing import Any
 
@@ -20,6 +19,7 @@ from dagster import (
     MultiPartitionsDefinition,
     OutputContext,
     PartitionsDefinition,
+    TimeWindow,
     TimeWindowPartitionsDefinition,
 )
 
@@ -30,19 +30,6 @@ _KEY_SEPARATOR = "|"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """The time of one partition, half open: `start <= t < end`; both carry the time zone of the
-    partitions definition.
-
-    Order windows by `start.timestamp()`: datetimes of one zone compare by wall clock, which means
-    two instants in the hour that a clock change repeats.
-    """
-
-    start: datetime
-    end: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class DimensionSlice:
     """Some partitions of one dimension."""
 
@@ -50,8 +37,8 @@ class DimensionSlice:
     """The column (or dotted path) that `partition_expr` names for this dimension."""
     keys: tuple[str, ...]
     """Partition keys, without repeats; in time order if they are time windows."""
-    windows: tuple[Window, ...] | None = None
-    """The window of each key, or None if the dimension is not partitioned by time."""
+    windows: tuple[TimeWindow, ...] | None = None
+    """The window of each key, half open, or None if the dimension is not partitioned by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,18 +198,15 @@ def _slice(
     distinct = sorted(set(keys))
     if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
         return DimensionSlice(column, tuple(distinct))
+    # Datetimes of one zone compare by wall clock, which means two instants in the hour that a clock
+    # change repeats.
     timed = sorted(
-        ((_window(partitions_def, key), key) for key in distinct),
+        ((partitions_def.time_window_for_partition_key(key), key) for key in distinct),
         key=lambda pair: pair[0].start.timestamp(),
     )
     return DimensionSlice(
         column, tuple(key for _, key in timed), tuple(window for window, _ in timed)
     )
-
-
-def _window(partitions_def: TimeWindowPartitionsDefinition, key: str) -> Window:
-    window = partitions_def.time_window_for_partition_key(key)
-    return Window(window.start, window.end)
 
 
 @dataclass(frozen=True, slots=True)

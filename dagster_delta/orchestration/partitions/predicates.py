@@ -24,12 +24,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 
+from dagster import TimeWindow
+
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.orchestration.partitions.partitions import (
-    DimensionSlice,
-    PartitionSelection,
-    Window,
-)
+from dagster_delta.orchestration.partitions.partitions import DimensionSlice, PartitionSelection
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
 
 NO_ROWS = "1 = 0"
@@ -148,18 +146,18 @@ def _one_of(column: str, literals: Sequence[str]) -> str:
     return f"{column} IN ({', '.join(literals)})"
 
 
-def _join_windows(windows: Sequence[Window]) -> list[Window]:
-    joined: list[Window] = []
+def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:
+    joined: list[TimeWindow] = []
     for window in sorted(windows, key=lambda each: _instant(each.start)):
         if joined and _instant(window.start) <= _instant(joined[-1].end):
             last = joined[-1]
-            joined[-1] = Window(last.start, max(last.end, window.end, key=_instant))
+            joined[-1] = TimeWindow(last.start, max(last.end, window.end, key=_instant))
         else:
             joined.append(window)
     return joined
 
 
-def _ranges(column: str, windows: Sequence[Window], literal: Callable[[datetime], str]) -> str:
+def _ranges(column: str, windows: Sequence[TimeWindow], literal: Callable[[datetime], str]) -> str:
     return _any_of(
         [f"{column} >= {literal(w.start)} AND {column} < {literal(w.end)}" for w in windows]
     )
@@ -177,7 +175,7 @@ def _wall_clock_literal(value: datetime) -> str:
     return f"TIMESTAMP_NTZ '{value.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
-def _check_wall_clock(windows: Sequence[Window], column: str) -> None:
+def _check_wall_clock(windows: Sequence[TimeWindow], column: str) -> None:
     for window in windows:
         for boundary in (window.start, window.end):
             if boundary.fold:
@@ -225,7 +223,7 @@ def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
     return [_days(window) for window in joined]
 
 
-def _days(window: Window) -> tuple[date, date]:
+def _days(window: TimeWindow) -> tuple[date, date]:
     if window.end.replace(tzinfo=None) - window.start.replace(tzinfo=None) < timedelta(days=1):
         return window.start.date(), window.start.date()
     return window.start.date(), window.end.date()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from logging import Logger
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.maintenance.steps import Log, spell_bytes
+from dagster_delta.orchestration.maintenance.steps import spell_bytes
 from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,
     SchemaChangeKind,
@@ -42,7 +43,7 @@ class ChangeReport:
 def change_schema_step(
     table: DeltaTable,
     config: DeltaSchemaChangeConfig,
-    log: Log,
+    log: Logger,
     commit_info: Mapping[str, object],
 ) -> ChangeReport:
     """Make the change of the config, or plan it. Errors name options as in the Launchpad."""
@@ -55,7 +56,9 @@ def change_schema_step(
     return replace(report, markdown=in_launchpad_words(report.markdown))
 
 
-_Step = Callable[["DeltaTable", DeltaSchemaChangeConfig, Log, Mapping[str, object]], ChangeReport]
+_Step = Callable[
+    ["DeltaTable", DeltaSchemaChangeConfig, Logger, Mapping[str, object]], ChangeReport
+]
 
 
 def _check(config: DeltaSchemaChangeConfig) -> None:
@@ -89,7 +92,7 @@ _OPTIONS = {
 
 
 def _alter(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     result = table.alter(
         config.statement,
@@ -112,12 +115,12 @@ def _alter(
     return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run, result.metrics)
 
 
-def _rewrite_teller(log: Log) -> Callable[[int, int], None]:
+def _rewrite_teller(log: Logger) -> Callable[[int, int], None]:
     return lambda done, of: log.info(f"{done:,} of {of:,} files rewritten")
 
 
 def _materialize_defaults(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     result = table.materialize_defaults(
         dry_run=config.dry_run,
@@ -136,7 +139,7 @@ def _materialize_defaults(
 
 
 def _change_column(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     asked: dict[str, Any] = {
         "column": config.column,
@@ -163,7 +166,7 @@ def _change_column(
 
 
 def _resume(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     state = _require(table)
     if config.dry_run:
@@ -181,7 +184,7 @@ def _resume(
 
 
 def _cancel(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     state = _require(table)
     if config.dry_run:
@@ -199,7 +202,7 @@ def _require(table: DeltaTable) -> ColumnChangeState:
     return state
 
 
-def _in_progress(state: ColumnChangeState, log: Log) -> ChangeReport:
+def _in_progress(state: ColumnChangeState, log: Logger) -> ChangeReport:
     text = _spell(state)
     log.info(f"dry run: {text}")
     return ChangeReport(text, (state.column,), is_dry_run=True)
@@ -216,7 +219,7 @@ def _spell(state: ColumnChangeState) -> str:
 class _ProgressLog:
     """Logs every commit of a column change, and sums them up."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Logger) -> None:
         self._log = log
         self._last: ColumnChangeProgress | None = None
 

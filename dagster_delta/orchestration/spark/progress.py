@@ -7,20 +7,25 @@ handlers of a Connect session. Facts that they do not provide are omitted.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+import urllib.parse
+import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from http.client import HTTPException
+from logging import Logger
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from dagster import MetadataValue
 
 from dagster_delta.engines import is_spark_frame
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.spark.plan import physical_plan
-from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,28 +36,27 @@ HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
 APPLICATION_ID = "{application_id}"
 """Placeholder in `HISTORY_SERVER_URL` for the id of the application."""
 
+MAX_PLAN_CHARACTERS = 20_000
+"""Plans of wide tables can be very long, and metadata is stored for every run."""
+
+_HIDDEN = "***"
+_NAME = (
+    r"[\w.#-]*(?:passw(?:or)?d|pwd|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|"
+    r"credential|signature|\bsig)[\w.#-]*"
+)
+_NAMED = re.compile(rf"(?i)({_NAME}\s*(?:=|:\s|%3[ad])\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&)\]}}>]+)")
+_PUSHED = re.compile(rf"(?i)(\(`?{_NAME}`?,)[^)]*\)")
+_IN_URL = re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+@")
+_KEY = re.compile(r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]+\.[\w-]+\.[\w-]*)")
+
 _JOB_GROUP = "spark.jobGroup.id"
 _SECONDS_BETWEEN_REPORTS = 10.0
+_SECONDS_TO_ANSWER = 4.0
+_MAX_ANSWER_BYTES = 64 << 20
+_MAX_FAILURES = 2
 
-
-class _Log(Protocol):
-    def info(self, msg: object) -> None:
-        """Add a line to the log of the run."""
-
-
-class _Watch(Protocol):
-    @property
-    def ui(self) -> str | None:
-        """Address of a UI that is available while this process runs."""
-
-    def line(self) -> str | None:
-        """Progress of Spark; None if it is idle."""
-
-    def metadata(self) -> RawMetadata:
-        """Totals of the work."""
-
-    def close(self) -> None:
-        """Restore the session."""
+_FAILURES: Counter[str] = Counter()
+"""Number of times that a UI did not answer this process."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class SparkWork:
 
 @contextmanager
 def watch_spark(
-    data: object, log: _Log, *, every_seconds: float = _SECONDS_BETWEEN_REPORTS
+    data: object, log: Logger, *, every_seconds: float = _SECONDS_BETWEEN_REPORTS
 ) -> Iterator[SparkWork]:
     """Report on the Spark jobs that the block starts in this thread.
 
@@ -94,7 +98,7 @@ def watch_spark(
 
 
 def _watched(
-    work: SparkWork, session: SparkSession, log: _Log, every_seconds: float
+    work: SparkWork, session: SparkSession, log: Logger, every_seconds: float
 ) -> Iterator[SparkWork]:
     watch = _watch_of(session)
     stopped = threading.Event()
@@ -157,7 +161,7 @@ def _watch_of(session: SparkSession) -> _Watch:
     if is_connect(session):
         return _ConnectWatch(session)
     context = _classic_context(session)
-    return _NoWatch() if context is None else _ClassicWatch(context)
+    return _Watch() if context is None else _ClassicWatch(context)
 
 
 def _classic_context(session: SparkSession) -> SparkContext | None:
@@ -168,12 +172,11 @@ def _classic_context(session: SparkSession) -> SparkContext | None:
         context: SparkContext = session.sparkContext
         context.getLocalProperty(_JOB_GROUP)
     except (Py4JError, PySparkException):
-        # Some platforms do not give notebooks on a shared cluster access to the context.
         return None
     return context
 
 
-def _report(watch: _Watch, log: _Log, every_seconds: float, stopped: threading.Event) -> None:
+def _report(watch: _Watch, log: Logger, every_seconds: float, stopped: threading.Event) -> None:
     """Log the progress at intervals, if it has changed."""
     last = None
     ui = watch.ui
@@ -184,20 +187,27 @@ def _report(watch: _Watch, log: _Log, every_seconds: float, stopped: threading.E
             last, ui = line, None
 
 
-class _NoWatch:
-    ui = None
+class _Watch:
+    """Reports nothing: some platforms give notebooks no access to the context of the session."""
+
+    @property
+    def ui(self) -> str | None:
+        """Address of a UI that is available while this process runs."""
+        return None
 
     def line(self) -> str | None:
+        """Progress of Spark; None if it is idle."""
         return None
 
     def metadata(self) -> RawMetadata:
+        """Totals of the work."""
         return {}
 
     def close(self) -> None:
-        return None
+        """Restore the session."""
 
 
-class _ClassicWatch:
+class _ClassicWatch(_Watch):
     """The jobs that start in the job group of this thread from now on."""
 
     def __init__(self, context: SparkContext) -> None:
@@ -271,10 +281,11 @@ class _ClassicWatch:
         return found
 
 
-class _ConnectWatch:
-    """Progress that a Connect server reports for the queries of this thread, every two seconds."""
+class _ConnectWatch(_Watch):
+    """Progress that a Connect server reports for the queries of this thread, every two seconds.
 
-    ui = None
+    It has no totals: work that ended between two reports is missing, so every sum could be too low.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -310,9 +321,56 @@ class _ConnectWatch:
         ]
         return f"{self._running} tasks running; {'; '.join(parts)}" if parts else None
 
-    def metadata(self) -> RawMetadata:
-        # Work that ended between two reports is missing, so every sum could be too low.
-        return {}
+
+class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Bytes that one attempt of a stage has moved so far, and the time of its tasks."""
+
+    stage_id: int
+    """Number of the stage in its application."""
+    input_bytes: int = 0
+    """Read from files, and from data that Spark caches."""
+    output_bytes: int = 0
+    """Written by Spark itself. Files of Delta tables are written by Python, and are excluded."""
+    shuffle_read_bytes: int = 0
+    """Shuffle bytes read from other stages."""
+    shuffle_write_bytes: int = 0
+    """Shuffle bytes written for other stages."""
+    disk_bytes_spilled: int = 0
+    """Spilled to disk for lack of memory."""
+    executor_run_time: int = 0
+    """Milliseconds that its tasks ran, in total."""
+
+
+class StageMetrics:
+    """Queries the UI of an application, and stops when it does not answer: it may be disabled,
+    unreachable or require a login.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        url = context.uiWebUrl
+        application = urllib.parse.quote(context.applicationId or "", safe="")
+        self._url = (
+            f"{url}/api/v1/applications/{application}/stages"
+            if url is not None and url.startswith(("http://", "https://"))
+            else None
+        )
+        # The driver runs on this machine, so use no proxy.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def of_stages(self, ids: frozenset[int], *, active: bool = False) -> list[StageBytes]:
+        """The bytes of every attempt of these stages; empty if the UI does not answer."""
+        if self._url is None or not ids or _FAILURES[self._url] >= _MAX_FAILURES:
+            return []
+        try:
+            query = "?status=active" if active else ""
+            with self._opener.open(f"{self._url}{query}", timeout=_SECONDS_TO_ANSWER) as answer:
+                content = answer.read(_MAX_ANSWER_BYTES)
+            stages = msgspec.json.decode(content, type=list[StageBytes])
+        except (OSError, HTTPException, msgspec.DecodeError):
+            # The first answer of a busy driver may take long.
+            _FAILURES[self._url] += 1
+            return []
+        return [each for each in stages if each.stage_id in ids]
 
 
 def _bytes_of(stages: list[StageBytes]) -> str:
@@ -325,3 +383,30 @@ def _bytes_of(stages: list[StageBytes]) -> str:
         "spilled": sum(each.disk_bytes_spilled for each in stages),
     }
     return "".join(f", {amount / 1e6:,.1f} MB {what}" for what, amount in amounts.items() if amount)
+
+
+def physical_plan(frame: DataFrame) -> str | None:
+    """The plan as from `EXPLAIN FORMATTED`, without secrets and cut to `MAX_PLAN_CHARACTERS`; None
+    if Spark does not return it. It runs no job.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = frame.sparkSession.sql("EXPLAIN FORMATTED SELECT * FROM {frame}", frame=frame)
+        plan = str(rows.collect()[0][0]).strip()
+    except (Py4JError, PySparkException):
+        return None
+    # Cut later than needed, so that a secret before the limit is complete and is masked.
+    shown = without_secrets(plan[: 2 * MAX_PLAN_CHARACTERS])[:MAX_PLAN_CHARACTERS]
+    if len(plan) <= MAX_PLAN_CHARACTERS:
+        return shown
+    return f"{shown}\n… cut, of {len(plan):,} characters"
+
+
+def without_secrets(text: str) -> str:
+    """The text with everything that resembles a password, token or key replaced by asterisks."""
+    text = _IN_URL.sub(f"{_HIDDEN}@", text)
+    text = _PUSHED.sub(rf"\g<1>{_HIDDEN})", text)
+    text = _NAMED.sub(rf"\g<1>{_HIDDEN}", text)
+    return _KEY.sub(_HIDDEN, text)
