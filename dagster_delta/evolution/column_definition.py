@@ -6,7 +6,7 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
@@ -123,6 +123,11 @@ def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
             )
         fields.append(each.to_field() if isinstance(each, Column) else each)
     return StructType(tuple(fields))
+
+
+def schema_of_types(columns: Mapping[str, str]) -> StructType:
+    """The schema with these columns and their types in SQL."""
+    return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))
 
 
 def check_column_values(schema: StructType) -> None:

@@ -9,14 +9,13 @@ from typing import Any, Literal, cast
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.file_loads import ChangedFiles, FileLoad, plan_load
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.landing_files import FileFormat, LandingZone
 from dagster_delta.orchestration.partitions.predicates import quote_column
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 
@@ -105,7 +104,7 @@ def delta_files_asset(
         source,
         plain_options(storage_options),
         format,
-        None if columns is None else to_arrow_schema(_schema(columns)),
+        None if columns is None else to_arrow_schema(schema_of_types(columns)),
         delimiter,
         minimum_age_seconds,
         tuple(keys),
@@ -185,7 +184,3 @@ def delta_files_sensor(
         return dg.RunRequest()
 
     return look
-
-
-def _schema(columns: Mapping[str, str]) -> StructType:
-    return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))

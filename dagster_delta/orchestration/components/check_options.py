@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.components.config_fields import documented, documented_texts
 from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import Asset
 from dagster_delta.orchestration.storage_options import StorageOptions
-from dagster_delta.protocol.schema import StructField, StructType
 
 
 class RowCountBounds(dg.Model, dg.Resolvable):
@@ -89,7 +88,7 @@ def build_checks(
         unique=options.unique or None,
         row_count=None if bounds is None else (bounds.least, bounds.most),
         freshness=None if hours is None else dt.timedelta(hours=hours),
-        schema=_schema(options.columns),
+        schema=schema_of_types(options.columns) if options.columns else None,
         allow_more_columns=options.allow_more_columns,
         health=options.health or None,
         all_rows=options.all_rows,
@@ -97,12 +96,6 @@ def build_checks(
         blocking=options.blocking,
         severity=dg.AssetCheckSeverity[options.severity],
     )
-
-
-def _schema(columns: dict[str, str]) -> StructType | None:
-    if not columns:
-        return None
-    return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))
 
 
 class HealthOptions(dg.Model, dg.Resolvable):

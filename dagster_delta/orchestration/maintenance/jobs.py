@@ -91,7 +91,7 @@ def delta_maintenance_job(
         delta_maintenance_job(assets=[flights, weather])
         delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
     """
-    tables = _tables(options)
+    tables = tables_of_job(options)
     ops = {each.op_name: _maintenance_op(name, each, options.get("spark")) for each in tables}
     select = _selecting_op(name, tables) if len(tables) > 1 else None
 
@@ -177,7 +177,7 @@ def delta_restore_job(
             context.log_event(_materialised(context, maintained, table, metadata))
 
     what = "Makes a table what it was at an older version"
-    tables = _tables(options)
+    tables = tables_of_job(options)
     return job_on_one_table(name, "restore", DeltaRestoreConfig, restore, tables, options, what)
 
 
@@ -209,7 +209,9 @@ def delta_clone_job(
         maintain(context, table, maintained.name, [(clone_step, config)])
 
     what = "Makes another location a clone of a table"
-    return job_on_one_table(name, "clone", DeltaCloneConfig, clone, _tables(options), options, what)
+    return job_on_one_table(
+        name, "clone", DeltaCloneConfig, clone, tables_of_job(options), options, what
+    )
 
 
 def job_on_one_table(
@@ -266,7 +268,8 @@ def _pool(table: MaintainedTable) -> str:
     return delta_table_pool(table.asset_key or table.name)
 
 
-def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
+def tables_of_job(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
+    """The tables that the options of a job name."""
     return maintained_tables(
         tuple(options.get("assets", ())),
         options.get("selection"),

@@ -5,7 +5,7 @@ They store no output; their results are in the run's log and metadata.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -24,16 +24,18 @@ from dagster_delta.orchestration.maintenance.config import (
     TableStepConfig,
     TableVacuumConfig,
 )
-from dagster_delta.orchestration.maintenance.report import maintenance_metadata
 from dagster_delta.orchestration.maintenance.steps import (
     Step,
+    StepReport,
     checkpoint_step,
     clean_log_step,
     clone_step,
     fsck_step,
+    health_metadata,
     optimize_step,
     reorg_step,
     restore_step,
+    spell_bytes,
     vacuum_step,
     warn_of_damage,
 )
@@ -125,7 +127,7 @@ def maintain(
     table.refresh()
     after = _health_anew(table)
     warn_of_damage(after, context.log)
-    metadata = maintenance_metadata(table.uri, before, after, reports)
+    metadata = _maintenance_metadata(table.uri, before, after, reports)
     context.add_output_metadata(metadata)
     return metadata
 
@@ -159,3 +161,46 @@ def open_table(config: TableConfig) -> "DeltaTable":
     if not config.uri:
         raise InvalidArgument("the config names no table: set uri to its location")
     return DeltaTable(config.uri, storage_options=config.storage_options.to_options())
+
+
+def _maintenance_metadata(
+    uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
+) -> RawMetadata:
+    """The effect of one run on one table, as metadata: the shape after it, and a report."""
+    metadata: RawMetadata = {
+        "delta/report": dg.MetadataValue.md(_maintenance_markdown(uri, before, after, reports)),
+        "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+        **health_metadata(after),
+    }
+    for each in reports:
+        metadata |= each.metadata
+    return metadata
+
+
+def _maintenance_markdown(
+    uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
+) -> str:
+    """The same as Markdown."""
+    deeds = [f"- **{each.operation}**: {each.summary}" for each in reports]
+    rows = [
+        f"| {name} | {old} | {new} |"
+        for (name, old), (_, new) in zip(_facts(before), _facts(after), strict=True)
+    ]
+    head = ["| | before | after |", "|---|---:|---:|"]
+    return "\n".join([f"### `{uri}`", "", *(deeds or ["- nothing"]), "", *head, *rows])
+
+
+def _facts(health: "TableHealth") -> list[tuple[str, str]]:
+    rows = "unknown" if health.num_records is None else f"{health.num_records:,}"
+    return [
+        ("version", str(health.version)),
+        ("rows", rows),
+        ("files", f"{health.num_files:,}"),
+        ("size", spell_bytes(health.size_bytes)),
+        ("average file", spell_bytes(health.average_file_bytes)),
+        ("small files", f"{health.num_small_files:,}"),
+        ("files with deleted rows", f"{health.num_files_with_deletions:,}"),
+        ("deleted rows", f"{health.num_deleted_records:,}"),
+        ("commits since checkpoint", f"{health.commits_since_checkpoint:,}"),
+        ("damaged files of the log", f"{len(health.damaged_log_files):,}"),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
+from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.mapping import MappedKeys, PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
     AssetEventKind,
@@ -18,7 +19,6 @@ from dagster_delta.orchestration.sensors.table_changes import (
     commit_event,
 )
 from dagster_delta.orchestration.sensors.table_watcher import CommitRules, PollResult, poll_tables
-from dagster_delta.orchestration.sensors.tick_summary import skip_reason, waiting_text
 from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -149,7 +149,7 @@ class _Tick:
         self.tables[news.uri] = TableState(log=news.state.log, waiting=waiting)
         self._polled.append(news)
         if waiting is not None:
-            self._waiting[news.uri] = waiting_text(
+            self._waiting[news.uri] = _waiting_text(
                 waiting,
                 self._now_ms,
                 minimum_rows=self._watch.minimum_rows,
@@ -247,7 +247,7 @@ class _Tick:
             run_requests=self._requests or None,
             skip_reason=None
             if self._requests
-            else skip_reason(self._polled, before, self._waiting, self._reported, self._failures),
+            else _skip_reason(self._polled, before, self._waiting, self._reported, self._failures),
             cursor=after.to_cursor(),
             dynamic_partitions_requests=self._new_partitions or None,
             asset_events=self._events,
@@ -268,3 +268,73 @@ class _Tick:
 def _progress(state: SensorState) -> dict[str, TableState | None]:
     """The progress: the state without the time of the last root listing, which always changes."""
     return state.tables
+
+
+def _skip_reason(
+    polls: Sequence[PollResult],
+    before: SensorState,
+    waiting: Mapping[str, str],
+    reported: Collection[str],
+    failures: Sequence[DeltaError],
+) -> str:
+    """The reason by table, the tables with news first."""
+    groups: dict[str, list[str]] = {
+        "Changes wait": [f"{uri}: {text}" for uri, text in waiting.items()],
+        "Reported": [],
+        "No partition to run for": [],
+        "No changed rows to run for": [],
+        "Watched from now on": [],
+        "Not there yet": [],
+        "Failed": [str(each) for each in failures],
+        "No new commits": [],
+    }
+    for poll in polls:
+        if poll.uri not in waiting:
+            group, text = _outcome(poll, before, is_reported=poll.uri in reported)
+            groups[group].append(text)
+    found = [f"{group}: {first_names(texts, 10)}" for group, texts in groups.items() if texts]
+    return ". ".join(found) or "There is no table below the root yet"
+
+
+def _waiting_text(
+    waiting: WaitingChanges,
+    now_ms: int,
+    *,
+    minimum_rows: int | None,
+    minimum_age_seconds: float | None,
+) -> str:
+    """What pending changes are, and what they wait for."""
+    what = f"{_versions(waiting.from_version, waiting.to_version)} with {_rows(waiting.rows)}"
+    if waiting.unsent_keys is not None:
+        return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
+    limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
+    if minimum_age_seconds is not None:
+        age = (now_ms - waiting.seen_at_ms) / 1000
+        limits.append(f"an age of {minimum_age_seconds:,.0f} seconds, which is {age:,.0f} now")
+    return f"{what}, until {' or '.join(limits) or 'the next tick'}"
+
+
+def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tuple[str, str]:
+    version = -1 if poll.state is None else poll.state.log.version
+    known = before.tables.get(poll.uri)
+    if poll.is_missing:
+        return "Not there yet", poll.uri
+    if poll.commits:
+        commits = f"{len(poll.commits)} commit{'s' * (len(poll.commits) > 1)}"
+        # A commit without a run or a report changed no partition that the target has.
+        group = "Reported" if is_reported else "No partition to run for"
+        return group, f"{commits} of {poll.uri}, up to version {version}"
+    if known is None:
+        return "Watched from now on", f"{poll.uri} after version {version}"
+    if poll.ignored:
+        versions = _versions(known.log.version + 1, version)
+        return "No changed rows to run for", f"{poll.uri} {versions} ({', '.join(poll.ignored)})"
+    return "No new commits", f"{poll.uri} (version {version})"
+
+
+def _versions(first: int, last: int) -> str:
+    return f"version {last}" if first == last else f"versions {first} to {last}"
+
+
+def _rows(rows: int | None) -> str:
+    return "an unknown number of rows" if rows is None else f"{rows:,} row{'s' * (rows != 1)}"
