@@ -20,7 +20,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.table.schema.existing_rows import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 from tests.table_rows import stored_rows
 

@@ -28,7 +28,7 @@ from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema import existing_rows, schema_change_operation
-from dagster_delta.table.schema.rewrite_journal import RewriteJournal
+from dagster_delta.table.schema.existing_rows import RewriteJournal
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 from tests.sample_tables import IDS, MORE, table_of

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_delta.errors import CorruptLog, StorageFailure
 from dagster_delta.protocol.checkpoint import batches as checkpoint_batches
-from dagster_delta.protocol.checkpoint import parts as checkpoint_parts
+from dagster_delta.protocol.checkpoint import writer as checkpoint_writer
 from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
@@ -98,7 +98,7 @@ def _described(snapshot: Snapshot) -> dict[str, Any]:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches and row groups of a few rows."""
     monkeypatch.setattr(checkpoint_batches, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(checkpoint_parts, "_MAX_PENDING_BYTES", 3000)
+    monkeypatch.setattr(checkpoint_writer, "_MAX_PENDING_BYTES", 3000)
 
 
 @pytest.mark.usefixtures("small_batches")

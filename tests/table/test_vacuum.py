@@ -19,7 +19,7 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.maintenance.empty_directories import EmptiedDirectories
+from dagster_delta.table.maintenance.file_listing import EmptiedDirectories
 from dagster_delta.table.maintenance.vacuum import VacuumOptions, VacuumResult, vacuum_table
 from dagster_delta.table.maintenance.vacuum_plan import is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot

@@ -1,8 +1,10 @@
-"""Columns of live files in chunks, filtered and concatenated without copying unchanged chunks."""
+"""Columns of files: of live ones in chunks, filtered and concatenated without copying unchanged
+chunks, and of those that a store lists.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -10,7 +12,13 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column
+from dagster_delta.protocol.values.arrow_columns import (
+    MIN_SLICE_ROWS,
+    integer_column,
+    slices_where,
+    string_column,
+)
+from dagster_delta.storage.object_store import ObjectMeta
 
 _T = TypeVar("_T")
 
@@ -19,6 +27,11 @@ _MAX_CHUNKS = 64
 _SMALL_CHUNK_ROWS = 4096
 # Beyond this number of chunks, dropping a row copies its chunk instead of splitting it.
 _MAX_CUT_CHUNKS = 1024
+
+LISTED_FILE_SCHEMA = pa.schema(
+    [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
+)
+"""Columns of a table of listed files; paths are decoded and relative to the root."""
 
 
 def total_bytes(files: pa.Table) -> int:
@@ -128,3 +141,14 @@ def with_logical_keys(
             )
         )
     return pa.chunked_array(chunks, partition_values.type)
+
+
+def listed_files(files: Iterable[ObjectMeta]) -> pa.Table:
+    """The files as a table of LISTED_FILE_SCHEMA, in their order. Raises nothing."""
+    found = list(files)
+    columns = [
+        string_column([each.path for each in found]),
+        integer_column([each.size_bytes for each in found]),
+        integer_column([each.modified_ms for each in found]),
+    ]
+    return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)

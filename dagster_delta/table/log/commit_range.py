@@ -1,6 +1,6 @@
-"""The commits of a range of versions, one by one.
+"""The commits of a range of versions, one by one, and when versions were committed.
 
-Spec: Delta Log Entries; the In-Commit Timestamps of the shipped protocol.
+Spec: Delta Log Entries; In-Commit Timestamps.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidTable, LogGap, VersionNotFound
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions
-from dagster_delta.protocol.log.segment import CommitFile, LogListing, spell_versions
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions, decode_commit_info
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.segment import CommitFile, LogListing, LogSegment, spell_versions
+from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.commit_times import commit_times
-from dagster_delta.table.log.reader import list_log, located, read_commits
+from dagster_delta.table.log.reader import list_log, located, read_commit, read_commits
 
 # File times are made monotonic starting this many versions before the range, as in the reference
 # implementation.
@@ -105,3 +107,53 @@ def _own_time(actions: CommitActions) -> int | None:
     if not 0 <= time <= _MAX_TIMESTAMP_MS:
         raise InvalidTable(f"The in-commit timestamp {time} is no time; the commit is damaged")
     return time
+
+
+def committed_at_ms(
+    store: ObjectStore,
+    segment: LogSegment,
+    configuration: TableConfiguration,
+    checksum: VersionChecksum | None,
+) -> int:
+    """When the newest version of a segment was committed, in milliseconds since the epoch.
+
+    The commit's own timestamp if the table keeps them, else the time of its file.
+    """
+    if configuration.in_commit_timestamps_enabled:
+        timestamp = _in_commit_timestamp(store, segment, checksum)
+        if timestamp is not None:
+            return timestamp
+    file = segment.commit
+    if file is None or not file.modified_ms:
+        file = store.head(commit_path(segment.version))
+    if file is None and segment.checkpoint is not None:
+        file = segment.checkpoint.files[0]
+    return 0 if file is None else file.modified_ms
+
+
+def _in_commit_timestamp(
+    store: ObjectStore, segment: LogSegment, checksum: VersionChecksum | None
+) -> int | None:
+    if checksum is not None and checksum.in_commit_timestamp_ms is not None:
+        return checksum.in_commit_timestamp_ms
+    if segment.commit is None:
+        return None
+    path = commit_path(segment.version)
+    with located(store, segment.version):
+        data = read_commit(store, segment.version)
+        info = decode_commit_info(data, version=segment.version, path=path)
+    timestamp = info.get("inCommitTimestamp")
+    return timestamp if isinstance(timestamp, int) else None
+
+
+def commit_times(listing: LogListing, versions: Sequence[int]) -> list[int]:
+    """Times of commit files in milliseconds, ascending versions, each later than the one before.
+
+    Copying a table or a skewed clock may change the order of file times; a version is then dated
+    one millisecond after its predecessor.
+    """
+    times: list[int] = []
+    for version in versions:
+        modified = listing.commits[version].modified_ms
+        times.append(max(modified, times[-1] + 1) if times else modified)
+    return times

@@ -23,9 +23,10 @@ from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
 from dagster_delta.protocol.checkpoint.parquet_footer import copy_sealed, with_sealed_footer
-from dagster_delta.protocol.checkpoint.parts import ActionFile, ClusteredFiles
 from dagster_delta.protocol.checkpoint.writer import (
+    ActionFile,
     CheckpointState,
+    ClusteredFiles,
     encode_actions_file,
     encode_checkpoint,
     file_actions,

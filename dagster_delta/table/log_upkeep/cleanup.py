@@ -31,8 +31,7 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.log.listed_files import listed_files
+from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.read.time_travel import newest_version_until
 

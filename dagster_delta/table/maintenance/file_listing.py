@@ -1,15 +1,16 @@
 """The files below a table's root that VACUUM may delete, and the facts it needs about them.
 
 On a local file system names are cheap and sizes and times are expensive, so there they are read
-only for files that nothing refers to.
+only for files that nothing refers to. There, VACUUM also removes the directories that it empties,
+unless a writer may be using them; object stores have none.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: PTH116
+# ruff: noqa: PTH106, PTH116
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.listed_files import LISTED_FILE_SCHEMA
+from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA
 
 _FILES_AT_ONCE = 65_536
 
@@ -120,3 +121,50 @@ def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
 
 def _failure(error: OSError, root: str | None, path: str) -> StorageFailure:
     return StorageFailure.of_system(error, "The file system failed", table=root, file=path)
+
+
+class EmptiedDirectories:
+    """The directories of files that VACUUM will delete, to be checked again afterwards.
+
+    A directory that was modified at `before_ms`, in milliseconds since the epoch, or later is kept:
+    a writer may be about to use it.
+    """
+
+    def __init__(self, store: ObjectStore, paths: Iterable[str], *, before_ms: int) -> None:
+        root = store.local_path("")
+        self._directories: list[str] = []
+        if root is None:
+            return
+        around = {ancestor for path in paths for ancestor in _ancestors(path)}
+        # Deepest first, because a parent is empty only after its children are removed.
+        for directory in sorted(around, key=lambda each: -each.count("/")):
+            location = f"{root}/{directory}"
+            try:
+                modified_ms = os.stat(location).st_mtime_ns // 1_000_000
+            except OSError:
+                continue
+            if modified_ms < before_ms:
+                self._directories.append(location)
+
+    def remove(self) -> int:
+        """Remove the directories that are empty now, and return their number.
+
+        A writer that has just checked its directory creates it again: files are created in the
+        directory itself, which is not empty from then on.
+        """
+        removed = 0
+        for location in self._directories:
+            try:
+                os.rmdir(location)
+            except OSError:
+                # It is not empty, or already removed, or this process may not remove it.
+                continue
+            removed += 1
+        return removed
+
+
+def _ancestors(path: str) -> Iterable[str]:
+    directory = path.rpartition("/")[0]
+    while directory:
+        yield directory
+        directory = directory.rpartition("/")[0]

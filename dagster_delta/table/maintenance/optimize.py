@@ -37,8 +37,7 @@ from dagster_delta.table.maintenance.compaction_plan import (
     pack_files,
     pack_small_files,
 )
-from dagster_delta.table.maintenance.cube_plan import clustered, plan_cubes
-from dagster_delta.table.maintenance.zorder_columns import zorder_columns
+from dagster_delta.table.maintenance.row_order import clustered, plan_cubes, zorder_columns
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.schema.outdated_files import Purge, outdated_files

@@ -20,7 +20,7 @@ from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.log.listed_files import listed_files
+from dagster_delta.table.log.columns import listed_files
 from dagster_delta.table.log.reader import list_log, read_commits
 from dagster_delta.table.read.snapshot import Snapshot
 

@@ -24,8 +24,7 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import list_log, read_commits
-from dagster_delta.table.maintenance.empty_directories import EmptiedDirectories
-from dagster_delta.table.maintenance.file_listing import ListedFiles
+from dagster_delta.table.maintenance.file_listing import EmptiedDirectories, ListedFiles
 from dagster_delta.table.maintenance.removed_files import (
     last_version_before,
     record_last_vacuum,

@@ -18,7 +18,7 @@ from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import CommitFile, LogListing
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.commit_times import commit_times
+from dagster_delta.table.log.commit_range import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_commits
 
 if TYPE_CHECKING:

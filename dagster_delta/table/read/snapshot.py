@@ -31,7 +31,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.checksum_comparison import ChecksumComparison
 from dagster_delta.table.log.columns import with_logical_keys
-from dagster_delta.table.log.commit_times import committed_at_ms
+from dagster_delta.table.log.commit_range import committed_at_ms
 from dagster_delta.table.log.reader import (
     configuration_of,
     extended_segment,

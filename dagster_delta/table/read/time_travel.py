@@ -16,7 +16,7 @@ from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.commit_times import commit_times
+from dagster_delta.table.log.commit_range import commit_times
 from dagster_delta.table.log.reader import list_settled_log, located, read_commit
 
 

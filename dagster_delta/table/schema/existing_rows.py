@@ -1,11 +1,22 @@
 """What a schema change requires of existing rows: a check of them, or new files.
 
+A change that rewrites a whole table is one commit. Until then, a journal beside the log records the
+files it has written. After a crash the same change finds them there and continues. The directory is
+hidden: readers and VACUUM ignore it.
+
+The journal is shared by every run of the same change, and two of them may run at the same time. So
+any of them may commit a file that an entry names, and none of them deletes it: VACUUM deletes
+unreferenced files.
+
 Spec: Add File and Remove File (dataChange); Column Invariants; CHECK Constraints; Default Columns.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import logging
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,13 +28,16 @@ import pyarrow.compute as pc
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, ReadPlan
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
-from dagster_delta.errors import ConstraintViolation
+from dagster_delta.errors import ConstraintViolation, DeltaError
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.filters import at_moment
-from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.write.file_actions import split_by_size, tombstones
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
@@ -33,6 +47,9 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
+_LOG = logging.getLogger(__name__)
+
+_JOURNALS = "_dagster_delta/rewrites"
 _REUSED_FOR_MS = 24 * 60 * 60 * 1000
 """How long after it was written a file may still be committed by another run of the change."""
 _MAX_EXAMPLES = 5
@@ -227,3 +244,77 @@ def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     sizes: Sequence[int] = files["size_bytes"].to_pylist()
     for batch in split_by_size(range(len(sizes)), sizes.__getitem__, max_bytes):
         yield files.slice(batch[0], len(batch))
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that were rewritten together."""
+
+    sources: frozenset[str]
+    """Keys of the files they replace, as `keys_of` spells them."""
+    adds: tuple[AddFile, ...]
+    """The new files, none of them referenced yet."""
+    num_rows: int
+    """Rows in the new files."""
+    moment_ms: int
+    """The current time used in the defaults of their rows, in milliseconds since the epoch."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Decoded paths of the new files."""
+        return tuple(decode_path(each.path) for each in self.adds)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJournal:
+    """The entries of one change."""
+
+    store: ObjectStore
+    change: str
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+
+    @property
+    def directory(self) -> str:
+        """Directory of the entries."""
+        digest = hashlib.sha256(self.change.encode()).hexdigest()
+        return f"{_JOURNALS}/{digest[:32]}"
+
+    def load(self, *, since_ms: int) -> list[JournalEntry]:
+        """Entries that one commit may use together: their files exist, and no two of them replace
+        the same file or have defaults of different times.
+
+        Entries before `since_ms`, in milliseconds since the epoch, are ignored, because VACUUM may
+        be about to delete their files.
+        """
+        found: list[JournalEntry] = []
+        replaced: set[str] = set()
+        for meta in list(self.store.list_from(self.directory)):
+            entry = self._decode(meta.path) if meta.modified_ms >= since_ms else None
+            if entry is None or not replaced.isdisjoint(entry.sources):
+                continue
+            if found and entry.moment_ms != found[0].moment_ms:
+                continue
+            if all(map(self.store.head, entry.paths)):
+                found.append(entry)
+                replaced |= entry.sources
+        return found
+
+    def _decode(self, path: str) -> JournalEntry | None:
+        try:
+            return msgspec.json.decode(self.store.read(path), type=JournalEntry)
+        except (FileNotFoundError, *DECODING_ERRORS):
+            return None
+
+    def record(self, entry: JournalEntry) -> None:
+        """Record files that have been written. Raises StorageFailure."""
+        self.store.put(f"{self.directory}/{self.new_id()}.json", msgspec.json.encode(entry))
+
+    def clear(self) -> None:
+        """Delete the entries of the change, as far as the store allows. The files that it wrote
+        remain.
+        """
+        try:
+            self.store.delete([meta.path for meta in self.store.list_from(self.directory)])
+        except (DeltaError, OSError) as error:
+            _LOG.warning(
+                "could not clear %s of %s: %s", self.directory, self.store.location.uri, error
+            )

@@ -21,8 +21,7 @@ from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.values.partition_values import encode_path
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.schema.file_columns import OlderFiles
-from dagster_delta.table.schema.outdated_files import files_of_old_types
+from dagster_delta.table.schema.outdated_files import OlderFiles, files_of_old_types
 from dagster_delta.table.write.file_actions import added_again
 from dagster_delta.table.write.moved_rows import stage_moved_rows
 from dagster_delta.table.write.transaction import CommitResult, Transaction

@@ -37,7 +37,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.schema.configuration_change import stage_configuration_change
 from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.schema.feature_drop import drop_feature
-from dagster_delta.table.schema.file_columns import OlderFiles, check_unknown_to_files
+from dagster_delta.table.schema.outdated_files import OlderFiles, check_unknown_to_files
 from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 

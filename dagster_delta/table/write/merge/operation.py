@@ -1,35 +1,55 @@
 """MERGE as one commit: pruned by the log, joined on the keys, written only where rows change.
 
-Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statistics.
+The part of the table that it reads and depends on, and the columns that it adds, are decided from
+the log alone.
+
+Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statistics; Type Widening
+(writer requirements).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, universal_engine
-from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames, parse_clauses
-from dagster_delta.engines.statements.merge_condition import MergeCondition, split_condition
+from dagster_delta.engines.engine import LogPlanner
+from dagster_delta.engines.statements.merge_clauses import (
+    ClauseText,
+    MergeClause,
+    MergeNames,
+    parse_clauses,
+)
+from dagster_delta.engines.statements.merge_condition import (
+    MergeCondition,
+    in_table,
+    split_condition,
+)
 from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource, SourceSummary
 from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or, Predicate
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import refuse_quoted_columns
+from dagster_delta.sql.tokens import tokenize
 from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.conflict_retries import run_with_retries
 from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, commit_merge
-from dagster_delta.table.write.merge.schema_change import merged_configuration
-from dagster_delta.table.write.merge.scope import MergeScope
 from dagster_delta.table.write.merge.statement import MergeStatement
-from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.planning import grown_configuration, write_spec
 from dagster_delta.table.write.row_changes import refuse_append_only
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
@@ -39,6 +59,8 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["MergeStatement", "merge_rows"]
+
+_Path = tuple[str, ...]
 
 
 def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -> CommitResult:
@@ -184,3 +206,104 @@ class _Merge(msgspec.Struct, frozen=True):
             change_data=replace(spec, constraints=()) if is_recorded else None,
         )
         return plan, scope
+
+
+class MergeScope(msgspec.Struct, frozen=True):
+    """The files that a MERGE has to read."""
+
+    files: pa.Table
+    """The files, as LIVE_FILE_SCHEMA."""
+    may_match: pa.BooleanArray
+    """A value per file: whether a row of it may match."""
+    may_lack_source: pa.BooleanArray
+    """A value per file: whether a clause for rows not matched by the source may apply to one of its
+    rows."""
+    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]]
+    """Those of some files that another commit adds that may hold a row that matches or changes
+    otherwise."""
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        condition: MergeCondition,
+        keys: Iterable[Predicate],
+        clauses: Sequence[MergeClause],
+        *,
+        session_is_utc: bool = True,
+        planner: LogPlanner | None = None,
+    ) -> MergeScope:
+        """The scope of a MERGE.
+
+        `keys` are known facts about the table's side of the keys; `planner` finds the files of
+        large tables, if the engine has its own.
+        """
+        file_planner = FilePlanner(snapshot, planner, session_is_utc=session_is_utc)
+        target_only = map(in_table, condition.target_only)
+        matching = And((*map(file_planner.predicate_of, target_only), *keys))
+        lacking = Or(
+            tuple(
+                Constant(True)
+                if each.condition is None
+                else IsTrue(file_planner.predicate_of(in_table(each.condition)))
+                for each in clauses
+                if each.text.kind == "not_matched_by_source"
+            )
+        )
+        predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
+        found = file_planner.candidates(*predicates)
+        may_match, may_lack_source = (each.may_match for each in found.skipped)
+        return cls(found.files, may_match, may_lack_source, file_planner.may_hold(*predicates))
+
+    def reads(self, paths: Iterable[str]) -> ReadScope:
+        """What a concurrent commit must not have changed."""
+        return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
+
+
+def merged_configuration(
+    current: TableConfiguration, source: StructType, statement: MergeStatement
+) -> TableConfiguration:
+    """Protocol and metadata after the MERGE: unchanged if it adds no column.
+
+    A clause that takes every column adds all columns of the source; other clauses add the columns
+    that they assign, if the source has a column with that name.
+    """
+    if not statement.evolves:
+        return current
+    # Rows without a match in the source cannot get a column from it.
+    writing = [
+        each
+        for each in statement.clauses
+        if each.action != "delete" and each.kind != "not_matched_by_source"
+    ]
+    if any(each.values is None for each in writing):
+        wanted: StructType | None = source
+    else:
+        wanted = _narrowed(source, list(_assigned_paths(writing, statement.target_alias)))
+    if wanted is None:
+        return current
+    # A merge need not have every column: columns that an insert omits are checked with its rows.
+    return grown_configuration(current, wanted, filled=current.schema.names)
+
+
+def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path]:
+    for clause in clauses:
+        for name in clause.values or ():
+            tokens = [each for each in tokenize(name) if each.kind in ("word", "quoted")]
+            path = tuple(each.text for each in tokens)
+            yield path[1:] if len(path) > 1 and path[0].casefold() == alias.casefold() else path
+
+
+def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
+    """The part of a schema that contains some paths; None if it contains none of them."""
+    listed = [each for each in paths if each]
+    fields = []
+    for field in source:
+        below = [path[1:] for path in listed if path[0].casefold() == field.name.casefold()]
+        if () in below:
+            fields.append(field)
+        elif below and isinstance(field.data_type, StructType):
+            inner = _narrowed(field.data_type, below)
+            if inner is not None:
+                fields.append(StructField(field.name, inner, field.nullable, field.metadata))
+    return StructType(tuple(fields)) if fields else None
