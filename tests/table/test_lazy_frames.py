@@ -86,7 +86,8 @@ def test_a_lazy_frame_has_the_rows_of_the_scan(name: str) -> None:
     snapshot = DeltaTable(table_path(name)).snapshot()
     is_large = (snapshot.num_records or 0) > MAX_ROWS
     scan = snapshot.scan(snapshot.schema.names[:3] if is_large else None)
-    rows, lazy = _rows_or_error(scan.to_polars), scan.to_polars_lazy()
+    rows = _rows_or_error(lambda: pl.from_arrow(scan.to_arrow()))
+    lazy = scan.to_polars_lazy()
     found = _rows_or_error(lambda: lazy.collect(engine="in-memory"))
     if not isinstance(rows, pl.DataFrame):
         assert found is rows

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from dagster_delta.engines.plans import ReadPlan
+from dagster_delta.engines.polars.file_frames import FileFrames, is_readable
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
 
@@ -244,16 +246,24 @@ def _timestamp_sql(series: pl.Series, value: dt.datetime, kind: str) -> str | No
 
 _ReadRows = Callable[["Sequence[str]", "str | None"], "pa.RecordBatchReader"]
 """Reads at least these columns of at least the rows for which this Spark SQL is true."""
+_PlanRows = Callable[["Sequence[str]", "str | None"], "ReadPlan | None"]
+"""Plans such a read of exactly these columns; None if only `_ReadRows` can do it."""
 
 
-def lazy_frame(schema: pa.Schema, fields: StructType, read: _ReadRows) -> pl.LazyFrame:
+def _no_plan(_columns: Sequence[str], _where: str | None) -> ReadPlan | None:
+    return None
+
+
+def lazy_frame(
+    schema: pa.Schema, fields: StructType, read: _ReadRows, plan: _PlanRows = _no_plan
+) -> pl.LazyFrame:
     """A LazyFrame whose rows are read when a query runs, by each query again.
 
     Args:
         schema: schema of all columns.
         fields: the columns that Spark SQL may use.
-        read: called for every query. It must not read data files by polars, which aborts the
-            process over some damaged ones.
+        read: called for a query if there is no plan that polars can read.
+        plan: called for every query.
 
     Raises:
         Nothing here; the method that runs the query raises the errors of `read`.
@@ -268,6 +278,10 @@ def lazy_frame(schema: pa.Schema, fields: StructType, read: _ReadRows) -> pl.Laz
         names = schema.names if columns is None else columns
         # A limit applies to the rows before the filter.
         where = None if n_rows is not None else to_condition(predicate, fields)
+        planned = plan(names, where)
+        if planned is not None and is_readable(planned):
+            yield from FileFrames(planned).batches(predicate, n_rows)
+            return
         found = (pl.DataFrame(batch.select(names)) for batch in read(names, where))
         for frame in found if n_rows is None else _first_rows(found, n_rows):
             yield frame if predicate is None else frame.filter(predicate)

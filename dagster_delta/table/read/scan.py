@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine, spark_engine
@@ -146,6 +147,21 @@ class Scan(RowFrames):
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
 
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars frame. polars reads the data files itself where that gives the same
+        rows; `polars.from_arrow(scan.to_arrow())` always reads by Arrow.
+
+        Raises:
+            InvalidArgument: polars is not installed; and as `to_batches` does.
+        """
+        require("polars")
+        from dagster_delta.engines.polars import FileFrames, is_readable
+
+        plan = self._plan_for_polars(self.columns, None)
+        if plan is None or not is_readable(plan):
+            return super().to_polars()
+        return FileFrames(plan).frame()
+
     def to_polars_lazy(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame of this version: each query reads, in bounded memory, only
         the columns that it uses and the files that may hold rows for its filters.
@@ -162,7 +178,8 @@ class Scan(RowFrames):
         require("polars")
         from dagster_delta.engines.polars import lazy_frame
 
-        return lazy_frame(to_arrow_schema(self.schema), self.schema, self._narrowed)
+        schema = to_arrow_schema(self.schema)
+        return lazy_frame(schema, self.schema, self._narrowed, self._plan_for_polars)
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
@@ -200,8 +217,9 @@ class Scan(RowFrames):
 
     def _narrowed(self, columns: Sequence[str], where: str | None) -> pa.RecordBatchReader:
         """At least these columns, of at least the rows that satisfy `where`."""
-        if self.row_ids:
-            return self.to_batches()
+        return self.to_batches() if self.row_ids else self._narrow(columns, where).to_batches()
+
+    def _narrow(self, columns: Sequence[str], where: str | None) -> Scan:
         if where is None:
             combined = self.where
         else:
@@ -212,8 +230,17 @@ class Scan(RowFrames):
             except InvalidArgument:
                 # A filter with hundreds of conditions is nested too deeply to parse.
                 combined = self.where
-        scan = Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
-        return scan.to_batches()
+        return Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
+
+    def _plan_for_polars(self, columns: Sequence[str], where: str | None) -> ReadPlan | None:
+        """A plan for rows of the scan, without those of files that hold none for `where`; None if
+        the rows of its files are not those of the scan.
+        """
+        if self.row_ids or (self.where is not None and self._plan(("path",)).where is not None):
+            return None
+        narrowed = self._narrow(columns, where)
+        plan = narrowed._plan(_EMBEDDED_FILE_COLUMNS)  # noqa: SLF001 a scan too
+        return replace(plan, where=None)
 
     def count(self) -> int:
         """Number of rows, from the log alone if it suffices. Rows marked as deleted are not

@@ -129,6 +129,17 @@ class FileProjection(msgspec.Struct, frozen=True):
             ),
         )
 
+    def unconverted(self) -> list[int | None] | None:
+        """Index of the Parquet column of each wanted column, None for one that is null in all rows;
+        None instead of the list if a column is converted. Wanted columns are not nested.
+        """
+        if any(each.convert or each.declared or each.absent.is_valid for each in self._columns):
+            return None
+        return [
+            None if each.position is None else self.parquet_columns[each.position]
+            for each in self._columns
+        ]
+
     def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types.
 
