@@ -20,7 +20,7 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.sql.casts import cast_depends_on_time_zone
 from dagster_delta.sql.functions.dates import TIME_ZONE_FUNCTIONS
-from dagster_delta.sql.functions.patterns import LikePiece, Wildcard, like_pieces
+from dagster_delta.sql.functions.text import LikePiece, Wildcard, like_pieces
 from dagster_delta.sql.literals import moves_local_days
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, STRING, TIMESTAMP

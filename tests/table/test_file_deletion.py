@@ -249,7 +249,7 @@ DELETES = {
     "engines/spark/changes/merge.py": "files that the tasks of this merge reported",
     "engines/spark/changes/row_changes.py": "files that the tasks of this change reported, united",
     "engines/spark/executor_reports.py": "files that the tasks of this write reported",
-    "engines/spark/write/column_backfill.py": "files that the tasks of this backfill reported",
+    "engines/spark/write/compaction.py": "files that the tasks of this backfill reported",
     "storage/cloud/store.py": "the port itself, and the objects of its probe",
     "storage/file_publication.py": "its own temporary file",
     "storage/local_store.py": "the port itself",

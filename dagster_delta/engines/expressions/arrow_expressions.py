@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
-from dagster_delta.sql.functions.patterns import Wildcard, like_pieces
+from dagster_delta.sql.functions.text import Wildcard, like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 

@@ -25,7 +25,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.spark.changes.merge_source import SparkMergeSource
+    from dagster_delta.engines.spark.changes.merge import SparkMergeSource
     from dagster_delta.engines.spark.log.planner import SparkLogPlanner
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
@@ -131,7 +131,7 @@ class SparkEngine:
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         """Rewrite files with the shadow of a column. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.write.column_backfill import backfill_on_spark
+        from dagster_delta.engines.spark.write.compaction import backfill_on_spark
 
         return backfill_on_spark(plan, spec, session=self._session_for(plan.store))
 
@@ -149,7 +149,7 @@ class SparkEngine:
 
     def merge_source(self, data: object, directory: str, *, store: ObjectStore) -> SparkMergeSource:
         """The source of a MERGE as a DataFrame. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.merge_source import SparkMergeSource
+        from dagster_delta.engines.spark.changes.merge import SparkMergeSource
 
         return SparkMergeSource.of(
             self._session_for(store), data, directory, table=store.location.uri

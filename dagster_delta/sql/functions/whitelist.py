@@ -10,12 +10,10 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.conditions import CONDITIONS
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
+from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.numbers import ARITHMETIC, NUMERIC_FUNCTIONS
-from dagster_delta.sql.functions.patterns import PATTERN_FUNCTIONS
 from dagster_delta.sql.functions.signatures import Resolve, check_count
-from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
-from dagster_delta.sql.functions.variants import VARIANT_FUNCTIONS
+from dagster_delta.sql.functions.text import PATTERN_FUNCTIONS, TEXT_FUNCTIONS
 from dagster_delta.sql.typed import Literal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 

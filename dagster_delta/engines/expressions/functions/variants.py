@@ -18,7 +18,7 @@ from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.json import json_of_variant
 from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
-from dagster_delta.sql.functions.variants import VariantPath, parse_path
+from dagster_delta.sql.functions.nested import VariantPath, parse_path
 from dagster_delta.sql.typed import Call, types_of
 from dagster_delta.sql.types import VARIANT, sql_type_name
 

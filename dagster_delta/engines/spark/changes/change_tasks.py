@@ -33,7 +33,7 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
-from dagster_delta.engines.spark.shipped_plan import ShippedPlan
+from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.write.tasks import joined_batches
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile

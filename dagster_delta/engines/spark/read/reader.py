@@ -36,8 +36,13 @@ from dagster_delta.engines.spark.read.partition_values import (
     partition_literal,
     partition_table,
 )
-from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, ReadTask, encode_files
-from dagster_delta.engines.spark.read.row_ids import with_row_ids
+from dagster_delta.engines.spark.read.read_tasks import (
+    FILE_SCHEMA,
+    ReadTask,
+    ShippedPlan,
+    encode_files,
+)
+from dagster_delta.engines.spark.read.row_positions import with_row_ids
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
 from dagster_delta.engines.spark.session.columns import (
     declared_column,
@@ -64,7 +69,6 @@ from dagster_delta.engines.spark.session.session import (
     is_utc,
     session_conf,
 )
-from dagster_delta.engines.spark.shipped_plan import ShippedPlan
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import (

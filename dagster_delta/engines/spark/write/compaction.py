@@ -2,14 +2,15 @@
 
 In compaction each executor reads and writes the files of a group itself: rows are not shuffled and
 do not enter the JVM. A Z-order needs the rows of all files, so Spark reads them, shuffles by ranges
-of the curve and sorts.
+of the curve and sorts. While a column changes its type, each task fills in its shadow in a few
+files, as the embedded engine does.
 
 Spec: Add File and Remove File (dataChange).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -19,8 +20,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
@@ -29,16 +31,18 @@ from dagster_delta.engines.spark.executor_reports import (
     reported,
     settle_reports,
 )
+from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table, encode_table
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
-from dagster_delta.engines.spark.shipped_plan import ShippedPlan, decode_table, encode_table
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.values.nested_arrays import index_of
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession, types
+
 
 _GROUP_SCHEMA = "position int, files binary"
 _PLACE = "__zorder_place"
@@ -49,18 +53,24 @@ def compact_on_spark(
     groups: Sequence[ReadPlan], spec: WriteSpec, *, session: SparkSession
 ) -> list[WriteResult]:
     """New files with the rows of each group, which is written by one task."""
-    first = groups[0]
-    task = _CompactionTask(ShippedPlan.of(first), spec)
+    store = groups[0].store
+    task = _RewriteTask(ShippedPlan.of(groups[0]), partial(_compact, spec))
+    frame = _in_tasks(session, [each.files for each in groups], task)
+    with spark_failures(table=spec.location.uri, in_query=False):
+        reports = frame.collect()
+    return _by_group(settle_reports(reports, _CompactedGroup, store))
+
+
+def _in_tasks(session: SparkSession, groups: Sequence[pa.Table], task: _RewriteTask) -> DataFrame:
+    """The reports of a task on groups of files, each by a task of its own."""
     encoded = pa.table(
         {
             "position": pa.array(range(len(groups)), pa.int32()),
-            "files": pa.array([encode_table(each.files) for each in groups], pa.binary()),
+            "files": pa.array([encode_table(each) for each in groups], pa.binary()),
         }
     )
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
-    with spark_failures(table=spec.location.uri, in_query=False):
-        reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
-    return _by_group(settle_reports(reports, _CompactedGroup, first.store))
+    return frame.mapInArrow(task, REPORT_SCHEMA)
 
 
 class _CompactedGroup(msgspec.Struct, frozen=True):
@@ -82,12 +92,19 @@ def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
     return results
 
 
+def _compact(spec: WriteSpec, position: int, plan: ReadPlan) -> pa.RecordBatch:
+    (written,) = ArrowEngine().compact([plan], spec)
+    paths = tuple(each.path for each in written.files)
+    return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
+
+
 @dataclass(frozen=True, slots=True)
-class _CompactionTask:
+class _RewriteTask:
     """Rewrites groups of files on an executor, and reports the new files."""
 
     plan: ShippedPlan
-    spec: WriteSpec
+    rewrite: Callable[[int, ReadPlan], pa.RecordBatch]
+    """Gives the report on a group, by its position and its plan."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened = None
@@ -95,12 +112,7 @@ class _CompactionTask:
             opened = opened or self.plan.open()
             for position, files in zip(*(each.to_pylist() for each in batch.columns), strict=True):
                 plan = msgspec.structs.replace(opened, files=decode_table(files))
-                yield reported(partial(self._compact, position, plan))
-
-    def _compact(self, position: int, plan: ReadPlan) -> pa.RecordBatch:
-        (written,) = ArrowEngine().compact([plan], self.spec)
-        paths = tuple(each.path for each in written.files)
-        return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
+                yield reported(partial(self.rewrite, position, plan))
 
 
 def sort_on_spark(
@@ -176,3 +188,55 @@ def _as_arranged(spec: WriteSpec) -> WriteSpec:
             metadata=msgspec.structs.replace(metadata, configuration=properties),
         ),
     )
+
+
+_BACKFILL_BYTES = 128 * 1024 * 1024
+"""Bytes of data files that one task fills in."""
+
+
+class _BackfillDetail(msgspec.Struct, frozen=True):
+    """What a task reports besides its files."""
+
+    num_rows: int
+    num_nulled: int
+    num_problems: int
+    examples: tuple[str, ...]
+
+
+def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
+    """As `backfill_files` does, on the executors."""
+    task = _RewriteTask(ShippedPlan.of(plan), partial(_backfill, spec))
+    with spark_failures(table=spec.location.uri):
+        rows = _in_tasks(session, list(_shares(plan.files)), task).collect()
+    reports = settle_reports(rows, _BackfillDetail, plan.store)
+    problems = Problems()
+    for each in reports.details:
+        problems.join(Problems(each.num_problems, list(each.examples)))
+    if problems.num_rows:
+        delete_unreferenced(plan.store, reports.paths)
+    return Backfilled(
+        () if problems.num_rows else reports.files,
+        sum(each.num_rows for each in reports.details),
+        sum(each.num_nulled for each in reports.details),
+        problems,
+    )
+
+
+def _backfill(spec: WriteSpec, _: int, plan: ReadPlan) -> pa.RecordBatch:
+    done = backfill_files(plan, spec)
+    problems = done.problems
+    detail = _BackfillDetail(
+        done.num_rows, done.num_nulled, problems.num_rows, tuple(problems.examples)
+    )
+    return report(done.files, details=[detail])
+
+
+def _shares(files: pa.Table) -> Iterator[pa.Table]:
+    """The files in groups of about _BACKFILL_BYTES."""
+    start = size = 0
+    for index, size_bytes in enumerate(files["size_bytes"].to_pylist()):
+        if index > start and size + size_bytes > _BACKFILL_BYTES:
+            yield files.slice(start, index - start)
+            start, size = index, 0
+        size += size_bytes
+    yield files.slice(start)
