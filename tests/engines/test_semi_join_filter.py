@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta.engines.arrow import merge_join
 from dagster_delta.engines.arrow.merge_join import SemiJoinFilter
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -36,10 +37,11 @@ def test_little_else_passes() -> None:
     assert passes.true_count < len(passes) / 8
 
 
-def test_many_keys_and_texts_are_not_filtered() -> None:
+def test_many_keys_and_texts_are_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SemiJoinFilter.takes(pa.chunked_array([[1, 2]]))
     assert not SemiJoinFilter.takes(pa.chunked_array([["1", "2"]]))
-    assert not SemiJoinFilter.takes(pa.chunked_array([[1, 2]]), max_keys=1)
+    monkeypatch.setattr(merge_join, "_MAX_KEYS", 1)
+    assert not SemiJoinFilter.takes(pa.chunked_array([[1, 2]]))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def evaluate(sql: str, *texts: str | None) -> list[object]:
     return found
 
 
-def evaluate_within(limits: dict[str, int], sql: str, *texts: str | None) -> list[object]:
-    evaluator = duckdb_sql.DuckDbEvaluator(parse_expression(sql, SCHEMA).typed, **limits)
+def evaluate_alone(sql: str, *texts: str | None) -> list[object]:
+    evaluator = duckdb_sql.DuckDbEvaluator(parse_expression(sql, SCHEMA).typed)
     column = pa.chunked_array([pa.array(texts, pa.string())])
     found: list[object] = evaluator.evaluate({("s",): column}, len(texts)).to_pylist()
     return found
@@ -67,20 +67,23 @@ def test_long_values_that_become_huge_texts_are_refused(sql: str) -> None:
         evaluate(sql, "x", "x" * 1000)
 
 
-def test_rows_whose_texts_grow_are_computed_a_few_at_a_time() -> None:
-    limits = {"max_row_bytes": 10_000}
+def test_rows_whose_texts_grow_are_computed_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duckdb_sql, "MAX_ROW_BYTES", 10_000)
     texts = [*map(str, range(1000)), None, "é"]
     expected = [None if text is None else text * 30 for text in texts]
-    assert evaluate_within(limits, "repeat(s, 30)", *texts) == expected
-    assert evaluate_within(limits, "length(lpad(s, 30, 'é')) = 30", *texts) == [
+    assert evaluate_alone("repeat(s, 30)", *texts) == expected
+    assert evaluate_alone("length(lpad(s, 30, 'é')) = 30", *texts) == [
         None if text is None else True for text in texts
     ]
 
 
-def test_a_result_that_grows_beyond_the_limit_is_refused() -> None:
-    limits = {"max_row_bytes": 10_000, "max_result_bytes": 100_000}
+def test_a_result_that_grows_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_sql, "MAX_ROW_BYTES", 10_000)
+    monkeypatch.setattr(duckdb_sql, "_MAX_RESULT_BYTES", 100_000)
     with pytest.raises(UnsupportedExpression, match=r"1000 rows .* more than 100000 bytes"):
-        evaluate_within(limits, "repeat(s, 1000)", *["x"] * 1000)
+        evaluate_alone("repeat(s, 1000)", *["x"] * 1000)
 
 
 def test_an_engine_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, DataFileReader
+from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.rows.shadow_column import ShadowColumn
@@ -67,13 +67,7 @@ class _Backfill:
 
     def _sources(self) -> Iterator[BatchSource]:
         plan = self._plan
-        reader = DataFileReader(
-            plan.store,
-            plan.configuration,
-            plan.configuration.schema.names,
-            expected_vectors=deletion_vectors_of(plan.files),
-            with_positions=True,
-        )
+        reader = plan_reader(plan, plan.configuration.schema.names)
         return reader.sources(data_files(plan.files))
 
     def _take(self, batch: pa.RecordBatch, writer: DataFileWriter) -> None:

@@ -30,8 +30,8 @@ from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion, compute_assigned
 from dagster_delta.engines.rows.row_tracking import remaining_rows
@@ -191,13 +191,7 @@ class _Changing:
                 yield None, min(MAX_BATCH_ROWS, len(rows) - start)
             return
         target, bitmaps = self._plan.target, actions.bitmaps(wanted)
-        reader = DataFileReader(
-            target.store,
-            self._configuration,
-            columns,
-            expected_vectors=deletion_vectors_of(target.files),
-            with_positions=True,
-        )
+        reader = plan_reader(replace(target, configuration=self._configuration), columns)
         files = (
             replace(each, selected=bitmaps[each.ordinal])
             for each in data_files(target.files)

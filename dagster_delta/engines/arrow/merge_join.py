@@ -66,9 +66,9 @@ class SemiJoinFilter:
             self._is_there[self._places(chunk.drop_null())] = True
 
     @staticmethod
-    def takes(keys: pa.ChunkedArray, max_keys: int = _MAX_KEYS) -> bool:
+    def takes(keys: pa.ChunkedArray) -> bool:
         """Whether there are few enough keys of the right kind."""
-        return keys.type in _WIDTHS and len(keys) <= max_keys
+        return keys.type in _WIDTHS and len(keys) <= _MAX_KEYS
 
     def may_be_there(self, values: pa.Array) -> pa.BooleanArray:
         """Which values may be among the keys: a `pyarrow.BooleanArray`.

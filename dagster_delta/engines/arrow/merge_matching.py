@@ -18,7 +18,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     ROW_INDEX,
     DataFileReader,
 )
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
@@ -138,13 +138,7 @@ def _reader(target: ReadPlan, paths: Iterable[tuple[str, ...]]) -> DataFileReade
     """Reads the top-level columns of the table that hold some paths, with positions."""
     needed = {path[1] for path in paths}
     names = [name for name in target.configuration.schema.names if name in needed]
-    return DataFileReader(
-        target.store,
-        target.configuration,
-        names,
-        expected_vectors=deletion_vectors_of(target.files),
-        with_positions=True,
-    )
+    return plan_reader(target, names)
 
 
 _Columns: TypeAlias = "tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int32]]"

@@ -18,9 +18,8 @@ from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
-    DataFileReader,
 )
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import MatchedRows, ReadPlan
 
 if TYPE_CHECKING:
@@ -32,14 +31,7 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
 
     `plan`: its columns do not matter.
     """
-    reader = DataFileReader(
-        plan.store,
-        plan.configuration,
-        (),
-        where=plan.where,
-        expected_vectors=deletion_vectors_of(plan.files),
-        with_positions=True,
-    )
+    reader = plan_reader(plan, (), where=plan.where)
     batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
     for ordinal, rows in _bitmaps(batches):
         yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)

@@ -25,7 +25,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
 from dagster_delta.engines.rows.row_update import RowUpdate
@@ -197,13 +197,8 @@ def _read(
     source = rewrite.source
     paths = source.files["path"].to_pylist()
     matches = [rewrite.matches.get(path) for path in paths]
-    reader = DataFileReader(
-        source.store,
-        source.configuration,
-        source.configuration.schema.names,
-        expected_vectors=deletion_vectors_of(source.files),
-        with_positions=_is_mixed(rewrite),
-    )
+    names = source.configuration.schema.names
+    reader = plan_reader(source, names, with_positions=_is_mixed(rewrite))
     return read_ahead(source.store, _sources(rewrite, reader, matches, copier, update))
 
 

@@ -64,20 +64,9 @@ _PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
 class DuckDbEvaluator:
     """One typed expression, ready to be computed for many batches."""
 
-    def __init__(
-        self,
-        expression: Typed,
-        *,
-        max_row_bytes: int = MAX_ROW_BYTES,
-        max_result_bytes: int = _MAX_RESULT_BYTES,
-    ) -> None:
-        """Raise early for expressions that cannot be computed.
-
-        `max_row_bytes`: of the texts that are made at once, and so of those for one row.
-        `max_result_bytes`: of the results for one batch whose texts may grow.
-        """
+    def __init__(self, expression: Typed) -> None:
+        """Raise early for expressions that cannot be computed."""
         check_constant_growth(expression)
-        self._max_row_bytes, self._max_result_bytes = max_row_bytes, max_result_bytes
         self._growing = expression if grows(expression) else None
         self._inputs: dict[tuple[str, ...], tuple[str, DataType]] = {}
         for each in walk(expression):
@@ -108,9 +97,9 @@ class DuckDbEvaluator:
         for start in range(0, num_rows, rows_at_once):
             found = self._evaluate(batch.slice(start, rows_at_once))
             size_bytes += found.nbytes
-            if size_bytes > self._max_result_bytes:
+            if size_bytes > _MAX_RESULT_BYTES:
                 raise UnsupportedExpression(
-                    f"{num_rows} rows of the expression take more than {self._max_result_bytes} "
+                    f"{num_rows} rows of the expression take more than {_MAX_RESULT_BYTES} "
                     "bytes, which is the limit of the embedded engine: make its texts shorter, or "
                     "use the Spark engine"
                 )
@@ -123,13 +112,13 @@ class DuckDbEvaluator:
             return num_rows
         lengths = {path: longest_value(inputs[name]) for path, (name, _) in self._inputs.items()}
         needed = row_bytes(self._growing, lengths)
-        if needed > self._max_row_bytes:
+        if needed > MAX_ROW_BYTES:
             raise UnsupportedExpression(
                 f"the expression may make texts of {needed} bytes for a row, and the limit of the "
-                f"embedded engine is {self._max_row_bytes}: make them shorter, or use the "
+                f"embedded engine is {MAX_ROW_BYTES}: make them shorter, or use the "
                 "Spark engine"
             )
-        return max(1, self._max_row_bytes // max(1, needed))
+        return max(1, MAX_ROW_BYTES // max(1, needed))
 
     def _evaluate(self, batch: pa.Table) -> pa.ChunkedArray:
         import duckdb

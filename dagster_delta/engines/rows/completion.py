@@ -149,7 +149,6 @@ class RowCompletion:
     """Completes the rows of one write, batch by batch.
 
     `numbers`: assigns numbers to all rows of one commit.
-    `moment`: the time for defaults; by default now.
     """
 
     def __init__(
@@ -159,7 +158,6 @@ class RowCompletion:
         numbers: IdentityNumbers,
         *,
         table: str,
-        moment: dt.datetime | None = None,
     ) -> None:
         filled = frozenset(values.columns)
         later = frozenset(each.column for each in values.generated)
@@ -167,7 +165,7 @@ class RowCompletion:
         """The columns that the rows have, or that are null."""
         before = StructType(tuple(each for each in schema if each.name not in later))
         self._identities, self._numbers = values.identities, numbers
-        moment = moment or dt.datetime.now(dt.UTC)
+        moment = dt.datetime.now(dt.UTC)
         constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
         self._defaults = ComputedColumns(constants, schema, StructType(()), table=table)
         self._generated = ComputedColumns(values.generated, schema, before, table=table)

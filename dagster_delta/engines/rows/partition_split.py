@@ -40,6 +40,7 @@ class PartitionColumn(msgspec.Struct, frozen=True):
 
 
 _MAX_CODE = 2**62
+"""Largest number that stands for the values of a row while they are told apart."""
 
 
 def split_by_partition(
@@ -48,7 +49,6 @@ def split_by_partition(
     *,
     stored: pa.RecordBatch | None = None,
     shares_memory: bool = False,
-    max_code: int = _MAX_CODE,
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition in the batch, in their own order, with all columns.
 
@@ -56,7 +56,6 @@ def split_by_partition(
     `stored`: the same rows in the form to return, if not `batch` itself.
     `shares_memory`: whether each part may keep the rows of all parts in memory. That takes much
     less time if the parts are small.
-    `max_code`: largest number that stands for the values of a row while they are told apart.
     """
     rows = batch if stored is None else stored
     if not partition_columns:
@@ -68,7 +67,7 @@ def split_by_partition(
     codes, size = encoded[0][0], len(encoded[0][1])
     for more_codes, values in encoded[1:]:
         size *= len(values)
-        if size > max_code:
+        if size > _MAX_CODE:
             distinct, codes = np.unique(codes, return_inverse=True)
             size = len(distinct) * len(values)
         codes = codes * len(values) + more_codes

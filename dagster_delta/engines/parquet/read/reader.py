@@ -22,6 +22,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.plans import ReadPlan
     from dagster_delta.sql.expressions import SqlExpression
 
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
@@ -151,3 +152,22 @@ def _merge(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()
     )
     return merged
+
+
+def plan_reader(
+    plan: ReadPlan,
+    columns: Sequence[str],
+    *,
+    where: SqlExpression | None = None,
+    with_positions: bool = True,
+) -> DataFileReader:
+    """A reader of the files of a plan, for other columns than the plan's."""
+    return DataFileReader(
+        plan.store,
+        plan.configuration,
+        columns,
+        where=where,
+        expected_vectors=deletion_vectors_of(plan.files),
+        with_positions=with_positions,
+        verifies_pages=plan.verifies_pages,
+    )

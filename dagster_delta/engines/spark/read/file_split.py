@@ -124,6 +124,8 @@ def _broadcast_bytes(rows: NDArray[np.int64]) -> int:
 
 
 MAX_FOOTERS = 256
+"""Footers that the driver reads at most; more files are read by the Arrow engine on the executors,
+which reads each footer anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +145,15 @@ def groups_by_columns(
     store: ObjectStore,
     columns: StructType,
     mode: ColumnMappingMode,
-    *,
-    max_footers: int = MAX_FOOTERS,
 ) -> Iterator[FileGroup]:
-    """The files of a scan by the columns with a default that they lack.
-
-    `max_footers`: maximum number of footers that the driver reads; more files are read by the Arrow
-    engine on the executors, which reads each footer anyway.
-    """
+    """The files of a scan by the columns with a default that they lack."""
     doubtful = may_lack(files, columns, mode)
     if doubtful.true_count < files.num_rows or not files.num_rows:
         yield FileGroup(files.filter(pc.invert(doubtful)))
     doubted = files.filter(doubtful)
     if not doubted.num_rows:
         return
-    if doubted.num_rows > max_footers:
+    if doubted.num_rows > MAX_FOOTERS:
         yield FileGroup(doubted, by_arrow=True)
         return
     lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)

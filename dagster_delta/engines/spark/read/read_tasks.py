@@ -19,9 +19,8 @@ from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
-    DataFileReader,
 )
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -97,15 +96,7 @@ class ReadTask:
 
 
 def _read_with_positions(plan: ReadPlan, keys: pa.Array) -> Iterator[pa.RecordBatch]:
-    reader = DataFileReader(
-        plan.store,
-        plan.configuration,
-        plan.columns,
-        where=plan.where,
-        expected_vectors=deletion_vectors_of(plan.files),
-        with_positions=True,
-        verifies_pages=plan.verifies_pages,
-    )
+    reader = plan_reader(plan, plan.columns, where=plan.where)
     fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
     schema = pa.schema([*list(reader.schema)[:-2], *fields])
     for batch in read_ahead(plan.store, reader.sources(data_files(plan.files))):
