@@ -14,11 +14,7 @@ _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with views as plain text and bytes, at every depth.
-
-    Args:
-        rows: `pyarrow.RecordBatch` of decoded Parquet columns.
-    """
+    """The same rows with views as plain text and bytes, at every depth."""
     types = [_plain(each) for each in rows.schema.types]
     if types == rows.schema.types:
         return rows

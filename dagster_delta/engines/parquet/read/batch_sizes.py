@@ -32,11 +32,7 @@ _EXPANDING_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_B
 class BatchSizes:
     """Chooses the size of each batch of a row group from the footer and the batches before it.
 
-    Args:
-        footer: `pyarrow.parquet.FileMetaData` of the file.
-        group: index of the row group.
-        parquet_columns: indexes of the columns that are decoded.
-        dictionaries: indexes of those that are decoded as dictionaries, see `split_by_bytes`.
+    `dictionaries`: indexes of those that are decoded as dictionaries, see `split_by_bytes`.
     """
 
     def __init__(
@@ -81,12 +77,7 @@ class BatchSizes:
 
 
 def may_expand(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> bool:
-    """Whether decoded values may take many times the bytes of the encoded ones.
-
-    Args:
-        chunk: `pyarrow.parquet.ColumnChunkMetaData`.
-        column: `pyarrow.parquet.ColumnSchema` of it.
-    """
+    """Whether decoded values may take many times the bytes of the encoded ones."""
     if column.physical_type != "BYTE_ARRAY" or _EXPANDING_ENCODINGS.isdisjoint(chunk.encodings):
         return False
     # No value is longer than the uncompressed chunk.

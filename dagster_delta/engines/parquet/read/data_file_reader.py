@@ -63,17 +63,12 @@ _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.i
 class DataFileReader:
     """Reads files of one table version; may be used by several threads.
 
-    Args:
-        store: store of the table.
-        configuration: of the version that is read; if it has row ids (see
-            `tracked_configuration`), rows without materialised ones get those of their position.
-        columns: logical top-level columns of the batches, in order.
-        where: exact filter; None for all rows.
-        expected_vectors: deletion vectors of the files to read, if they are several: vectors in one
-            file are then fetched together.
-        with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
-        verifies_pages: whether to verify Parquet page checksums.
-        split_file_bytes: files of at least this size are divided among workers by row group.
+    `configuration`: of the version that is read; if it has row ids (see `tracked_configuration`),
+    rows without materialised ones get those of their position.
+    `expected_vectors`: deletion vectors of the files to read, if they are several: vectors in one
+    file are then fetched together.
+    `with_positions`: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
+    `split_file_bytes`: files of at least this size are divided among workers by row group.
     """
 
     def __init__(
@@ -113,11 +108,7 @@ class DataFileReader:
             self.schema = pa.schema([*self.schema, *_POSITION_FIELDS])
 
     def sources(self, files: Iterable[DataFile]) -> Iterator[BatchSource]:
-        """One source per small file and per row group of a large one, in order.
-
-        Raises:
-            As `read` does, for large files.
-        """
+        """One source per small file and per row group of a large one, in order."""
         for file, opened in self._opened_ahead(files):
             if opened is None:
                 yield partial(self.read, file)
@@ -145,18 +136,13 @@ class DataFileReader:
                 ahead.extend(threads.submit(opened, file) for file in islice(rest, 1))
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, as `pyarrow.RecordBatch`es of `schema`.
-
-        Raises:
-            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure, InvalidArgument (from the filter).
-        """
+        """The rows of a file, as `pyarrow.RecordBatch`es of `schema`."""
         opened = self.open(file)
         for group in self._row_groups(opened):
             yield from self.read_group(opened, group)
 
     def open(self, file: DataFile) -> OpenedFile:
-        """The file with its footer and its deletion vector. Raises as `read` does."""
+        """The file with its footer and its deletion vector."""
         with self.naming(file):
             whole = self._small_file(file)
             store = self._store if isinstance(self._store, RangeStore) else None
@@ -208,9 +194,7 @@ class DataFileReader:
             )
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one row group of a file that a reader of the same table version has opened.
-        Raises as `read` does.
-        """
+        """The rows of one row group of a file that a reader of the same table version has opened."""
         with self.naming(opened.file):
             if opened.may_hold_wanted(group):
                 read = self._read_all if self._where is None else self._read_matching

@@ -90,14 +90,7 @@ class FileProjection(msgspec.Struct, frozen=True):
     ) -> FileProjection:
         """Match the wanted fields with those of a file.
 
-        Args:
-            file_schema: `pyarrow.Schema` of the data file.
-            wanted: logical fields, in order, without partition columns.
-            mode: column mapping mode of the table.
-
-        Raises:
-            InvalidTable: a column has a type that cannot be widened to the table's type, or the
-                table maps columns by id and the file has no ids.
+        `wanted`: logical fields, in order, without partition columns.
         """
         file_fields = list(file_schema)
         # Spec: in id mode, readers refuse a file without ids or return nulls. Nulls would hide
@@ -141,11 +134,7 @@ class FileProjection(msgspec.Struct, frozen=True):
         ]
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types.
-
-        Raises:
-            pyarrow.ArrowInvalid: a value does not fit the table's type.
-        """
+        """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types."""
         arrays = []
         for each in self._columns:
             if each.position is None:
@@ -164,11 +153,7 @@ def num_steps_found(
 ) -> int:
     """Number of steps of a logical path that a file has: all of them if it has the last one.
 
-    Args:
-        file_schema: `pyarrow.Schema` of the data file.
-        schema: logical schema of the table.
-        path: logical names from the root to a field, through structs.
-        mode: column mapping mode of the table.
+    `path`: logical names from the root to a field, through structs.
     """
     siblings, fields = list(file_schema), schema
     for depth, name in enumerate(path):
@@ -187,11 +172,7 @@ def locate_leaf(
 ) -> tuple[int, pa.DataType] | None:
     """Index and Arrow type of the Parquet column behind a logical path through structs.
 
-    Args:
-        file_schema: `pyarrow.Schema` of the data file.
-        schema: logical schema of the table.
-        path: logical names from the root to a leaf.
-        mode: column mapping mode of the table.
+    `path`: logical names from the root to a leaf.
 
     Returns:
         None if the file lacks the column, or the path does not end at a single Parquet column.
@@ -215,10 +196,6 @@ def locate_leaf(
 class _Siblings:
     """The fields of one level of a file's schema, found by id or name; the first of duplicates is
     used.
-
-    Args:
-        fields: `pyarrow.Field`s.
-        mode: column mapping mode of the table.
     """
 
     def __init__(self, fields: list[pa.Field], mode: ColumnMappingMode) -> None:

@@ -60,11 +60,7 @@ class LegacyCalendar(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> LegacyCalendar | None:
-        """The legacy calendar of a footer; None for the Gregorian one.
-
-        Args:
-            metadata: metadata of the file's `pyarrow.Schema`.
-        """
+        """The legacy calendar of a footer; None for the Gregorian one."""
         version = (metadata or {}).get(_VERSION_KEY)
         if metadata is None or version is None:
             return None
@@ -76,11 +72,7 @@ class LegacyCalendar(msgspec.Struct, frozen=True):
         return cls(has_dates, has_int96, metadata.get(_ZONE_KEY, b"UTC").decode())
 
     def day_conversion(self, source: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
-        """The conversion of a column of days, None if there is none to do.
-
-        Args:
-            source: Arrow type of the file's column.
-        """
+        """The conversion of a column of days, None if there is none to do."""
         return _moved_days if self.has_dates and pa.types.is_date32(source) else None
 
     def time_conversion(
@@ -88,9 +80,7 @@ class LegacyCalendar(msgspec.Struct, frozen=True):
     ) -> Callable[[pa.Array], pa.Array] | None:
         """The conversion of timestamps in microseconds with a zone, None if there is none.
 
-        Args:
-            source: Arrow type of the file's column. INT96 has no time zone.
-            target: type of the table's column.
+        `source`: Arrow type of the file's column. INT96 has no time zone.
         """
         if target != PrimitiveType("timestamp") or not pa.types.is_timestamp(source):
             return None
@@ -148,11 +138,7 @@ def _instants(local_us: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
 
 @cache
 def _standard_offset_us(zone: str) -> int:
-    """The offset of a zone without summer time, which the legacy calendar has for all old times.
-
-    Raises:
-        UnsupportedFeature: the zone is not known here.
-    """
+    """The offset of a zone without summer time, which the legacy calendar has for all old times."""
     fixed = _fixed_offset_us(zone)
     if fixed is not None:
         return fixed

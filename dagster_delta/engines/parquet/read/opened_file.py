@@ -87,12 +87,7 @@ class OpenedFile:
         return selected is None or selected.range_cardinality(start, end) > 0
 
     def wanted_rows(self, position: int, count: int) -> pa.BooleanArray | None:
-        """A `pyarrow.BooleanArray` of the wanted rows; None for all.
-
-        Args:
-            position: index in the file of the first row.
-            count: number of rows.
-        """
+        """A `pyarrow.BooleanArray` of the wanted rows; None for all."""
         if self.left_out is None and self.file.selected is None:
             return None
         # Columns that are read separately request the same rows.
@@ -113,9 +108,6 @@ class OpenedFile:
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[pa.RecordBatch]:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es of at most `BATCH_BYTES` after
         their dictionaries are expanded.
-
-        Raises:
-            InvalidTable: there are fewer rows than the footer says.
         """
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)

@@ -49,14 +49,9 @@ def prefetch_in_order(
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of all sources, one source after the other.
 
-    Args:
-        sources: taken one at a time, as workers become free; a generator is closed at the end.
-        threads: workers that produce batches.
-        max_buffered_bytes: maximum bytes produced but not consumed; each worker may exceed it by
-            one batch.
-
-    Raises:
-        Whatever a source raises, at its place in the order.
+    `sources`: taken one at a time, as workers become free; a generator is closed at the end.
+    `max_buffered_bytes`: maximum bytes produced but not consumed; each worker may exceed it by one
+    batch.
     """
     prefetch = _Prefetch(iter(sources), max_buffered_bytes)
     workers = [

@@ -51,18 +51,7 @@ def read_files(
 ) -> Iterator[pa.RecordBatch]:
     """The live rows of many data files in file order, decoded by several threads.
 
-    Args:
-        store: store of the table.
-        files: `pyarrow.Table` with the columns of `LIVE_FILE_SCHEMA`.
-        configuration: of the version that is read.
-        columns: logical top-level columns, in order.
-        where: exact filter, evaluated by the embedded SQL engine.
-        threads: workers; by default one per core, and more if the store is remote.
-        verifies_pages: whether to verify Parquet page checksums.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure,
-        InvalidArgument (from the filter).
+    `threads`: workers; by default one per core, and more if the store is remote.
     """
     reader = DataFileReader(
         store,
@@ -83,14 +72,9 @@ def read_ahead(
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all sources in order, read concurrently; small batches are joined.
 
-    Args:
-        store: what the sources read from.
-        sources: sources of a `DataFileReader`, or sources made from them; items that are not
-            batches pass unchanged, in order.
-        threads: workers; by default one per core, and more if the store is remote.
-
-    Raises:
-        Whatever a source raises.
+    `sources`: sources of a `DataFileReader`, or sources made from them; items that are not batches
+    pass unchanged, in order.
+    `threads`: workers; by default one per core, and more if the store is remote.
     """
     return _merge_small(
         prefetch_in_order(

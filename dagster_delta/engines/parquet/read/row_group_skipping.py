@@ -39,15 +39,7 @@ def matching_row_groups(
     schema: StructType,
     mode: ColumnMappingMode,
 ) -> list[int]:
-    """Indexes of the row groups that may hold a matching row, in order.
-
-    Args:
-        predicate: the filter, over logical paths.
-        statistics: statistics of the file's footer.
-        file_schema: `pyarrow.Schema` of the file.
-        schema: logical schema of the table.
-        mode: column mapping mode of the table.
-    """
+    """Indexes of the row groups that may hold a matching row, in order."""
     count = statistics.metadata.num_row_groups
     paths = referenced_columns(predicate)
     fields = {path: found for path in paths if (found := _field_at(schema, path)) is not None}

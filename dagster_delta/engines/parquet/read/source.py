@@ -41,13 +41,9 @@ def open_parquet(
 ) -> pq.core.ParquetReader:
     """A `ParquetReader` over an open data file.
 
-    Args:
-        handle: `pyarrow.NativeFile` of the file.
-        footer: its `pyarrow.parquet.FileMetaData`, see `read_data_footer`.
-        dictionaries: indexes of Parquet columns to decode into dictionary arrays.
-        buffer_bytes: read at once from a column; 0 to read columns whole.
-        fetches_ahead: whether columns that are near each other are read together.
-        verifies_pages: whether to verify Parquet page checksums.
+    `dictionaries`: indexes of Parquet columns to decode into dictionary arrays.
+    `buffer_bytes`: read at once from a column; 0 to read columns whole.
+    `fetches_ahead`: whether columns that are near each other are read together.
     """
     return open_parquet_reader(
         handle,
@@ -61,11 +57,7 @@ def open_parquet(
 
 
 def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:
-    """The footer of an open data file.
-
-    Raises:
-        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, cannot be read, or is damaged.
-    """
+    """The footer of an open data file."""
     return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
 
 
@@ -75,11 +67,6 @@ def repetitive_columns(
     """Those of the Parquet columns that are top-level text with few distinct values.
 
     Decoding them as dictionaries, and the dictionary arrays afterwards, takes half the time.
-
-    Args:
-        footer: `pyarrow.parquet.FileMetaData` of the file.
-        group: index of the row group to examine.
-        parquet_columns: indexes of the columns that will be decoded.
     """
     row_group = footer.row_group(group)
     found = []
@@ -101,15 +88,6 @@ def columns_with_long_entries(
 
     Any row may have such an entry, so the decoded size of rows is known only from their indexes
     into the dictionary.
-
-    Args:
-        handle: `pyarrow.NativeFile` of the file.
-        footer: its `pyarrow.parquet.FileMetaData`.
-        group: index of the row group.
-        parquet_columns: indexes of the columns to examine.
-
-    Raises:
-        pyarrow.ArrowInvalid, OSError: the file cannot be read, or is damaged.
     """
     row_group, schema = footer.row_group(group), footer.schema
     expandable = [
@@ -141,10 +119,6 @@ def _is_top_level_text(column: pq.ColumnSchema) -> bool:
 def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
     """Errors in this block name the table and the data file, and say whether the file is missing,
     the storage failed, or the bytes are bad.
-
-    Args:
-        store: store of the table.
-        path: path of the file, decoded.
     """
     table = store.location.uri
     try:

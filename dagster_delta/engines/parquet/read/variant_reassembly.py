@@ -118,10 +118,7 @@ def _encode_binaries(array: pa.Array) -> _Encoded:
 def _encode_fixed_width(header: bytes, array: pa.Array, size: int | None = None) -> _Encoded:
     """The values of an array, encoded in the byte order of the memory.
 
-    Args:
-        header: bytes before each value.
-        array: `pyarrow.Array` of a type of fixed width.
-        size: number of low bytes of each value to encode; None for all.
+    `size`: number of low bytes of each value to encode; None for all.
     """
     width = array.type.byte_width
     memory = memoryview(array.buffers()[1])[width * array.offset :]
@@ -198,12 +195,7 @@ class VariantReassembly(msgspec.Struct, frozen=True):
     def plan(cls, storage: pa.DataType, column: str) -> VariantReassembly:
         """The plan for a shredding schema.
 
-        Args:
-            storage: `pyarrow.StructType` of the variant in the file; it may be unshredded.
-            column: dotted logical path, for errors.
-
-        Raises:
-            InvalidTable: it is not a variant.
+        `storage`: `pyarrow.StructType` of the variant in the file; it may be unshredded.
         """
         names = [each.name for each in storage]
         if names.count("metadata") != 1:
@@ -212,12 +204,7 @@ class VariantReassembly(msgspec.Struct, frozen=True):
         return cls(column, names.index("metadata"), root)
 
     def apply(self, array: pa.StructArray) -> pa.StructArray:
-        """The variants of a `pyarrow.StructArray` as one of `VARIANT_STORAGE`.
-
-        Raises:
-            InvalidTable: a variant violates the encoding or the spec of shredding.
-            UnsupportedFeature: a variant is of a later version of the encoding.
-        """
+        """The variants of a `pyarrow.StructArray` as one of `VARIANT_STORAGE`."""
         try:
             return self._apply(array)
         except DeltaError as error:

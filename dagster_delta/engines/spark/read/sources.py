@@ -58,15 +58,10 @@ def takes_lists(session: SparkSession) -> bool:
 
 def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> bytes:
     """A list of files. Local files get their actual size: Spark reads no row group that begins
-    beyond the listed size.
+    beyond the listed size; a missing one raises FileNotFoundError.
 
-    Args:
-        paths: see `spark_path`; each once.
-        sizes: bytes of each file as the log has them.
-        times_ms: when each file was made, as the log has it, in milliseconds since 1970.
-
-    Raises:
-        FileNotFoundError: a local file does not exist.
+    `paths`: see `spark_path`; each once.
+    `times_ms`: when each file was made, as the log has it, in milliseconds since 1970.
     """
     entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
     return b"\n".join([b"v1", *entries])
@@ -76,9 +71,6 @@ def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[in
 def list_directory(listed: bytes) -> Iterator[str]:
     """The path of a directory that reads as the files of a list (see `list_files`); it must exist
     until Spark has loaded it.
-
-    Raises:
-        OSError: the directory cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="delta-files-", ignore_cleanup_errors=True) as made:
         log = Path(made, "_spark_metadata")
@@ -120,9 +112,6 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
 
     Returns:
         None if Hadoop would reach the storage in another way, or as another identity.
-
-    Raises:
-        InvalidArgument: an option is invalid.
     """
     scheme = scheme_of(location.uri)
     if scheme == "hdfs":
@@ -292,20 +281,14 @@ def open_parquet(
 ) -> DataFrame:
     """The rows of Parquet files under one schema.
 
-    Args:
-        session: a classic or Connect session.
-        paths: see `spark_path`; each once.
-        schema: physical schema.
-        location: location of the table.
-        version: version of the table that is read, for errors.
-        sizes: size of each file in bytes, if the log has it: many files then need no lookup.
-        times_ms: creation time of each file, likewise, for queries of `_metadata`.
-        base_path: where partition directories begin, if columns of the schema are read from them.
-        verifies_pages: whether to verify Parquet page checksums; if not, the session decides.
+    `paths`: see `spark_path`; each once.
+    `sizes`: size of each file in bytes, if the log has it: many files then need no lookup.
+    `times_ms`: creation time of each file, likewise, for queries of `_metadata`.
+    `base_path`: where partition directories begin, if columns of the schema are read from them.
+    `verifies_pages`: whether to verify Parquet page checksums; if not, the session decides.
 
-    Raises:
-        DataFileMissing: a file does not exist. A classic session checks this at once, except in
-            an object store; Connect checks it when it reads the rows.
+    A classic session finds at once that a file is missing, except in an object store; Connect finds
+    it when it reads the rows.
     """
     reader = session.read.schema(schema)
     for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
