@@ -194,7 +194,7 @@ class DataFileReader:
             )
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one row group of a file that a reader of the same table version has opened."""
+        """The rows of one row group of a file opened by a reader of the same table version."""
         with self.naming(opened.file):
             if opened.may_hold_wanted(group):
                 read = self._read_all if self._where is None else self._read_matching
