@@ -12,7 +12,6 @@ from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
-    Constraint,
     MatchedRows,
     ReadPlan,
     RewriteResult,
@@ -194,27 +193,9 @@ class ArrowEngine:
 def _write_checked(
     batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
 ) -> WriteResult:
+    from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
     from dagster_delta.engines.parquet.write.writer import write_data_files
 
     schema = spec.configuration.schema
-    checked = check_constraints(batches, spec.constraints, schema=schema, table=spec.location.uri)
-    return write_data_files(checked, to_arrow_schema(schema), spec, store)
-
-
-def check_constraints(
-    batches: Iterable[pa.RecordBatch],
-    constraints: tuple[Constraint, ...],
-    *,
-    schema: StructType,
-    table: str,
-) -> Iterator[pa.RecordBatch]:
-    """The same batches, after checking that every row satisfies every constraint."""
-    if not constraints:
-        yield from batches
-        return
-    from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
-
-    check = ConstraintCheck(constraints, schema, table=table)
-    for batch in batches:
-        check.check(batch)
-        yield batch
+    check = ConstraintCheck(spec.constraints, schema, table=spec.location.uri)
+    return write_data_files(map(check.checked, batches), to_arrow_schema(schema), spec, store)

@@ -151,7 +151,7 @@ class SourceKeys(msgspec.Struct, frozen=True):
                 part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
             numbers.append(places + start)
         values = (
-            pa.chunked_array(part, _arrow_type(key.target.data_type))
+            pa.chunked_array(part, to_arrow_type(key.data_type))
             for part, key in zip(parts, condition.keys, strict=True)
         )
         return cls(tuple(numbers), tuple(values))
@@ -182,7 +182,7 @@ class MergeJoin:
         self._source_keys = keys
         self._keys = [Computed(each.target) for each in condition.keys]
         self._nulls_match = [each.nulls_match for each in condition.keys]
-        self._types = [each.target.data_type for each in condition.keys]
+        self._types = [each.data_type for each in condition.keys]
         self._target_only = [Computed(each) for each in condition.target_only]
         self._rest = [Computed(each) for each in condition.rest]
         of_pairs = dict(wanted)
@@ -419,9 +419,8 @@ def places_where(is_true: pa.BooleanArray) -> NDArray[np.int64]:
     return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
 
 
-def _join_input(values: pa.Array, data_type: DataType | None) -> pa.Array:
+def _join_input(values: pa.Array, data_type: DataType) -> pa.Array:
     """A key in a form for which the SQL engine's equality is the same as Spark's."""
-    assert data_type is not None  # noqa: S101  what is computed has a type
     found = duckdb_input(values, data_type)
     if pa.types.is_floating(found.type):
         # Minus zero equals zero, but its hash differs.
@@ -429,11 +428,5 @@ def _join_input(values: pa.Array, data_type: DataType | None) -> pa.Array:
     return found
 
 
-def _input_type(data_type: DataType | None) -> pa.DataType:
-    assert data_type is not None  # noqa: S101
+def _input_type(data_type: DataType) -> pa.DataType:
     return duckdb_input(pa.nulls(0, to_arrow_type(data_type)), data_type).type
-
-
-def _arrow_type(data_type: DataType | None) -> pa.DataType:
-    assert data_type is not None  # noqa: S101
-    return to_arrow_type(data_type)

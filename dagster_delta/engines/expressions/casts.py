@@ -7,11 +7,11 @@ other values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.engines.expressions.rendering import duckdb_type, raising
+from dagster_delta.engines.expressions.rendering import duckdb_type, raising, register_function
 from dagster_delta.engines.expressions.text_conversion import TextConversion, text_conversion
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
@@ -22,11 +22,10 @@ from dagster_delta.sql.types import is_integral, sql_type_name
 if TYPE_CHECKING:
     import duckdb
 
-_TARGETS = {
-    "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INTEGER",
-    "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE", "date": "DATE",
-    "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP",
-}  # fmt: skip
+_TARGETS = (
+    "boolean", "byte", "short", "integer", "long", "float", "double", "date", "timestamp",
+    "timestamp_ntz",
+)  # fmt: skip
 _MICROSECONDS = pa.timestamp("us")
 
 
@@ -44,16 +43,11 @@ def _text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
 
 def register_text_casts(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the functions called by `_text_cast_sql` with a connection."""
-    # Its signatures require enumerations, and lists of one invariant type.
-    create: Callable[..., Any] = connection.create_function
-    for name, result in _TARGETS.items():
-        function = _reader(PrimitiveType(name))
-        create(f"text_to_{name}", function, ["VARCHAR"], result, **_ARROW)
+    for target in map(PrimitiveType, _TARGETS):
+        name, result = f"text_to_{target}", duckdb_type(target)
+        register_function(connection, name, _reader(target), ["VARCHAR"], result)
     parameters = ["VARCHAR", "INTEGER", "INTEGER"]
-    create("text_to_decimal", _digits, parameters, "VARCHAR", **_ARROW)
-
-
-_ARROW = {"type": "arrow", "null_handling": "special"}
+    register_function(connection, "text_to_decimal", _digits, parameters, "VARCHAR")
 
 
 def _reader(target: DataType) -> Callable[[pa.Array], pa.Array]:

@@ -98,6 +98,11 @@ class ConstraintCheck:
         for each in self._parsed:
             each.check_embeddable()
 
+    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same `pyarrow.RecordBatch`, after `check`."""
+        self.check(batch)
+        return batch
+
     def check(self, batch: pa.RecordBatch) -> None:
         """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint."""
         if self._parsed:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.typed import Call
+
+if TYPE_CHECKING:
+    import duckdb
 
 ToSql = Callable[[Call, Sequence[str]], str]
 """Makes DuckDB SQL from a typed call and the SQL of its operands."""
@@ -74,6 +79,19 @@ def template(text: str) -> ToSql:
         return text.format(*operands, all=", ".join(operands), name=call.name, type=result)
 
     return sql
+
+
+def register_function(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    compute: Callable[..., pa.Array],
+    parameters: list[str],
+    result: str,
+) -> None:
+    """Register a function over Arrow arrays, which gets nulls too, with a connection."""
+    # Its signatures require enumerations, and lists of one invariant type.
+    create: Callable[..., Any] = connection.create_function
+    create(name, compute, parameters, result, type="arrow", null_handling="special")
 
 
 def _sql_of_another(call: Call, operands: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.arrow_expressions import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
-from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
@@ -40,6 +40,7 @@ class JoinKey(msgspec.Struct, frozen=True):
     """Over the target alone."""
     source: Typed
     """Over the source alone."""
+    data_type: DataType
     nulls_match: bool
     """Whether it is a `<=>`."""
 
@@ -120,8 +121,9 @@ def _join_key(node: Typed) -> JoinKey | None:
         case Call("=" | "<=>" as name, (left, right)):
             if _sides(left) == {SOURCE}:
                 left, right = right, left
-            if _sides(left) == {TARGET} and _sides(right) == {SOURCE}:
-                return JoinKey(left, right, nulls_match=name == "<=>")
+            data_type = left.data_type
+            if _sides(left) == {TARGET} and _sides(right) == {SOURCE} and data_type is not None:
+                return JoinKey(left, right, data_type, nulls_match=name == "<=>")
     return None
 
 
@@ -163,17 +165,16 @@ def bounds_predicate(key: JoinKey, bounds: pa.Array, *, has_nulls: bool) -> Pred
 def _key_column(key: JoinKey) -> tuple[str, ...] | None:
     """Logical path of the table's column that the key compares, if it is one."""
     match key.target:
-        case Column(path) | Cast(Column(path)) if key.target.data_type is not None:
+        case Column(path) | Cast(Column(path)):
             return path[1:]
     return None
 
 
 def _between(column: tuple[str, ...], least: object, greatest: object, key: JoinKey) -> Predicate:
-    assert key.target.data_type is not None  # noqa: S101  it is a column
     return And(
         (
-            Comparison(column, ">=", least, key.target.data_type),
-            Comparison(column, "<=", greatest, key.target.data_type),
+            Comparison(column, ">=", least, key.data_type),
+            Comparison(column, "<=", greatest, key.data_type),
         )
     )
 
@@ -181,8 +182,8 @@ def _between(column: tuple[str, ...], least: object, greatest: object, key: Join
 def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
     if not len(known):
         return Constant(False)
-    column, data_type = _key_column(key), key.target.data_type
-    if column is None or data_type is None:
+    column, data_type = _key_column(key), key.data_type
+    if column is None:
         return Unknown("a computed key")
     if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
         return Unknown("NaN as a key")

@@ -147,6 +147,55 @@ def number_at(
     return numbers
 
 
+class ContainerFrame(msgspec.Struct, frozen=True):
+    """The layout of objects and arrays: numpy arrays of int64."""
+
+    count: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    """Start of the ids of the fields."""
+    id_size: NDArray[np.int64]
+    """Bytes of an id; 0 if the container is an array."""
+    offsets: NDArray[Any]
+    offset_size: NDArray[np.int64]
+    content: NDArray[np.int64]
+    """Start of the values."""
+
+    @classmethod
+    def of(cls, data: NDArray[np.uint8], start: NDArray[np.int64]) -> ContainerFrame:
+        """The layout of the containers at some positions."""
+        first = data[start]
+        header = (first >> 2).astype(np.int64)
+        is_object = (first & 3) == BasicType.OBJECT
+        is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
+        count_size = np.where(is_large, 4, 1)
+        count = number_at(data, start + 1, count_size)
+        id_size = np.where(is_object, (header >> 2 & 3) + 1, 0)
+        offset_size = (header & 3) + 1
+        ids = start + 1 + count_size
+        offsets = ids + id_size * count
+        content = offsets + offset_size * (count + 1)
+        return cls(count, ids, id_size, offsets, offset_size, content)
+
+    def where(self, chosen: NDArray[np.bool_]) -> ContainerFrame:
+        """The layout of some of the containers."""
+        return ContainerFrame(*(each[chosen] for each in msgspec.structs.astuple(self)))
+
+    def last_offset(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Bytes of the values of each container together."""
+        return number_at(data, self.offsets + self.offset_size * self.count, self.offset_size)
+
+    def parts(
+        self, data: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For each field or element: its container, its place there, and its offset."""
+        container = np.repeat(np.arange(len(self.count)), self.count)
+        ordinal = np.arange(len(container)) - np.repeat(
+            np.cumsum(self.count) - self.count, self.count
+        )
+        size = self.offset_size[container]
+        return container, ordinal, number_at(data, self.offsets[container] + ordinal * size, size)
+
+
 class _Check:
     """Checks the values of a column; `is_bad` has the result by row."""
 
@@ -188,9 +237,7 @@ class _Check:
         kind, header = first & 3, (first >> 2).astype(np.int64)
         self._check_short_texts(kind == BasicType.SHORT_STRING, header)
         self._check_primitives(kind == BasicType.PRIMITIVE, header)
-        is_object = kind == BasicType.OBJECT
-        selected = is_object | (kind == BasicType.ARRAY)
-        self._enter_containers(selected, is_object[selected], header[selected])
+        self._enter_containers((kind == BasicType.OBJECT) | (kind == BasicType.ARRAY))
 
     def _ends(
         self, rows: NDArray[np.int64], stop: NDArray[np.int64], end: NDArray[np.int64]
@@ -217,66 +264,26 @@ class _Check:
         is_text = is_sized & (primitive == PrimitiveId.STRING)
         self._texts.append((start[is_text] + 5, size[is_text] - 4, rows[is_text]))
 
-    def _enter_containers(
-        self, selected: NDArray[np.bool_], is_object: NDArray[np.bool_], header: NDArray[np.int64]
-    ) -> None:
-        self._start, self._end = self._start[selected], self._end[selected]
-        self._rows = self._rows[selected]
-        is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
-        id_size = np.where(is_object, (header >> 2 & 3) + 1, 0)
-        offset_size = (header & 3) + 1
-        ids_at = self._start + 1 + np.where(is_large, 4, 1)
-        is_bad = ids_at > self._end
-        count = np.zeros(len(ids_at), dtype=np.int64)
-        count[~is_bad] = number_at(
-            self._data, self._start[~is_bad] + 1, np.where(is_large, 4, 1)[~is_bad]
-        )
-        offsets_at = ids_at + id_size * count
-        content_at = offsets_at + offset_size * (count + 1)
-        is_bad |= content_at > self._end
-        last = np.zeros(len(ids_at), dtype=np.int64)
-        last[~is_bad] = number_at(
-            self._data, (offsets_at + offset_size * count)[~is_bad], offset_size[~is_bad]
-        )
-        stop = content_at + last
-        is_bad |= (stop != self._end) if self._is_top else (stop > self._end)
-        good = ~is_bad
-        self._mark(self._rows, is_bad)
-        parts = (ids_at, id_size, offsets_at, offset_size, count, content_at, stop, is_object)
-        rows = self._rows[good]
-        self._enter(rows, *(each[good] for each in parts))
-
-    def _enter(
-        self,
-        rows: NDArray[Any],
-        ids_at: NDArray[Any],
-        id_size: NDArray[Any],
-        offsets_at: NDArray[Any],
-        offset_size: NDArray[Any],
-        count: NDArray[Any],
-        content_at: NDArray[Any],
-        stop: NDArray[Any],
-        is_object: NDArray[Any],
-    ) -> None:
+    def _enter_containers(self, selected: NDArray[np.bool_]) -> None:
         """Make the fields and elements of containers the next values to check."""
-        container = np.repeat(np.arange(len(rows)), count)
-        ordinal = np.arange(len(container)) - np.repeat(np.cumsum(count) - count, count)
-        offsets = number_at(
-            self._data,
-            offsets_at[container] + ordinal * offset_size[container],
-            offset_size[container],
-        )
-        in_object = is_object[container]
-        self._check_names(
-            rows[container[in_object]],
-            ids_at[container[in_object]] + ordinal[in_object] * id_size[container[in_object]],
-            id_size[container[in_object]],
-            is_first=ordinal[in_object] == 0,
-        )
+        start, end, rows = self._start[selected], self._end[selected], self._rows[selected]
+        # The numbers of a container that is cut are arbitrary.
+        frame = ContainerFrame.of(self._data, start)
+        stop = frame.content + frame.last_offset(self._data)
+        is_bad = (frame.ids > end) | (frame.content > end)
+        is_bad |= (stop != end) if self._is_top else (stop > end)
+        self._mark(rows, is_bad)
+        frame, stop, rows = frame.where(~is_bad), stop[~is_bad], rows[~is_bad]
+        container, ordinal, offsets = frame.parts(self._data)
+        in_object = frame.id_size[container] > 0
+        owner, position = container[in_object], ordinal[in_object]
+        id_size = frame.id_size[owner]
+        ids_at = frame.ids[owner] + position * id_size
+        self._check_names(rows[owner], ids_at, id_size, is_first=position == 0)
         # Spec: elements are stored in order; fields need not be.
         same = (np.diff(container) == 0) & ~in_object[1:]
         self._mark(rows[container[1:]], same & (np.diff(offsets) < 0))
-        self._start, self._end = content_at[container] + offsets, stop[container]
+        self._start, self._end = frame.content[container] + offsets, stop[container]
         self._rows = rows[container]
         self._drop(self._start >= self._end)
 

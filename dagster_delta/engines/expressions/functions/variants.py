@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.expressions.rendering import Rendering, duckdb_type
+from dagster_delta.engines.expressions.rendering import Rendering, duckdb_type, register_function
 from dagster_delta.engines.variant.variants import variants_from_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType
@@ -57,14 +58,7 @@ VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
 
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the functions called by the SQL of variants with a connection."""
-
-    def register(
-        name: str, compute: Callable[..., pa.Array], inputs: list[str], result: str
-    ) -> None:
-        # Its signatures require enumerations, and lists of one invariant type.
-        create: Callable[..., Any] = connection.create_function
-        create(name, compute, inputs, result, type="arrow", null_handling="special")
-
+    register = partial(register_function, connection)
     register("parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
     register("try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
     results = {

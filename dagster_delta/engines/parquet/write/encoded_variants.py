@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.variant.binaries import malformed, number_at, packed_bytes
+from dagster_delta.engines.variant.binaries import (
+    ContainerFrame,
+    malformed,
+    number_at,
+    packed_bytes,
+)
 from dagster_delta.protocol.variant.binary import (
     PRIMITIVE_SIZES,
     BasicType,
@@ -192,11 +197,8 @@ class EncodedVariants:
         size[sized] = 5 + number_at(self.data, start[sized] + 1, 4)
         nested = (kind == BasicType.OBJECT) | (kind == BasicType.ARRAY)
         if nested.any():
-            frame = self._frame(start[nested])
-            last = number_at(
-                self.data, frame.offsets + frame.offset_size * frame.count, frame.offset_size
-            )
-            size[nested] = frame.content + last - start[nested]
+            frame = ContainerFrame.of(self.data, start[nested])
+            size[nested] = frame.content + frame.last_offset(self.data) - start[nested]
         return size
 
     def root_sizes(self) -> NDArray[np.int64]:
@@ -206,15 +208,8 @@ class EncodedVariants:
     def parts(self, places: Places, slots: NDArray[np.int64]) -> Parts:
         """The fields of the objects, or elements of the arrays, in some slots."""
         start, row = places.start[slots], places.row[slots]
-        frame = self._frame(start)
-        container = np.repeat(np.arange(len(slots)), frame.count)
-        first = np.cumsum(frame.count) - frame.count
-        ordinal = np.arange(len(container)) - first[container]
-        offsets = number_at(
-            self.data,
-            frame.offsets[container] + ordinal * frame.offset_size[container],
-            frame.offset_size[container],
-        )
+        frame = ContainerFrame.of(self.data, start)
+        container, ordinal, offsets = frame.parts(self.data)
         id_size = frame.id_size[container]
         name_id = number_at(self.data, frame.ids[container] + ordinal * id_size, id_size)
         rows = row[container]
@@ -269,32 +264,3 @@ class EncodedVariants:
             for first, length in zip(start.tolist(), size.tolist(), strict=True)
         ]
         return encode_object(name_ids.tolist(), values)
-
-    def _frame(self, start: NDArray[np.int64]) -> _Frame:
-        first = self.data[start]
-        header = (first >> 2).astype(np.int64)
-        is_object = (first & 3) == BasicType.OBJECT
-        is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
-        count_size = np.where(is_large, 4, 1)
-        count = number_at(self.data, start + 1, count_size)
-        id_size = np.where(is_object, (header >> 2 & 3) + 1, 0)
-        offset_size = (header & 3) + 1
-        ids = start + 1 + count_size
-        offsets = ids + id_size * count
-        return _Frame(
-            count, ids, id_size, offsets, offset_size, offsets + offset_size * (count + 1)
-        )
-
-
-class _Frame(msgspec.Struct, frozen=True):
-    """The layout of containers: numpy arrays of int64."""
-
-    count: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    """Start of the ids of the fields."""
-    id_size: NDArray[np.int64]
-    """Bytes of an id; 0 if the container is an array."""
-    offsets: NDArray[Any]
-    offset_size: NDArray[np.int64]
-    content: NDArray[np.int64]
-    """Start of the values."""

@@ -157,10 +157,10 @@ def _predicates(
     keys: Sequence[JoinKey], columns: dict[int, Column], found: pa.Table, listed: pa.Table | None
 ) -> Iterator[Predicate]:
     for index, key in enumerate(keys):
-        if index not in columns or key.source.data_type is None:
+        if index not in columns:
             yield Unknown("a computed key")
             continue
-        data_type = to_arrow_type(key.source.data_type)
+        data_type = to_arrow_type(key.data_type)
         if listed is not None:
             yield key_predicate(key, listed[f"key_{index}"].cast(data_type))
             continue
@@ -168,7 +168,7 @@ def _predicates(
             [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in ("min", "max")]
         )
         # NaN is the greatest value, and the bounds of files do not include it.
-        if key.source.data_type in _FLOATS and bounds[1].as_py() != bounds[1].as_py():
+        if key.data_type in _FLOATS and bounds[1].as_py() != bounds[1].as_py():
             yield Unknown("NaN as a key")
             continue
         has_nulls = found[f"count_{index}"][0].as_py() < found["rows"][0].as_py()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+    from pyspark.sql import Column
 
 FILE_KEY = "__delta_file_key"
 """Column of a read with positions: the key of the row's file, see `keys_of_files`."""
@@ -143,3 +145,11 @@ def _avalanche(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _rotate(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
+
+
+def missed_file(functions: ModuleType) -> Column:
+    """A Spark expression that fails for a row whose file is not among those of the plan."""
+    return functions.raise_error(
+        "dagster_delta: Spark reports another path for a data file than the log does; give the "
+        'full URI of the table, or read it with engine="arrow"'
+    )

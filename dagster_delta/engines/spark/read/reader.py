@@ -21,7 +21,13 @@ import pyarrow as pa
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
-from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX, file_keys, keys_of_files
+from dagster_delta.engines.spark.read.file_keys import (
+    FILE_KEY,
+    ROW_INDEX,
+    file_keys,
+    keys_of_files,
+    missed_file,
+)
 from dagster_delta.engines.spark.read.file_split import (
     FileGroup,
     FileSplit,
@@ -392,10 +398,7 @@ class _FrameReader:
         """
         functions = self._functions
         found = functions.lit(True) if condition is None else condition
-        error = functions.raise_error(
-            "dagster_delta: Spark reports another path for a data file than the log does; give "
-            'the full URI of the table, or read it with engine="arrow"'
-        )
+        error = missed_file(functions)
         return functions.when(
             functions.col(self._own_name("found_key")).isNotNull(), found
         ).otherwise(error.cast("boolean"))

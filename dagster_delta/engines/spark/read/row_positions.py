@@ -16,7 +16,12 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.row_matching import bitmap_of
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
-from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX, keys_of_files
+from dagster_delta.engines.spark.read.file_keys import (
+    FILE_KEY,
+    ROW_INDEX,
+    keys_of_files,
+    missed_file,
+)
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
@@ -144,10 +149,7 @@ def with_row_ids(rows: DataFrame, plan: ReadPlan, columns: MaterializedColumns) 
     found = functions.col(FILE_KEY) == functions.col(_KEY)
     joined = rows.join(functions.broadcast(entries), found, "left")
     # A silent miss would leave rows without ids.
-    missed = functions.raise_error(
-        "dagster_delta: Spark reports another path for a data file than the log does; give "
-        'the full URI of the table, or read it with engine="arrow"'
-    ).cast("long")
+    missed = missed_file(functions).cast("long")
     is_found = functions.col(_KEY).isNotNull()
     row_id = functions.col(_BASE) + functions.col(ROW_INDEX)
     carried = {
