@@ -14,12 +14,14 @@ import pytest
 
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import decode_reports
-from dagster_delta.engines.spark.write.partition_exchange import (
+from dagster_delta.engines.spark.write.tasks import (
     PackTask,
     UnpackTask,
+    WriteDetail,
+    WriteTask,
+    result_of,
     slice_size_bytes,
 )
-from dagster_delta.engines.spark.write.tasks import WriteDetail, WriteTask, result_of
 from dagster_delta.errors import DeltaError, InvalidCast, StorageFailure
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 from dagster_delta.storage import open_store

@@ -33,9 +33,13 @@ from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX
 from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import Constraint
-from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion, compute_assigned
+from dagster_delta.engines.rows.completion import (
+    IdentityNumbers,
+    RowCompletion,
+    RowUpdate,
+    compute_assigned,
+)
 from dagster_delta.engines.rows.row_tracking import remaining_rows
-from dagster_delta.engines.rows.row_update import RowUpdate
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause

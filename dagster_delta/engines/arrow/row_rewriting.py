@@ -28,7 +28,7 @@ from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, wit
 from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
-from dagster_delta.engines.rows.row_update import RowUpdate
+from dagster_delta.engines.rows.completion import RowUpdate
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask

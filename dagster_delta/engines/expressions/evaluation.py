@@ -1,20 +1,29 @@
-"""Exact values of expressions over batches: by Arrow's kernels if they suffice, else by DuckDB."""
+"""Exact values of expressions over batches: by Arrow's kernels if they suffice, else by DuckDB.
+
+Most filters compare a column with a constant, and many new values are a constant or a number times
+another; they need no SQL engine. Arrow's kernels are used where they agree with Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.expressions.arrow_expressions import compile_value
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import whole_array
-from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Column, Literal, Typed, walk
+from dagster_delta.sql.functions.text import Wildcard, like_pieces
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 
 if TYPE_CHECKING:
     from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
@@ -107,3 +116,176 @@ def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array 
         else:
             values = pc.struct_field(values, indices=[index])
     return values
+
+
+Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
+Mask: TypeAlias = Callable[[Columns], pa.Array | pa.ChunkedArray]
+"""Makes a pyarrow boolean array, with nulls as in SQL."""
+
+_KERNELS = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
+_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+_FLOATS = (PrimitiveType("float"), DOUBLE)
+
+
+def compile_filter(expression: Typed) -> Mask | None:
+    """A function that computes the condition for each row; None if it needs a SQL engine."""
+    match expression:
+        case Column(data_type=data_type) if data_type == BOOLEAN:
+            return _operand(expression)
+        case Call("and" | "or" as name, arguments):
+            masks = [compile_filter(each) for each in arguments]
+            kernel = pc.and_kleene if name == "and" else pc.or_kleene
+            known = [each for each in masks if each is not None]
+            if len(known) < len(masks):
+                return None
+            return lambda columns: reduce(kernel, (each(columns) for each in known))
+        case Call("not", (child,)):
+            inner = compile_filter(child)
+            return None if inner is None else lambda columns: pc.invert(inner(columns))
+        case Call("is null", (Column(path),)):
+            return lambda columns: pc.is_null(columns[path])
+        case Call("in", (operand, *values)):
+            return _membership(operand, values)
+        case Call(
+            "startswith" | "endswith" | "contains" as name, (operand, Literal(str() as text))
+        ):
+            return _text_test(name, operand, text)
+        case Call("like", (operand, Literal(str() as pattern))):
+            return _like(operand, pattern)
+        case Call(name, (left, right)) if name in _FLIPPED:
+            if isinstance(left, Literal):
+                left, right, name = right, left, _FLIPPED[name]
+            if isinstance(right, Literal):
+                return _comparison(name, left, right)
+    return None
+
+
+def compile_value(expression: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
+    """A function that computes the value of each row; None if it needs a SQL engine."""
+    if expression.data_type != DOUBLE:
+        return compile_filter(expression)
+    if not any(isinstance(each, Column) for each in walk(expression)):
+        return None
+    return _double(expression)
+
+
+def _double(node: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
+    """Sums and products of doubles, which overflow to infinity in both engines."""
+    match node:
+        case Literal(float() as value, data_type):
+            scalar = scalar_of(value, data_type)
+            return lambda _: scalar
+        case Call(name, (left, right), data_type) if name in _ARITHMETIC and data_type == DOUBLE:
+            first, second = _double(left), _double(right)
+            if first is None or second is None:
+                return None
+            kernel = _ARITHMETIC[name]
+            return lambda columns: kernel(first(columns), second(columns))
+    return _operand(node) if node.data_type == DOUBLE else None
+
+
+def _operand(node: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | None:
+    """The values of a column, or of a widening cast of one."""
+    match node:
+        case Column(path, data_type) if is_primitive(data_type):
+            target = to_arrow_type(data_type)
+            return lambda columns: _as_type(columns[path], target)
+        case Cast(Column(data_type=source) as column, data_type) if _widens(source, data_type):
+            inner = _operand(column)
+            if inner is None:
+                return None
+            target = to_arrow_type(data_type)
+            # Whole numbers beyond 2^53 round to the nearest double, as they do in Spark.
+            return lambda columns: inner(columns).cast(target, safe=False)
+    return None
+
+
+def _widens(source: DataType, target: DataType) -> bool:
+    if is_integral(source):
+        if isinstance(target, DecimalType):
+            return target.scale <= 18 and target.precision - target.scale >= 20
+        return is_integral(target) or target == PrimitiveType("double")
+    return source == PrimitiveType("float") and target == PrimitiveType("double")
+
+
+def _as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return values if values.type == target else values.cast(target)
+
+
+def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:
+    values = _operand(operand)
+    if values is None or operand.data_type is None:
+        return None
+    if literal.value is None:
+        if name == "<=>":
+            return lambda columns: pc.is_null(values(columns))
+        return lambda columns: pa.nulls(len(values(columns)), pa.bool_())
+    is_float = operand.data_type in _FLOATS
+    if isinstance(literal.value, float) and math.isnan(literal.value):
+        return None
+    scalar = scalar_of(literal.value, literal.data_type)
+
+    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
+        found = values(columns)
+        if name == "<=>":
+            return pc.fill_null(pc.equal(found, scalar), FALSE)
+        result = _KERNELS[name](found, scalar)
+        if is_float and name in (">", ">="):
+            # NaN is the greatest value in Spark, and incomparable in Arrow.
+            return pc.or_(result, pc.is_nan(found))
+        return result
+
+    return mask
+
+
+def _membership(operand: Typed, values: list[Typed]) -> Mask | None:
+    found = _operand(operand)
+    if found is None or operand.data_type is None or operand.data_type in _FLOATS:
+        return None
+    constants = [each.value for each in values if isinstance(each, Literal)]
+    if len(constants) < len(values):
+        return None
+    known = [each for each in constants if each is not None]
+    value_set = array_of(known, operand.data_type)
+    has_null = len(known) < len(constants)
+
+    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
+        column = found(columns)
+        listed = pc.is_in(column, value_set=value_set)
+        if has_null:
+            return pc.if_else(listed, listed, null_scalar(pa.bool_()))
+        return pc.if_else(pc.is_null(column), null_scalar(pa.bool_()), listed)
+
+    return mask
+
+
+def _text_test(name: str, operand: Typed, text: str) -> Mask | None:
+    kernel = {
+        "startswith": pc.starts_with,
+        "endswith": pc.ends_with,
+        "contains": pc.match_substring,
+    }
+    values = _operand(operand)
+    if values is None or operand.data_type != STRING:
+        return None
+    return lambda columns: kernel[name](values(columns), pattern=text)
+
+
+def _like(operand: Typed, pattern: str) -> Mask | None:
+    match like_pieces(pattern):
+        case [str() as text]:
+            return _comparison("=", operand, Literal(text, STRING))
+        case [str() as text, Wildcard.ANY]:
+            return _text_test("startswith", operand, text)
+        case [Wildcard.ANY, str() as text]:
+            return _text_test("endswith", operand, text)
+        case [Wildcard.ANY, str() as text, Wildcard.ANY]:
+            return _text_test("contains", operand, text)
+    return None

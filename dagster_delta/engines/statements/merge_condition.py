@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.arrow_expressions import compile_filter
+from dagster_delta.engines.expressions.evaluation import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.statistics.predicates import (

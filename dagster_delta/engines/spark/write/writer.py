@@ -21,14 +21,16 @@ from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
-from dagster_delta.engines.spark.write.partition_exchange import (
+from dagster_delta.engines.spark.write.tasks import (
     PACKED_PARTITION,
     PACKED_SCHEMA,
     PackTask,
     UnpackTask,
+    WriteDetail,
+    WriteTask,
+    result_of,
     slice_size_bytes,
 )
-from dagster_delta.engines.spark.write.tasks import WriteDetail, WriteTask, result_of
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import (
     LONG_MAX,
