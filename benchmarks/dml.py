@@ -6,16 +6,15 @@ The peer rewrites files in every case; ours does where deletion vectors are off.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks._rows import stream
-from benchmarks.harness import Case, main
+from benchmarks.harness import Case, Peer, linked_copy, main, ours, theirs
 
 WHERE = "quantity < 10"
+RAISE = {"price": "price * 1.1"}
 
 
 def prepare(directory: Path, size: int) -> None:
@@ -26,17 +25,8 @@ def prepare(directory: Path, size: int) -> None:
         table.append(stream(size), properties={"delta.enableDeletionVectors": vectors})
 
 
-def prepare_merge(directory: Path, size: int) -> None:
+def prepare_merge(directory: Path, size: int, known_rows: str = "id % 100 = 37") -> None:
     """The tables, and a source of every hundredth row and as many new ones as a tenth of these."""
-    _prepare_merge(directory, size, "id % 100 = 37")
-
-
-def prepare_large_merge(directory: Path, size: int) -> None:
-    """The same with three of ten rows."""
-    _prepare_merge(directory, size, "id % 10 < 3")
-
-
-def _prepare_merge(directory: Path, size: int, known_rows: str) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -51,41 +41,6 @@ def _prepare_merge(directory: Path, size: int, known_rows: str) -> None:
     pq.write_table(pa.concat_tables([known, new]).combine_chunks(), directory / "source.parquet")
 
 
-def _copy(table: Path) -> str:
-    """A copy of the table for one run; data files are never changed, so links to them do."""
-    target = tempfile.mkdtemp(dir=table.parent)
-
-    def link(source: str, destination: str) -> str:
-        copy = shutil.copy2 if "_delta_log" in source else os.link
-        copy(source, destination)
-        return destination
-
-    shutil.copytree(table, target, copy_function=link, dirs_exist_ok=True)
-    return target
-
-
-def our_delete(name: str) -> Callable[[Path, int], Callable[[], object]]:
-    def start(directory: Path, size: int) -> Callable[[], object]:
-        from dagster_delta import DeltaTable
-
-        uri = _copy(directory / name)
-        return lambda: DeltaTable(uri).delete(WHERE).metrics["numDeletedRows"]
-
-    return start
-
-
-def our_update(name: str) -> Callable[[Path, int], Callable[[], object]]:
-    def start(directory: Path, size: int) -> Callable[[], object]:
-        from dagster_delta import DeltaTable
-
-        uri = _copy(directory / name)
-        return lambda: (
-            DeltaTable(uri).update({"price": "price * 1.1"}, WHERE).metrics["numUpdatedRows"]
-        )
-
-    return start
-
-
 def our_merge(name: str) -> Callable[[Path, int], Callable[[], object]]:
     def start(directory: Path, size: int) -> Callable[[], object]:
         import duckdb  # noqa: F401  timed are rows, not imports
@@ -94,7 +49,7 @@ def our_merge(name: str) -> Callable[[Path, int], Callable[[], object]]:
 
         from dagster_delta import DeltaTable
 
-        uri = _copy(directory / name)
+        uri = linked_copy(directory / name)
         source = pq.read_table(directory / "source.parquet")
         return lambda: (
             DeltaTable(uri)
@@ -108,27 +63,11 @@ def our_merge(name: str) -> Callable[[Path, int], Callable[[], object]]:
     return start
 
 
-def their_delete(directory: Path, size: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = _copy(directory / "plain")
-    return lambda: deltalake.DeltaTable(uri).delete(WHERE)["num_deleted_rows"]
-
-
-def their_update(directory: Path, size: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = _copy(directory / "plain")
-    return lambda: deltalake.DeltaTable(uri).update({"price": "price * 1.1"}, predicate=WHERE)[
-        "num_updated_rows"
-    ]
-
-
 def their_merge(directory: Path, size: int) -> Callable[[], object]:
     import deltalake
     import pyarrow.parquet as pq
 
-    uri = _copy(directory / "plain")
+    uri = linked_copy(directory / "plain")
     source = pq.read_table(directory / "source.parquet")
     return lambda: (
         deltalake.DeltaTable(uri)
@@ -139,6 +78,11 @@ def their_merge(directory: Path, size: int) -> Callable[[], object]:
     )
 
 
+def our_delete(name: str) -> Peer:
+    return ours(lambda table: table.delete(WHERE).metrics["numDeletedRows"], name, copied=True)
+
+
+their_delete = theirs(lambda table: table.delete(WHERE)["num_deleted_rows"], "plain", copied=True)
 ROWS = 20_000_000
 CASES = {
     "delete": Case(
@@ -151,7 +95,18 @@ CASES = {
         "update 1 % of {size} rows, deletion vectors",
         ROWS,
         prepare,
-        {"ours": our_update("vectors"), "deltalake": their_update},
+        {
+            "ours": ours(
+                lambda table: table.update(RAISE, WHERE).metrics["numUpdatedRows"],
+                "vectors",
+                copied=True,
+            ),
+            "deltalake": theirs(
+                lambda table: table.update(RAISE, predicate=WHERE)["num_updated_rows"],
+                "plain",
+                copied=True,
+            ),
+        },
     ),
     "rewrite": Case(
         "delete 1 % of {size} rows, copy-on-write",
@@ -174,14 +129,14 @@ CASES = {
     "large_merge": Case(
         "merge 30 % into {size} rows, deletion vectors",
         ROWS,
-        prepare_large_merge,
+        partial(prepare_merge, known_rows="id % 10 < 3"),
         {"ours": our_merge("vectors"), "deltalake": their_merge},
         rounds=2,
     ),
     "large_merge_rewrite": Case(
         "merge 30 % into {size} rows, copy-on-write",
         ROWS,
-        prepare_large_merge,
+        partial(prepare_merge, known_rows="id % 10 < 3"),
         {"ours": our_merge("plain"), "deltalake": their_merge},
         rounds=2,
     ),

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dagster_delta import DeltaTable
 
 Prepare = Callable[[Path, int], None]
 Peer = Callable[[Path, int], Callable[[], object]]
@@ -42,6 +47,47 @@ class Measurement:
     seconds: float
     peak_mb: float
     result: str
+
+
+def linked_copy(table: Path, target: Path | None = None) -> str:
+    """A copy of a table for one run; data files are never changed, so links to them do."""
+
+    def link(source: str, destination: str) -> str:
+        copy = shutil.copy2 if "_delta_log" in source else os.link
+        copy(source, destination)
+        return destination
+
+    target = target or Path(tempfile.mkdtemp(dir=table.parent))
+    shutil.copytree(table, target, copy_function=link, dirs_exist_ok=True)
+    return str(target)
+
+
+def _location(directory: Path, name: str, *, copied: bool) -> str:
+    return linked_copy(directory / name) if copied else str(directory / name)
+
+
+def ours(run: Callable[[DeltaTable], object], name: str = "table", *, copied: bool = False) -> Peer:
+    """A peer that opens a table of the directory, or a copy of it, by this library."""
+
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
+
+        uri = _location(directory, name, copied=copied)
+        return lambda: run(DeltaTable(uri))
+
+    return start
+
+
+def theirs(run: Callable[[Any], object], name: str = "table", *, copied: bool = False) -> Peer:
+    """As `ours`, by the package `deltalake`."""
+
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        import deltalake
+
+        uri = _location(directory, name, copied=copied)
+        return lambda: run(deltalake.DeltaTable(uri))
+
+    return start
 
 
 def main(name: str, module: str, cases: Mapping[str, Case]) -> None:

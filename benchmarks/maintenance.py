@@ -7,16 +7,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import Case, main
+from benchmarks.harness import Case, linked_copy, main, ours, theirs
 from benchmarks.hourly_merges import spark_session
 
 ROWS_PER_FILE = 2_000
 FILES_PER_COMMIT = 1_000
+_ZORDER = ["id", "name"]
 
 
 def prepare(directory: Path, size: int) -> None:
@@ -60,59 +60,6 @@ def prepare_flat(directory: Path, size: int) -> None:
             }
         )
         table.append(rows)
-
-
-def _copy(directory: Path) -> str:
-    target = Path(tempfile.mkdtemp(dir=directory)) / "table"
-    shutil.copytree(directory / "table", target)
-    return str(target)
-
-
-def our_optimize(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = _copy(directory)
-    return lambda: DeltaTable(uri).optimize().metrics["numRemovedFiles"]
-
-
-def their_optimize(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = _copy(directory)
-    return lambda: deltalake.DeltaTable(uri).optimize.compact()["numFilesRemoved"]
-
-
-def our_zorder(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = _copy(directory)
-    return lambda: DeltaTable(uri).optimize(zorder_by=["id", "name"]).metrics["numRemovedFiles"]
-
-
-def their_zorder(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = _copy(directory)
-    table = deltalake.DeltaTable
-    return lambda: table(uri).optimize.z_order(["id", "name"])["numFilesRemoved"]
-
-
-def our_vacuum(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = str(directory / "table")
-    return lambda: DeltaTable(uri).vacuum(0, enforce_retention=False).num_files
-
-
-def their_vacuum(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = str(directory / "table")
-    return lambda: len(
-        deltalake.DeltaTable(uri).vacuum(
-            0, dry_run=True, enforce_retention_duration=False, full=True
-        )
-    )
 
 
 def prepare_garbage(directory: Path, size: int) -> None:
@@ -195,51 +142,9 @@ def _removed(path: str, time_ms: int) -> dict[str, object]:
     }
 
 
-def our_full(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = str(directory / "table")
-    return lambda: DeltaTable(uri).vacuum().num_files
-
-
-def their_full(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = str(directory / "table")
-    return lambda: len(deltalake.DeltaTable(uri).vacuum(dry_run=True, full=True))
-
-
-def our_fsck(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = str(directory / "table")
-    return lambda: DeltaTable(uri).fsck(dry_run=True).files.num_rows
-
-
-def their_fsck(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = str(directory / "table")
-    return lambda: len(deltalake.DeltaTable(uri).repair(dry_run=True)["files_removed"])
-
-
 def _at_most(count: int) -> int:
     # A dry run of delta-spark names no more.
     return min(count, 1000)
-
-
-def our_lite(directory: Path, _: int) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    uri = str(directory / "table")
-    return lambda: _at_most(DeltaTable(uri).vacuum(lite=True).num_files)
-
-
-def their_lite(directory: Path, _: int) -> Callable[[], object]:
-    import deltalake
-
-    uri = str(directory / "table")
-    return lambda: _at_most(len(deltalake.DeltaTable(uri).vacuum(dry_run=True)))
 
 
 def spark_lite(directory: Path, _: int) -> Callable[[], object]:
@@ -264,7 +169,7 @@ def prepare_parquet(directory: Path, size: int) -> None:
 def our_convert(directory: Path, _: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
 
-    uri = _copy(directory)
+    uri = linked_copy(directory / "table")
     return lambda: DeltaTable.convert(uri).snapshot().num_files
 
 
@@ -273,7 +178,7 @@ def their_convert(directory: Path, _: int) -> Callable[[], object]:
     from deltalake.schema import PrimitiveType
 
     day = deltalake.Field("day", PrimitiveType("integer"))
-    uri, days = _copy(directory), deltalake.Schema([day])
+    uri, days = linked_copy(directory / "table"), deltalake.Schema([day])
 
     def convert() -> int:
         deltalake.convert_to_deltalake(uri, partition_by=days, partition_strategy="hive")
@@ -283,7 +188,7 @@ def their_convert(directory: Path, _: int) -> Callable[[], object]:
 
 
 def spark_convert(directory: Path, _: int) -> Callable[[], object]:
-    session, uri = spark_session(), _copy(directory)
+    session, uri = spark_session(), linked_copy(directory / "table")
     assert session is not None
 
     def convert() -> int:
@@ -298,37 +203,67 @@ CASES = {
         "optimize {size} small files",
         1_000,
         prepare_flat,
-        {"ours": our_optimize, "deltalake": their_optimize},
+        {
+            "ours": ours(lambda table: table.optimize().metrics["numRemovedFiles"], copied=True),
+            "deltalake": theirs(
+                lambda table: table.optimize.compact()["numFilesRemoved"], copied=True
+            ),
+        },
     ),
     "zorder": Case(
         "Z-order {size} small files by two columns",
         1_000,
         prepare_flat,
-        {"ours": our_zorder, "deltalake": their_zorder},
+        {
+            "ours": ours(
+                lambda table: table.optimize(zorder_by=_ZORDER).metrics["numRemovedFiles"],
+                copied=True,
+            ),
+            "deltalake": theirs(
+                lambda table: table.optimize.z_order(_ZORDER)["numFilesRemoved"], copied=True
+            ),
+        },
     ),
     "vacuum": Case(
         "find the garbage beside {size} files, dry run",
         5_000,
         prepare_garbage,
-        {"ours": our_vacuum, "deltalake": their_vacuum},
+        {
+            "ours": ours(lambda table: table.vacuum(0, enforce_retention=False).num_files),
+            "deltalake": theirs(
+                lambda table: len(
+                    table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
+                )
+            ),
+        },
     ),
     "full": Case(
         "find the garbage among {size} files, dry run",
         200_000,
         prepare_half,
-        {"ours": our_full, "deltalake": their_full},
+        {
+            "ours": ours(lambda table: table.vacuum().num_files),
+            "deltalake": theirs(lambda table: len(table.vacuum(dry_run=True, full=True))),
+        },
     ),
     "fsck": Case(
         "find the lost files of a table beside garbage, {size} files, dry run",
         200_000,
         prepare_half,
-        {"ours": our_fsck, "deltalake": their_fsck},
+        {
+            "ours": ours(lambda table: table.fsck(dry_run=True).files.num_rows),
+            "deltalake": theirs(lambda table: len(table.repair(dry_run=True)["files_removed"])),
+        },
     ),
     "lite": Case(
         "VACUUM LITE over a log of {size} files, dry run",
         1_000_000,
         prepare_log,
-        {"ours": our_lite, "deltalake": their_lite, "delta-spark": spark_lite},
+        {
+            "ours": ours(lambda table: _at_most(table.vacuum(lite=True).num_files)),
+            "deltalake": theirs(lambda table: _at_most(len(table.vacuum(dry_run=True)))),
+            "delta-spark": spark_lite,
+        },
         rounds=1,
     ),
     "convert": Case(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Case, main
+from benchmarks.harness import Case, Peer, linked_copy, main
 
 BATCH_ROWS = 1_000_000
 SMALL = 200
@@ -48,38 +48,24 @@ def prepare_default(directory: Path, size: int) -> None:
     _write(directory / "table", size)
 
 
-def _copy(source: Path) -> str:
-    """A copy of the table by hard links, so that every round starts from the same version."""
-    import os
-    import shutil
-    import tempfile
+def _alter(name: str, statement: str, **options: Any) -> Peer:
+    """A change of a copy of a table by the log alone."""
 
-    target = tempfile.mkdtemp(dir=source.parent)
-    shutil.copytree(source, target, dirs_exist_ok=True, copy_function=os.link)
-    return target
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
 
+        table = DeltaTable(linked_copy(directory / name))
+        # Imports are not what is measured.
+        table.alter(statement, **options, dry_run=True)
+        return lambda: table.alter(statement, **options).version
 
-def _widen(source: Path) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    table = DeltaTable(_copy(source))
-    # Imports are not what is measured.
-    table.alter("ALTER id TYPE BIGINT", dry_run=True)
-    return lambda: table.alter("ALTER id TYPE BIGINT").version
-
-
-def widen_large(directory: Path, size: int) -> Callable[[], object]:
-    return _widen(directory / "large")
-
-
-def widen_small(directory: Path, size: int) -> Callable[[], object]:
-    return _widen(directory / "small")
+    return start
 
 
 def add_default(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
 
-    table = DeltaTable(_copy(directory / "table"))
+    table = DeltaTable(linked_copy(directory / "table"))
     table.alter("ADD COLUMN c STRING DEFAULT 'none'", dry_run=True)
     return lambda: table.alter("ADD COLUMN c STRING DEFAULT 'none'").metrics["numOutputRows"]
 
@@ -87,7 +73,7 @@ def add_default(directory: Path, size: int) -> Callable[[], object]:
 def add_and_update(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
 
-    table = DeltaTable(_copy(directory / "table"))
+    table = DeltaTable(linked_copy(directory / "table"))
     table.alter("ADD COLUMN c STRING", dry_run=True)
 
     def change() -> object:
@@ -95,23 +81,6 @@ def add_and_update(directory: Path, size: int) -> Callable[[], object]:
         return table.update({"c": "'none'"}).metrics["numUpdatedRows"]
 
     return change
-
-
-def _add_lazily(source: Path) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
-
-    table = DeltaTable(_copy(source))
-    statement = "ADD COLUMN c STRING DEFAULT 'none'"
-    table.alter(statement, existing_rows="lazy", dry_run=True)
-    return lambda: table.alter(statement, existing_rows="lazy").version
-
-
-def add_lazily_large(directory: Path, size: int) -> Callable[[], object]:
-    return _add_lazily(directory / "large")
-
-
-def add_lazily_small(directory: Path, size: int) -> Callable[[], object]:
-    return _add_lazily(directory / "small")
 
 
 def prepare_reading(directory: Path, size: int) -> None:
@@ -123,27 +92,24 @@ def prepare_reading(directory: Path, size: int) -> None:
         table.add_column("c", "STRING", default="'none'", existing_rows=existing)
 
 
-def _read(source: Path) -> Callable[[], object]:
-    from dagster_delta import DeltaTable
+def _read(name: str) -> Peer:
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
 
-    scan = DeltaTable(str(source)).snapshot().scan(where="c = 'none'")
-    return lambda: sum(batch.num_rows for batch in scan.to_batches())
+        scan = DeltaTable(str(directory / name)).snapshot().scan(where="c = 'none'")
+        return lambda: sum(batch.num_rows for batch in scan.to_batches())
 
-
-def read_lazy(directory: Path, size: int) -> Callable[[], object]:
-    return _read(directory / "lazy")
-
-
-def read_written(directory: Path, size: int) -> Callable[[], object]:
-    return _read(directory / "rewrite")
+    return start
 
 
+_WIDEN = "ALTER id TYPE BIGINT"
+_ADD = "ADD COLUMN c STRING DEFAULT 'none'"
 CASES = {
     "widening": Case(
         "Widen a column of 20 million rows",
         20_000_000,
         prepare_widening,
-        {"20 million rows": widen_large, "200 rows": widen_small},
+        {"20 million rows": _alter("large", _WIDEN), "200 rows": _alter("small", _WIDEN)},
         rounds=5,
     ),
     "default": Case(
@@ -156,14 +122,17 @@ CASES = {
         "Add a column to 20 million rows whose default they take when they are read",
         20_000_000,
         prepare_widening,
-        {"20 million rows": add_lazily_large, "200 rows": add_lazily_small},
+        {
+            "20 million rows": _alter("large", _ADD, existing_rows="lazy"),
+            "200 rows": _alter("small", _ADD, existing_rows="lazy"),
+        },
         rounds=5,
     ),
     "lazy_read": Case(
         "Read 5 million rows with a filter on such a column",
         5_000_000,
         prepare_reading,
-        {"default at read": read_lazy, "default in files": read_written},
+        {"default at read": _read("lazy"), "default in files": _read("rewrite")},
         rounds=5,
     ),
 }

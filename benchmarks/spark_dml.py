@@ -10,8 +10,6 @@ rows. The JARs of delta-spark come from Maven, see tests/reference/jars.py.
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from benchmarks._delta_spark import (
     print_medians,
     seconds,
 )
+from benchmarks.harness import linked_copy
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -64,15 +63,7 @@ class Workloads:
 
     def copy(self, name: str) -> str:
         """A table of its own for one run."""
-        target = self.root / f"copy-{next(self._copies)}"
-
-        def link(source: str, destination: str) -> str:
-            make = shutil.copy2 if "_delta_log" in source else os.link
-            make(source, destination)
-            return destination
-
-        shutil.copytree(self.root / name, target, copy_function=link)
-        return str(target)
+        return linked_copy(self.root / name, self.root / f"copy-{next(self._copies)}")
 
     def pairs(self) -> dict[str, tuple[str, Change, Change]]:
         """Table, our call and theirs, by what is measured."""
