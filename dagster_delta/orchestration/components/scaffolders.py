@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
-
-_P = TypeVar("_P", bound=BaseModel)
 
 
 class TableParams(BaseModel):
@@ -61,92 +60,73 @@ class FilesParams(BaseModel):
     )
 
 
-class _Scaffolder(dg.Scaffolder[_P]):
-    """Writes a `defs.yaml` with the attributes of one component."""
+def _declaring(
+    params: type[BaseModel], attributes: Callable[[Any, str], dict[str, Any]]
+) -> type[dg.Scaffolder[Any]]:
+    """Writes a `defs.yaml` with the attributes of one component, from the parameters and the name
+    of the folder, which names what has no other name.
+    """
 
-    params: ClassVar[type[BaseModel]]
+    class Declaration(dg.Scaffolder[Any]):
+        @classmethod
+        def get_scaffold_params(cls) -> type[BaseModel]:
+            return params
 
-    @classmethod
-    def get_scaffold_params(cls) -> type[_P]:
-        """The class of the parameters."""
-        return cast("type[_P]", cls.params)
+        def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+            path = request.target_path
+            folder = path.parent.name if request.append else path.name
+            dg.scaffold_component(request, attributes(request.params, folder))
 
-    def scaffold(self, request: dg.ScaffoldRequest[_P]) -> None:
-        """Write the declaration."""
-        path = request.target_path
-        folder = path.parent.name if request.append else path.name
-        dg.scaffold_component(request, self._attributes(request.params, folder))
-
-    def _attributes(self, params: _P, folder: str) -> dict[str, Any]:
-        """The declaration; the name of the folder names what has no other name."""
-        raise NotImplementedError
-
-
-class DeltaSqlScaffolder(_Scaffolder[UpstreamParams]):
-    """Declares an asset by a query that copies the upstream asset."""
-
-    params = UpstreamParams
-
-    def _attributes(self, params: UpstreamParams, folder: str) -> dict[str, Any]:
-        query = {"upstream": {"source": params.upstream}, "sql": "SELECT * FROM {source}"}
-        return {"asset": {"key": params.key or folder}, **query}
+    return Declaration
 
 
-class DeltaChangeFeedScaffolder(_Scaffolder[UpstreamParams]):
-    """Declares an incremental asset that appends every change."""
-
-    params = UpstreamParams
-
-    def _attributes(self, params: UpstreamParams, folder: str) -> dict[str, Any]:
-        asset = {"key": params.key or folder}
-        return {"asset": asset, "upstream": params.upstream, "mode": "append"}
+def _maintenance(given: MaintenanceParams, _folder: str) -> dict[str, Any]:
+    """With the switch that makes VACUUM delete files."""
+    schedule = {} if given.cron is None else {"cron_schedule": given.cron}
+    tables = {given.uri.rstrip("/").rsplit("/", 1)[-1]: given.uri}
+    config = {"vacuum": {"dry_run": True}}
+    return {"name": given.name, **schedule, "tables": tables, "config": config}
 
 
-class DeltaIngestionScaffolder(_Scaffolder[FilesParams]):
-    """Declares an asset that appends the rows of new files, and its sensor."""
-
-    params = FilesParams
-
-    def _attributes(self, params: FilesParams, folder: str) -> dict[str, Any]:
-        asset = {"key": params.key or folder}
-        sensor = {"minimum_interval_seconds": 60}
-        return {"asset": asset, "source": params.source, "sensor": sensor}
-
-
-class DeltaTableScaffolder(_Scaffolder[TableParams]):
-    """Declares one table."""
-
-    params = TableParams
-
-    def _attributes(self, params: TableParams, folder: str) -> dict[str, Any]:
-        return {"key": params.key or folder, "uri": params.uri, "checks": {"constraints": True}}
-
-
-class DeltaMaintenanceScaffolder(_Scaffolder[MaintenanceParams]):
-    """Declares the maintenance of one table, with the switch that makes VACUUM delete files."""
-
-    params = MaintenanceParams
-
-    def _attributes(self, params: MaintenanceParams, folder: str) -> dict[str, Any]:  # noqa: ARG002
-        schedule = {} if params.cron is None else {"cron_schedule": params.cron}
-        tables = {params.uri.rstrip("/").rsplit("/", 1)[-1]: params.uri}
-        config = {"vacuum": {"dry_run": True}}
-        return {"name": params.name, **schedule, "tables": tables, "config": config}
-
-
-class DeltaSensorScaffolder(_Scaffolder[SensorParams]):
-    """Declares a sensor on one table."""
-
-    params = SensorParams
-
-    def _attributes(self, params: SensorParams, folder: str) -> dict[str, Any]:
-        return {"name": params.name or folder, "tables": params.uri, "assets": params.assets}
-
-
-class DeltaLakeScaffolder(_Scaffolder[LakeParams]):
-    """Declares all tables below a root."""
-
-    params = LakeParams
-
-    def _attributes(self, params: LakeParams, folder: str) -> dict[str, Any]:  # noqa: ARG002
-        return {"root": params.root}
+DeltaSqlScaffolder = _declaring(
+    UpstreamParams,
+    lambda given, folder: {
+        "asset": {"key": given.key or folder},
+        "upstream": {"source": given.upstream},
+        "sql": "SELECT * FROM {source}",
+    },
+)
+DeltaChangeFeedScaffolder = _declaring(
+    UpstreamParams,
+    lambda given, folder: {
+        "asset": {"key": given.key or folder},
+        "upstream": given.upstream,
+        "mode": "append",
+    },
+)
+DeltaIngestionScaffolder = _declaring(
+    FilesParams,
+    lambda given, folder: {
+        "asset": {"key": given.key or folder},
+        "source": given.source,
+        "sensor": {"minimum_interval_seconds": 60},
+    },
+)
+DeltaTableScaffolder = _declaring(
+    TableParams,
+    lambda given, folder: {
+        "key": given.key or folder,
+        "uri": given.uri,
+        "checks": {"constraints": True},
+    },
+)
+DeltaMaintenanceScaffolder = _declaring(MaintenanceParams, _maintenance)
+DeltaSensorScaffolder = _declaring(
+    SensorParams,
+    lambda given, folder: {
+        "name": given.name or folder,
+        "tables": given.uri,
+        "assets": given.assets,
+    },
+)
+DeltaLakeScaffolder = _declaring(LakeParams, lambda given, _folder: {"root": given.root})

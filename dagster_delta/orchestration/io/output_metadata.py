@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow.compute as pc
@@ -125,26 +124,23 @@ def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[st
     if write.selection is None:
         return {}
     large = written.snapshot.is_large_and_unread
-    figures = {} if large else _partition_figures(written.snapshot, write.selection)
-    replaced = written.mode == "overwrite" and written.skipped_because is None
-    found = {key: _of_partition(each, replaced=replaced) for key, each in figures.items()}
-    if replaced and len(write.selection.keys) == 1 and not found:
+    found = {} if large else _partition_figures(written.snapshot, write.selection)
+    if written.mode != "overwrite" or written.skipped_because is not None:
+        return found
+    if len(write.selection.keys) == 1 and not found:
         rows = written.metrics.get("numOutputRows")
         if rows is not None:
             return {write.selection.keys[0]: {"dagster/partition_row_count": int(rows)}}
-    return found
-
-
-def _of_partition(figures: _PartitionFigures, *, replaced: bool) -> dict[str, int]:
-    files, size_bytes, rows = figures.files, figures.size_bytes, figures.rows
-    metadata = {"delta/partition_files": files, "delta/partition_size_bytes": size_bytes}
-    if rows is not None:
-        metadata["dagster/partition_row_count"] = rows
-    if replaced:
-        metadata |= {"delta/files_added": files, "delta/bytes_added": size_bytes}
-    if replaced and rows is not None:
-        metadata["delta/rows_written"] = rows
-    return metadata
+    # The run has replaced the partition.
+    written_now = {
+        "delta/partition_files": "delta/files_added",
+        "delta/partition_size_bytes": "delta/bytes_added",
+        "dagster/partition_row_count": "delta/rows_written",
+    }
+    return {
+        key: figures | {written_now[name]: value for name, value in figures.items()}
+        for key, figures in found.items()
+    }
 
 
 def _sample(write: AssetWrite, written: WrittenAsset) -> RawMetadata:
@@ -195,23 +191,13 @@ def _unset_properties(name: str, written: WrittenAsset) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PartitionFigures:
-    """Totals of one partition."""
-
-    rows: int | None
-    """None if a file has no row count."""
-    files: int
-    size_bytes: int
-
-
 def _partition_figures(
     snapshot: Snapshot, selection: PartitionSelection
-) -> Mapping[str, _PartitionFigures]:
-    """Partition key to the totals of its rows in this version.
+) -> dict[str, dict[str, int]]:
+    """Partition key to the totals of its rows in this version, as metadata.
 
     A key is omitted if a file may hold rows of this partition and of others: neither the partition
-    values nor the bounds of its columns tell.
+    values nor the bounds of its columns tell. Rows are omitted if a file has no row count.
     """
     if len(selection.keys) * snapshot.num_files > _MAX_COMPARISONS:
         return {}
@@ -227,11 +213,13 @@ def _partition_figures(
         if not found.may_match.equals(found.only_matches):
             continue
         counts = rows.filter(found.may_match)
-        figures[key] = _PartitionFigures(
-            rows=None if counts.null_count else int(pc.sum(counts).as_py() or 0),
-            files=len(counts),
-            size_bytes=int(pc.sum(files["size_bytes"].filter(found.may_match)).as_py() or 0),
-        )
+        sizes = files["size_bytes"].filter(found.may_match)
+        figures[key] = {
+            "delta/partition_files": len(counts),
+            "delta/partition_size_bytes": int(pc.sum(sizes).as_py() or 0),
+        }
+        if not counts.null_count:
+            figures[key]["dagster/partition_row_count"] = int(pc.sum(counts).as_py() or 0)
     return figures
 
 
