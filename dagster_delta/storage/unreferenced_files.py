@@ -1,4 +1,4 @@
-"""Files that were created for a change, before a commit refers to them.
+"""Deletes files: above all those that were created for a change, before a commit refers to them.
 
 Only the code in this process that created a file deletes it, and never once its commit may exist.
 VACUUM, or log clean-up, deletes the rest.
@@ -7,7 +7,7 @@ VACUUM, or log clean-up, deletes the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -80,3 +80,11 @@ def delete_unreferenced(store: ObjectStore, paths: Iterable[str]) -> None:
             store.location.uri,
             exc_info=True,
         )
+
+
+def delete_with_checksums(store: ObjectStore, paths: Sequence[str]) -> None:
+    """Delete files, and those that Hadoop writes beside every local file: a hidden checksum."""
+    store.delete(paths)
+    if store.local_path("") is not None:
+        split = (path.rpartition("/") for path in paths)
+        store.delete(f"{directory}{slash}.{name}.crc" for directory, slash, name in split)

@@ -167,14 +167,14 @@ class ColumnChangeMethods(TableHandle):
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
         from dagster_delta.engines import engine_for
-        from dagster_delta.table.schema.column_change import BATCH_BYTES, ColumnChangeJob
+        from dagster_delta.table.schema.column_change import ColumnChangeJob
 
         return ColumnChangeJob(
             self._store,
             engine_for(None, engine),
             clock=now_ms,
-            batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
-            worker=(0, 1) if worker is None else worker,
+            batch_bytes=batch_bytes,
+            worker=worker,
             commit_info=commit_info,
             on_progress=on_progress,
         )

@@ -258,7 +258,7 @@ DELETES = {
     "table/write/deletion_vector_files.py": "files that this call wrote",
     "table/log_upkeep/symlink_manifests.py": "manifests for other engines, no files of the table",
     "table/log_upkeep/cleanup.py": "the log before the retention",
-    "table/schema/rewrite_journal.py": "entries of the journal, no files of the table",
+    "table/schema/existing_rows.py": "entries of the journal, no files of the table",
     "streaming/table_writer.py": "files that the tasks of this write reported",
     "table/write/transaction.py": "files written for this commit, which is not in the log",
     "table/maintenance/vacuum.py": "VACUUM",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from dagster_delta.errors import CorruptDeletionVector, InvalidArgument
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 
@@ -164,6 +164,14 @@ def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
             raise CorruptDeletionVector(
                 f"a deletion vector of storage type {storage_type!r} at {text!r} cannot be located"
             )
+
+
+def vector_files(files: Iterable[AddFile | RemoveFile]) -> Iterator[str]:
+    """The files that hold the deletion vectors of some files, as `deletion_vector_path`."""
+    for file in files:
+        vector = file.deletion_vector
+        if vector is not None and vector.storage_type != "i":
+            yield deletion_vector_path(vector)
 
 
 def deletion_vector_range(descriptor: DeletionVectorDescriptor) -> tuple[int, int]:

@@ -20,32 +20,36 @@ from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.checkpoint.reader import TableActions
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
+from dagster_delta.table.log.columns import total_bytes
 
 _LOG = logging.getLogger(__name__)
 
 
-class _Counts(msgspec.Struct, frozen=True):
-    """Totals of some live files, for the columns that are given."""
+class FileTotals(msgspec.Struct, frozen=True):
+    """Totals over live files, for the columns that are known."""
 
-    files: int = 0
+    num_files: int = 0
     size_bytes: int = 0
-    vectors: int = 0
-    deleted: int = 0
+    """Total size of all data files, deleted rows included."""
+    num_deletion_vectors: int = 0
+    """Files with a deletion vector."""
+    num_deleted_records: int = 0
+    """Rows that deletion vectors hide."""
 
-    def __add__(self, other: _Counts) -> _Counts:
-        return _Counts(
-            self.files + other.files,
+    def __add__(self, other: FileTotals) -> FileTotals:
+        return FileTotals(
+            self.num_files + other.num_files,
             self.size_bytes + other.size_bytes,
-            self.vectors + other.vectors,
-            self.deleted + other.deleted,
+            self.num_deletion_vectors + other.num_deletion_vectors,
+            self.num_deleted_records + other.num_deleted_records,
         )
 
     @classmethod
-    def of(cls, files: pa.Table) -> _Counts:
-        """The counts of a `pa.Table` with columns of LIVE_FILE_SCHEMA."""
+    def of(cls, files: pa.Table) -> FileTotals:
+        """The totals of a `pa.Table` with columns of LIVE_FILE_SCHEMA."""
         size_bytes = vectors = deleted = 0
         if "size_bytes" in files.column_names:
-            size_bytes = pc.sum(files["size_bytes"], min_count=0).as_py()
+            size_bytes = total_bytes(files)
         if "deletion_vector" in files.column_names:
             column = files["deletion_vector"]
             vectors = len(column) - column.null_count
@@ -83,21 +87,21 @@ class ChecksumComparison:
         contradiction is a CorruptLog.
         """
         if not self._compared.issuperset(files.column_names):
-            self._settle(_Counts.of(files), files.column_names, actions)
+            self._settle(FileTotals.of(files), files.column_names, actions)
 
     def observed(
         self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
     ) -> Iterator[FileBatch]:
         """Batches of all live files, compared with the checksum after the last one."""
-        total, columns = _Counts(), list[str]()
+        total, columns = FileTotals(), list[str]()
         for batch in batches:
             columns = batch.files.column_names
-            total += _Counts.of(batch.files)
+            total += FileTotals.of(batch.files)
             yield batch
         self._settle(total, columns, actions)
 
     def _settle(
-        self, counts: _Counts, columns: Sequence[str], actions: Callable[[], TableActions]
+        self, counts: FileTotals, columns: Sequence[str], actions: Callable[[], TableActions]
     ) -> None:
         with self._lock:
             for fact, found, expected in chain(
@@ -127,16 +131,16 @@ class ChecksumComparison:
         _LOG.warning("version %d of %s: %s", self._version, self._table, error.message)
 
     def _facts(
-        self, counts: _Counts, columns: Sequence[str]
+        self, counts: FileTotals, columns: Sequence[str]
     ) -> Iterator[tuple[str, object, object]]:
         checksum = self._checksum
-        yield "files", counts.files, checksum.num_files
+        yield "files", counts.num_files, checksum.num_files
         if "size_bytes" in columns:
             yield "bytes", counts.size_bytes, checksum.size_bytes
         if "deletion_vector" in columns and checksum.num_deletion_vectors is not None:
-            yield "deletion vectors", counts.vectors, checksum.num_deletion_vectors
+            yield "deletion vectors", counts.num_deletion_vectors, checksum.num_deletion_vectors
             if checksum.num_deleted_records is not None:
-                yield "deleted rows", counts.deleted, checksum.num_deleted_records
+                yield "deleted rows", counts.num_deleted_records, checksum.num_deleted_records
 
     def _settings(self, actions: TableActions) -> Iterator[tuple[str, object, object]]:
         protocol, metadata = actions.protocol, actions.metadata

@@ -12,10 +12,10 @@ from dagster_delta.errors import InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions, decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.segment import CommitFile, LogListing, LogSegment, spell_versions
+from dagster_delta.protocol.log.segment import LogListing, LogSegment, spell_versions
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.reader import list_log, located, read_commit, read_commits
+from dagster_delta.table.log.reader import list_log, located, read_commit, read_versions
 
 # File times are made monotonic starting this many versions before the range, as in the reference
 # implementation.
@@ -79,20 +79,15 @@ def _decoded(
     store: ObjectStore, listing: LogListing, versions: Sequence[int]
 ) -> Iterator[RangeCommit]:
     file_times: dict[int, int] | None = None
-    for at in range(0, len(versions), _COMMITS_AT_ONCE):
-        files = [
-            CommitFile(version, version, listing.commits[version])
-            for version in versions[at : at + _COMMITS_AT_ONCE]
-        ]
-        for raw in read_commits(store, files):
-            with located(store, raw.version):
-                actions = decode_actions(raw.data, version=raw.version, path=raw.path)
-                timestamp = _own_time(actions)
-            if timestamp is None:
-                # Done only here, because the time of a file may cost a request.
-                file_times = file_times or _file_times(listing)
-                timestamp = file_times[raw.version]
-            yield RangeCommit(timestamp, actions)
+    for raw in read_versions(store, listing, versions, at_once=_COMMITS_AT_ONCE):
+        with located(store, raw.version):
+            actions = decode_actions(raw.data, version=raw.version, path=raw.path)
+            timestamp = _own_time(actions)
+        if timestamp is None:
+            # Done only here, because the time of a file may cost a request.
+            file_times = file_times or _file_times(listing)
+            timestamp = file_times[raw.version]
+        yield RangeCommit(timestamp, actions)
 
 
 def _file_times(listing: LogListing) -> dict[int, int]:

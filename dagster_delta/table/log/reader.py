@@ -198,6 +198,17 @@ def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCo
         return tuple(pool.map(partial(_read_listed, store), files))
 
 
+def read_versions(
+    store: ObjectStore, listing: LogListing, versions: Sequence[int], *, at_once: int = 256
+) -> Iterator[RawCommit]:
+    """The bytes of the commits of some versions, several commits at a time. Raises as
+    `read_commits` does.
+    """
+    for first in range(0, len(versions), at_once):
+        some = versions[first : first + at_once]
+        yield from read_commits(store, [CommitFile(n, n, listing.commits[n]) for n in some])
+
+
 def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
     path = commit.file.path
     if not isinstance(commit.file, LocalFile):

@@ -31,6 +31,7 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.read.time_travel import newest_version_until
@@ -137,7 +138,9 @@ def clean_log(
     if configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
     if not dry_run:
-        _delete(store, [each.path for each in expired], files_per_delete)
+        paths = [each.path for each in expired]
+        for first in range(0, len(paths), files_per_delete):
+            delete_with_checksums(store, paths[first : first + files_per_delete])
     return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
 
 
@@ -333,17 +336,3 @@ def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -
             # Compared by name, because a manifest may hold an absolute URI.
             names = (each.path.rpartition("/")[2] for each in opened.actions.sidecars)
             yield from (sidecar_path(each) for each in names)
-
-
-def _delete(store: ObjectStore, paths: Sequence[str], at_once: int) -> None:
-    for first in range(0, len(paths), at_once):
-        chunk = paths[first : first + at_once]
-        store.delete(chunk)
-        if store.local_path("") is not None:
-            # Hadoop writes a hidden checksum beside every local file.
-            store.delete(_checksum_path(each) for each in chunk)
-
-
-def _checksum_path(path: str) -> str:
-    directory, slash, name = path.rpartition("/")
-    return f"{directory}{slash}.{name}.crc"

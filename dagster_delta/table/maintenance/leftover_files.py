@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     integer_column,
@@ -25,7 +24,7 @@ from dagster_delta.protocol.values.arrow_columns import (
 )
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.log.columns import total_bytes
-from dagster_delta.table.log.reader import list_log, read_commits
+from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.maintenance.file_listing import ListedFiles
 from dagster_delta.table.maintenance.vacuum_plan import ReferencedFiles, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
@@ -41,7 +40,6 @@ _AGES = (
     ("less than 30 days", 30 * 24 * _HOUR_MS),
     ("30 days or more", 2**62),
 )
-_COMMITS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +84,13 @@ def _logged_files(snapshot: Snapshot) -> ReferencedFiles:
         referenced.add(batch.files)
     for removed in snapshot.tombstone_batches(now_ms=0):
         referenced.add(removed.select(columns))
-    commits = list_log(snapshot.store, end=snapshot.version).commits
-    listed = [CommitFile(version, version, file) for version, file in sorted(commits.items())]
-    for first in range(0, len(listed), _COMMITS_AT_ONCE):
-        some = read_commits(snapshot.store, listed[first : first + _COMMITS_AT_ONCE])
-        for commit in some:
-            actions = decode_commit(commit.data, version=commit.version)
-            referenced.add_paths(each.path for each in actions.cdc)
-            for files in (actions.adds, actions.removes):
-                referenced.add_paths(each.path for each in files)
-                vectors = (each.deletion_vector for each in files)
-                referenced.add_decoded(
-                    deletion_vector_path(each)
-                    for each in vectors
-                    if each is not None and each.storage_type != "i"
-                )
+    listing = list_log(snapshot.store, end=snapshot.version)
+    for commit in read_versions(snapshot.store, listing, sorted(listing.commits)):
+        actions = decode_commit(commit.data, version=commit.version)
+        referenced.add_paths(each.path for each in actions.cdc)
+        for files in (actions.adds, actions.removes):
+            referenced.add_paths(each.path for each in files)
+            referenced.add_decoded(vector_files(files))
     return referenced
 
 

@@ -17,17 +17,15 @@ from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.log.commit_file import decode_lines, garbage_collection_paused
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.columns import listed_files
-from dagster_delta.table.log.reader import list_log, read_commits
+from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
 _LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"
-_COMMITS_AT_ONCE = 256
 
 
 class _RemovedLine(msgspec.Struct, gc=False):
@@ -115,7 +113,8 @@ def _commits_before(
 ) -> Iterator[tuple[int, list[_RemovedLine]]]:
     """Versions, and what each removed."""
     store = snapshot.store
-    listed = list_log(store, start=start, end=snapshot.version).commits
+    listing = list_log(store, start=start, end=snapshot.version)
+    listed = listing.commits
     versions = []
     for version in range(start, snapshot.version + 1):
         if version not in listed:
@@ -129,12 +128,9 @@ def _commits_before(
         if listed[version].modified_ms >= before_ms:
             break
         versions.append(version)
-    for first in range(0, len(versions), _COMMITS_AT_ONCE):
-        some = versions[first : first + _COMMITS_AT_ONCE]
-        files = [CommitFile(version, version, listed[version]) for version in some]
-        for commit in read_commits(store, files):
-            version, data, path = commit.version, commit.data, commit.path
-            yield version, list(decode_lines(data, _DECODER, version=version, path=path))
+    for commit in read_versions(store, listing, versions):
+        version, data, path = commit.version, commit.data, commit.path
+        yield version, list(decode_lines(data, _DECODER, version=version, path=path))
 
 
 def _files_of(removes: Iterable[RemoveFile], changes: Iterable[AddCDCFile]) -> Iterator[ObjectMeta]:

@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
-from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.reader import list_log, read_commits
+from dagster_delta.storage.unreferenced_files import delete_with_checksums
+from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.maintenance.file_listing import EmptiedDirectories, ListedFiles
 from dagster_delta.table.maintenance.removed_files import (
     last_version_before,
@@ -92,7 +93,7 @@ class VacuumResult:
     @property
     def size_bytes(self) -> int:
         """Total size of the files."""
-        return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
+        return total_bytes(self.files)
 
 
 def vacuum_table(
@@ -237,12 +238,9 @@ def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
     dropped.
     """
     listing = list_log(snapshot.store, end=snapshot.version)
-    recent = [
-        CommitFile(version, version, file)
-        for version, file in sorted(listing.commits.items())
-        if file.modified_ms >= since_ms
-    ]
-    for commit in read_commits(snapshot.store, recent):
+    files = sorted(listing.commits.items())
+    recent = [version for version, file in files if file.modified_ms >= since_ms]
+    for commit in read_versions(snapshot.store, listing, recent):
         removes = decode_commit(commit.data, version=commit.version).removes
         vectors = [
             None
@@ -293,7 +291,9 @@ class _Vacuum:
         deleted: list[str] = []
         failure = None
         with ThreadPoolExecutor(min(_MAX_WORKERS, len(chunks) or 1), "delta-vacuum") as workers:
-            running = {workers.submit(self._delete_chunk, chunk): chunk for chunk in chunks}
+            running = {
+                workers.submit(delete_with_checksums, self.store, chunk): chunk for chunk in chunks
+            }
             for future in as_completed(running):
                 try:
                     future.result()
@@ -304,12 +304,6 @@ class _Vacuum:
                 if self.options.on_progress is not None:
                     self.options.on_progress(len(deleted), len(paths))
         return deleted, failure
-
-    def _delete_chunk(self, paths: Sequence[str]) -> None:
-        self.store.delete(paths)
-        if self.store.local_path("") is not None:
-            # Hadoop writes a hidden checksum beside every local file.
-            self.store.delete(_checksum_path(each) for each in paths)
 
     def _record_start(self, planned: VacuumResult) -> Snapshot:
         own = planned.snapshot.configuration.properties.deleted_file_retention_ms
@@ -360,8 +354,3 @@ class _Vacuum:
             metrics=metrics,
             user_info=self.options.commit_info,
         ).snapshot
-
-
-def _checksum_path(path: str) -> str:
-    directory, slash, name = path.rpartition("/")
-    return f"{directory}{slash}.{name}.crc"

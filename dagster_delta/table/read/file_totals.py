@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
@@ -17,34 +16,17 @@ from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.log.checksum_comparison import FileTotals
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.file_planner import FilePlanner
     from dagster_delta.table.read.snapshot import Snapshot
 
 
-class FileTotals(msgspec.Struct, frozen=True):
-    """Totals over the live files."""
-
-    num_files: int = 0
-    size_bytes: int = 0
-    """Total size of all data files, deleted rows included."""
-    num_deletion_vectors: int = 0
-    """Files with a deletion vector."""
-    num_deleted_records: int = 0
-    """Rows that deletion vectors hide."""
-
-
 def add_up_files(snapshot: Snapshot) -> FileTotals:
     """The totals of a version."""
-    num_files = size_bytes = num_vectors = num_deleted = 0
-    for batch in snapshot.file_batches(["size_bytes", "deletion_vector"]):
-        vectors = batch.files["deletion_vector"]
-        num_files += batch.files.num_rows
-        size_bytes += _sum(batch.files["size_bytes"])
-        num_vectors += len(vectors) - vectors.null_count
-        num_deleted += _sum(_cardinality(vectors))
-    return FileTotals(num_files, size_bytes, num_vectors, num_deleted)
+    batches = snapshot.file_batches(["size_bytes", "deletion_vector"])
+    return sum((FileTotals.of(batch.files) for batch in batches), FileTotals())
 
 
 def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
@@ -57,7 +39,7 @@ def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
         records = live_records(planner.snapshot, counts, batch.files["deletion_vector"], paths)
         if records.null_count:
             return None
-        total += _sum(records)
+        total += int(pc.sum(records, min_count=0).as_py())
     return total
 
 
@@ -97,7 +79,3 @@ def live_records(
 
 def _cardinality(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
-
-
-def _sum(values: pa.ChunkedArray) -> int:
-    return int(pc.sum(values, min_count=0).as_py() or 0)

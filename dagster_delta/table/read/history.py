@@ -16,10 +16,10 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.segment import CommitFile, LogListing
+from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
-from dagster_delta.table.log.reader import list_log, located, read_commits
+from dagster_delta.table.log.reader import list_log, located, read_versions
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -105,13 +105,8 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
     times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
-    files = [
-        CommitFile(version, version, listing.commits[version])
-        for version in versions
-        if version >= first
-    ]
     entries = []
-    for commit in read_commits(store, files):
+    for commit in read_versions(store, listing, [each for each in versions if each >= first]):
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
         is_own = has_own_times and commit.version >= own_times_since

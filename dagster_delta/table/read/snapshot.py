@@ -29,7 +29,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.checksum_comparison import ChecksumComparison
+from dagster_delta.table.log.checksum_comparison import ChecksumComparison, FileTotals
 from dagster_delta.table.log.columns import with_logical_keys
 from dagster_delta.table.log.commit_range import committed_at_ms
 from dagster_delta.table.log.reader import (
@@ -44,12 +44,7 @@ from dagster_delta.table.log.reader import (
 )
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read.file_planner import FilePlanner
-from dagster_delta.table.read.file_totals import (
-    FileTotals,
-    add_up_files,
-    count_records,
-    live_records,
-)
+from dagster_delta.table.read.file_totals import add_up_files, count_records, live_records
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression

@@ -37,6 +37,7 @@ from dagster_delta.table.log.reader import (
     located,
     read_commit,
     read_commits,
+    read_commits_after,
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -169,7 +170,7 @@ def read_new_commits(
     if listed is not None:
         commits = [(raw.version, raw.data) for _, raw in listed]
     else:
-        commits = _read_following(store, cursor.version + 1, limit)
+        commits = read_commits_after(store, cursor.version, at_most=limit)
         cursor = _check_history(store, cursor, has_successor=bool(commits))
     if not commits:
         return cursor, ()
@@ -178,14 +179,7 @@ def read_new_commits(
         with located(store, version):
             actions = decode_commit(data, version=version)
             cursor = _advance(cursor, actions)
-            found.append(
-                summarise_commit(
-                    actions,
-                    table_id=cursor.table_id or "",
-                    partition_columns=cursor.partition_columns or {},
-                    change_feed_enabled=bool(cursor.change_feed_enabled),
-                )
-            )
+            found.append(_summary(actions, cursor))
     last, data = commits[-1]
     meta = store.head(commit_path(last)) if listed is None else listed[-1][0]
     cursor = msgspec.structs.replace(
@@ -204,15 +198,19 @@ def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | N
         except FileNotFoundError:
             return None
         with located(store, version):
-            summary = summarise_commit(
-                decode_commit(data, version=version),
-                table_id=cursor.table_id or "",
-                partition_columns=cursor.partition_columns or {},
-                change_feed_enabled=bool(cursor.change_feed_enabled),
-            )
+            summary = _summary(decode_commit(data, version=version), cursor)
         if summary.changes_data:
             return summary
     return None
+
+
+def _summary(actions: CommitActions, cursor: LogCursor) -> CommitSummary:
+    return summarise_commit(
+        actions,
+        table_id=cursor.table_id or "",
+        partition_columns=cursor.partition_columns or {},
+        change_feed_enabled=bool(cursor.change_feed_enabled),
+    )
 
 
 def _listed_commits(
@@ -257,16 +255,6 @@ def _listed_from(store: ObjectStore, version: int, limit: int) -> list[ObjectMet
         parsed = parse_log_file_name(name)
         if parsed is not None and parsed.kind is LogFileKind.COMMIT:
             found.append(meta)
-    return found
-
-
-def _read_following(store: ObjectStore, start: int, limit: int) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
-    for version in range(start, start + limit):
-        try:
-            found.append((version, store.read(commit_path(version))))
-        except FileNotFoundError:
-            break
     return found
 
 

@@ -25,7 +25,6 @@ from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.schema.column_change import (
-    BATCH_BYTES,
     ColumnChangeJob,
     begin_column_change,
     plan_for,
@@ -203,7 +202,7 @@ class _Statement:
             snapshot.store,
             engine_for(None, options.engine),
             clock=self._clock,
-            batch_bytes=BATCH_BYTES if options.batch_bytes is None else options.batch_bytes,
+            batch_bytes=options.batch_bytes,
             commit_info=options.commit_info,
             on_progress=_progress(options),
         )

@@ -73,7 +73,7 @@ from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import new_column_name, write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
-BATCH_BYTES = 1024 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
 
 OPERATION = "CHANGE COLUMN"
@@ -94,15 +94,17 @@ def plan_for(
     The configuration is that after the changes planned before this one; with `dry_run` the plan
     reports a switch that is off, instead of an error.
     """
-    batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
-    _check_batch_bytes(batch_bytes)
+    size = _checked_batch_bytes(batch_bytes)
     plan = _plan(configuration or snapshot.configuration, request, dry_run=dry_run)
-    return replace(plan, cost=_cost(snapshot, batch_bytes))
+    return replace(plan, cost=_cost(snapshot, size))
 
 
-def _check_batch_bytes(batch_bytes: int) -> None:
+def _checked_batch_bytes(batch_bytes: int | None) -> int:
+    if batch_bytes is None:
+        return _BATCH_BYTES
     if batch_bytes <= 0:
         raise InvalidArgument(f"batch_bytes is a positive number of bytes, not {batch_bytes!r}")
+    return batch_bytes
 
 
 def _plan(
@@ -157,20 +159,18 @@ class ColumnChangeJob:
         engine: Engine,
         *,
         clock: Clock,
-        batch_bytes: int = BATCH_BYTES,
-        worker: tuple[int, int] = (0, 1),
+        batch_bytes: int | None = None,
+        worker: tuple[int, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Progress | None = None,
     ) -> None:
-        number, of = worker
+        self._worker = number, of = worker or (0, 1)
         if not 0 <= number < of:
             raise InvalidArgument(f"worker is a number and how many there are, not {worker!r}")
-        _check_batch_bytes(batch_bytes)
         self._store = store
         self._engine = engine
         self._clock = clock
-        self._batch_bytes = batch_bytes
-        self._worker = worker
+        self._batch_bytes = _checked_batch_bytes(batch_bytes)
         self._commit_info = commit_info
         self._on_progress = on_progress
         self._totals = BackfillTotals()

@@ -38,6 +38,7 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.write.file_actions import split_by_size, tombstones
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
@@ -108,14 +109,7 @@ class RowValidation:
         files: pa.Table,
         broken: SqlExpression,
     ) -> None:
-        read = ReadPlan(
-            store=snapshot.store,
-            version=snapshot.version,
-            configuration=plan.after,
-            files=files,
-            columns=plan.after.schema.names,
-            where=broken,
-        )
+        read = read_plan(snapshot, files, broken, plan.after)
         examples = self.engine.first_rows(read, _MAX_EXAMPLES)
         if examples:
             raise ConstraintViolation(
@@ -152,7 +146,9 @@ class ExistingFiles:
         """
         self._open_journal(snapshot, plan, transaction.clock())
         keys = keys_of(files["path"], files["deletion_vector"])
-        self._keep_current(set(keys.to_pylist()))
+        # Entries from which another commit has removed a file are forgotten.
+        live = set(keys.to_pylist())
+        self._done = [entry for entry in self._done if entry.sources <= live]
         done = frozenset(key for each in self._done for key in each.sources)
         left = pc.invert(pc.is_in(keys, value_set=string_column(sorted(done))))
         for batch in _in_batches(files.filter(left), self.engine.rewrite_batch_bytes):
@@ -187,10 +183,6 @@ class ExistingFiles:
         self._done = self._journal.load(since_ms=now_ms - reused_ms)
         # A default with the current time is the same in all rows, in every run and at any time.
         self._moment_ms = self._done[0].moment_ms if self._done else now_ms
-
-    def _keep_current(self, live: set[str]) -> None:
-        """Forget entries from which another commit has removed a file."""
-        self._done = [entry for entry in self._done if entry.sources <= live]
 
     def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table) -> None:
         after = plan.after

@@ -109,7 +109,7 @@ def change_schema(
     """
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(snapshot, actions[0], options, clock)
-    change = _schema_change(actions, options, clock)
+    change = _SchemaChange(actions, options, clock)
     try:
         return change.run(snapshot)
     except (StorageFailure, CommitStateUnknown):
@@ -134,18 +134,7 @@ def plan_schema_change(
     The snapshot has the present files; the configuration and the domains (text by name) are those
     after the earlier parts.
     """
-    change = _schema_change(actions, options, clock)
-    return change.plan(snapshot, configuration, domains)
-
-
-def _schema_change(
-    actions: Sequence[SchemaAction],
-    options: SchemaChangeOptions,
-    clock: Clock,
-) -> _SchemaChange:
-    engine = engine_for(None, options.engine)
-    files = ExistingFiles(engine, options.on_progress)
-    return _SchemaChange(actions, options, clock, RowValidation(engine), files)
+    return _SchemaChange(actions, options, clock).plan(snapshot, configuration, domains)
 
 
 def _drop_feature(
@@ -191,14 +180,19 @@ class _SchemaChange:
     actions: Sequence[SchemaAction]
     options: SchemaChangeOptions
     clock: Clock
-    validation: RowValidation
-    files: ExistingFiles
-    started: float = field(default_factory=time.perf_counter)
+    validation: RowValidation = field(init=False)
+    files: ExistingFiles = field(init=False)
+    started: float = field(default_factory=time.perf_counter, init=False)
     older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
     rewritten: pa.Table | None = field(default=None, init=False)
     """`pa.Table` of the files that the plan rewrites."""
     looked_at_files: bool = field(default=False, init=False)
     """Whether the plan is valid only for the present files."""
+
+    def __post_init__(self) -> None:
+        engine = engine_for(None, self.options.engine)
+        self.validation = RowValidation(engine)
+        self.files = ExistingFiles(engine, self.options.on_progress)
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until there is no conflict."""

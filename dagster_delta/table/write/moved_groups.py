@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.errors import DataFileMissing
 from dagster_delta.protocol.actions import AddFile, RemoveFile
+from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -156,7 +157,6 @@ class MovedGroups:
             UnitedChange,
             hiding,
             removal,
-            vector_files,
         )
 
         if not self.groups:

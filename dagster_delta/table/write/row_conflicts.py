@@ -9,7 +9,7 @@ Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,7 +23,7 @@ from dagster_delta.errors import (
     DataFileMissing,
 )
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.conflict_checker import (
@@ -126,14 +126,6 @@ def _on_top_of(
         if _adds_selected_rows(change, concurrent, list(added.values())):
             return None
     return _united(store, configuration, change, latest, hidden)
-
-
-def vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
-    """The files that hold the deletion vectors of some files, relative to the table root."""
-    for add in adds:
-        vector = add.deletion_vector
-        if vector is not None and vector.storage_type != "i":
-            yield deletion_vector_path(vector)
 
 
 def _adds_selected_rows(change: RowChange, concurrent: CommitActions, added: list[AddFile]) -> bool:
