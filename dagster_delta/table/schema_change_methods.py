@@ -7,26 +7,6 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter.actions import (
-    AddColumn,
-    AddConstraint,
-    ChangeType,
-    ClusterBy,
-    DropColumn,
-    DropConstraint,
-    DropDefault,
-    DropFeature,
-    DropNotNull,
-    MaterializeDefaults,
-    MoveColumn,
-    RenameColumn,
-    SchemaAction,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-)
-from dagster_delta.evolution.column_paths import to_path
-from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -41,7 +21,9 @@ from dagster_delta.table.table_handle import TableHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dagster_delta.evolution.alter.actions import SchemaAction
     from dagster_delta.evolution.schema_change.plan import ExistingRows
+    from dagster_delta.protocol.features.column_change import Position
     from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
 EngineName = Literal["arrow", "spark"]
@@ -189,6 +171,9 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import AddColumn
+        from dagster_delta.evolution.column_paths import to_path
+
         action = AddColumn(
             to_path(column),
             _as_type(data_type),
@@ -221,6 +206,7 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: the log still holds versions that use the feature, and
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropFeature, MaterializeDefaults
         from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
@@ -246,6 +232,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: something depends on it, or the table has no column mapping.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropColumn
+        from dagster_delta.evolution.column_paths import to_path
+
         return self._change_schema([DropColumn(to_path(column), if_exists)], **options)
 
     def rename_column(
@@ -262,6 +251,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: an expression names it, or the table has no column mapping.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import RenameColumn
+        from dagster_delta.evolution.column_paths import to_path
+
         return self._change_schema([RenameColumn(to_path(column), new_name)], **options)
 
     def widen_column(
@@ -283,6 +275,9 @@ class SchemaChangeMethods(TableHandle):
                 table does not have `delta.enableTypeWidening`.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import ChangeType
+        from dagster_delta.evolution.column_paths import to_path
+
         return self._change_schema([ChangeType(to_path(column), _as_type(data_type))], **options)
 
     def set_nullable(
@@ -300,6 +295,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is in an array or a map. SchemaMismatch, and all that
             `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropNotNull, SetNotNull
+        from dagster_delta.evolution.column_paths import to_path
+
         path = to_path(column)
         return self._change_schema([DropNotNull(path) if nullable else SetNotNull(path)], **options)
 
@@ -317,6 +315,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is a field of another column, or its values are
             generated. InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropDefault, SetDefault
+        from dagster_delta.evolution.column_paths import to_path
+
         path = to_path(column)
         return self._change_schema(
             [DropDefault(path) if default is None else SetDefault(path, default)], **options
@@ -335,6 +336,9 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import SetComment
+        from dagster_delta.evolution.column_paths import to_path
+
         return self._change_schema([SetComment(to_path(column), comment)], **options)
 
     def move_column(
@@ -357,6 +361,9 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: both or neither are given.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import MoveColumn
+        from dagster_delta.evolution.column_paths import to_path
+
         action = MoveColumn(to_path(column), _position(first=first, after=after))
         return self._change_schema([action], **options)
 
@@ -375,6 +382,8 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import AddConstraint
+
         return self._change_schema([AddConstraint(name, check)], **options)
 
     def drop_constraint(
@@ -390,6 +399,8 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropConstraint
+
         return self._change_schema([DropConstraint(name, if_exists)], **options)
 
     def cluster_by(
@@ -405,14 +416,21 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the table is partitioned, or a column has no statistics.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import ClusterBy
+        from dagster_delta.evolution.column_paths import to_path
+
         return self._change_schema([ClusterBy(tuple(map(to_path, columns)))], **options)
 
     def _change_schema(
         self,
         actions: Sequence[SchemaAction],
         *,
+        dry_run: bool = False,
+        enable_features: bool = False,
         existing_rows: ExistingRows = "rewrite",
-        **options: Unpack[AlterOptions],
+        engine: EngineName | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
         from dagster_delta.table.schema.schema_change_operation import (
             SchemaChangeOptions,
@@ -422,7 +440,9 @@ class SchemaChangeMethods(TableHandle):
         result = change_schema(
             self._existing(),
             actions,
-            SchemaChangeOptions(existing_rows=existing_rows, **options),
+            SchemaChangeOptions(
+                existing_rows, enable_features, engine, dry_run, commit_info, on_progress
+            ),
             clock=now_ms,
         )
         self._adopt(result)
@@ -430,6 +450,8 @@ class SchemaChangeMethods(TableHandle):
 
 
 def _position(*, first: bool, after: str | None) -> Position:
+    from dagster_delta.protocol.features.column_change import Position
+
     if first == (after is not None):
         raise InvalidArgument(
             "a column is placed first or after another: pass first=True or after=…"
