@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _FILES_AT_ONCE = 64
 """Files of one query of polars, whose footers are read before it starts."""
 
+_PATH = "\0path"
+"""The column with the path of the row's file."""
+
 _STORED_AS = {
     "string": ("BYTE_ARRAY", "STRING"),
     "binary": ("BYTE_ARRAY", "NONE"),
@@ -117,7 +120,7 @@ class FileFrames:
         self._constants = [field for field in fields if field.name in partitioned]
         self._stored_names = [physical_name(field, self._mode) for field in self._stored]
         self._leaves: list[tuple[pa.Schema, list[int | None] | None]] = []
-        self._literals: dict[tuple[str, str | None], pl.Expr] = {}
+        self._values: dict[tuple[str, str | None], pl.Series] = {}
 
     def batches(self, predicate: pl.Expr | None, n_rows: int | None) -> Iterator[pl.DataFrame]:
         """The rows in bounded memory.
@@ -199,18 +202,16 @@ class FileFrames:
 
     def _query(self, files: list[tuple[DataFile, _NativeFile]]) -> pl.LazyFrame:
         """The rows of files that polars reads, under logical names."""
-        runs = groupby(files, lambda pair: self._partition_of(pair[0]))
-        scans = [self._scan([native.local_path for _, native in run], of) for of, run in runs]
-        return pl.concat(scans, rechunk=False)
-
-    def _scan(self, paths: list[str], partition: tuple[str | None, ...]) -> pl.LazyFrame:
         names = dict(zip(self._stored.names, self._stored_names, strict=True))
         columns = {name: pl.col(stored).alias(name) for name, stored in names.items()}
-        for field, text in zip(self._constants, partition, strict=True):
-            columns[field.name] = self._literal(field, text)
+        paths = [native.local_path for _, native in files]
+        for field in self._constants:
+            values = [self._partition_value(field, file) for file, _ in files]
+            columns[field.name] = _by_path(paths, values).alias(field.name)
         rows = pl.scan_parquet(
             paths,
             schema={stored: self._polars_schema[name] for name, stored in names.items()},
+            include_file_paths=_PATH if self._constants else None,
             missing_columns="insert",
             extra_columns="ignore",
             glob=False,
@@ -218,19 +219,15 @@ class FileFrames:
         )
         return rows.select(columns[name] for name in self._plan.columns)
 
-    def _partition_of(self, file: DataFile) -> tuple[str | None, ...]:
-        named = self._plan.configuration.physical_name
-        return tuple(file.partition_values.get(named(each.name)) for each in self._constants)
-
-    def _literal(self, field: StructField, text: str | None) -> pl.Expr:
-        """A partition value. Raises InvalidTable if it is none of the type."""
-        literal = self._literals.get((field.name, text))
-        if literal is None:
+    def _partition_value(self, field: StructField, file: DataFile) -> pl.Series:
+        """The value of a file, alone in a series. Raises InvalidTable if it is none of the type."""
+        text = file.partition_values.get(physical_name(field, self._mode))
+        value = self._values.get((field.name, text))
+        if value is None:
             texts = string_column([text])
-            values = parse_partition_column(texts, field.data_type, column=field.name)
-            literal = _constant(pl.Series(values)).alias(field.name)
-            self._literals[field.name, text] = literal
-        return literal
+            parsed = parse_partition_column(texts, field.data_type, column=field.name)
+            value = self._values[field.name, text] = pl.Series(parsed)
+        return value
 
     def _native(self, file: DataFile) -> _NativeFile | None:
         """None if polars does not read the file. Raises as `batches` does."""
@@ -242,8 +239,8 @@ class FileFrames:
             with store.open_input(file.path) as handle:
                 footer = read_data_footer(handle)
             leaves = self._leaves_of(footer.schema_arrow)
-            for field, text in zip(self._constants, self._partition_of(file), strict=True):
-                self._literal(field, text)
+            for field in self._constants:
+                self._partition_value(field, file)
         if leaves is None or not self._are_proven(footer.metadata.schema, leaves):
             return None
         return _NativeFile(path, footer.metadata.num_rows)
@@ -284,8 +281,16 @@ def _is_stored_plainly(column: pq.ColumnSchema, data_type: DataType) -> bool:
     return column.physical_type == physical and logical in (None, column.logical_type.type)
 
 
+def _by_path(paths: list[str], values: list[pl.Series]) -> pl.Expr:
+    """The value of the file of each row."""
+    if all(value is values[0] for value in values):
+        return _constant(values[0])
+    # It fails for a path that polars writes differently.
+    return pl.col(_PATH).replace_strict(pl.Series(paths), pl.concat(values))
+
+
 def _constant(value: pl.Series) -> pl.Expr:
-    """The one value of a series: dates are numbers, as Python has fewer years."""
+    """The one value of a series: times are numbers, as Python has fewer years."""
     dtype = value.dtype
     if isinstance(dtype, pl.Decimal):
         return pl.lit(value[0], dtype=dtype)
