@@ -193,9 +193,12 @@ class ArrowEngine:
 def _write_checked(
     batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
 ) -> WriteResult:
-    from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
     from dagster_delta.engines.parquet.write.writer import write_data_files
 
     schema = spec.configuration.schema
-    check = ConstraintCheck(spec.constraints, schema, table=spec.location.uri)
-    return write_data_files(map(check.checked, batches), to_arrow_schema(schema), spec, store)
+    if spec.constraints:
+        from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+
+        check = ConstraintCheck(spec.constraints, schema, table=spec.location.uri)
+        batches = map(check.checked, batches)
+    return write_data_files(batches, to_arrow_schema(schema), spec, store)
