@@ -76,7 +76,6 @@ def is_plain_cast(source: DataType, target: DataType) -> bool:
 
 
 def _is_known(source: DataType, target: DataType) -> bool:
-    """Whether a cast is in the whitelist."""
     if is_plain_cast(source, target) or reads_text(source, target):
         return True
     kinds = (cast_kind(source), cast_kind(target))

@@ -8,6 +8,7 @@ found.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
@@ -171,8 +172,8 @@ class _Parser:
         return {
             "BETWEEN": self._between,
             "IN": self._in,
-            "LIKE": self._like,
-            "ILIKE": self._ilike,
+            "LIKE": partial(self._pattern, "like"),
+            "ILIKE": partial(self._pattern, "ilike"),
             "RLIKE": self._rlike,
             "REGEXP": self._rlike,
         }
@@ -205,12 +206,6 @@ class _Parser:
         if self._token.is_operator(")"):
             self._refuse("expected a value")
         return Function("in", (left, *self._list(")")))
-
-    def _like(self, left: Syntax) -> Syntax:
-        return self._pattern("like", left)
-
-    def _ilike(self, left: Syntax) -> Syntax:
-        return self._pattern("ilike", left)
 
     def _any_or_all(self, name: str, left: Syntax, *, negated: bool) -> Syntax:
         """`LIKE ANY (patterns)`; NOT LIKE ANY is true where one of the patterns does not match."""

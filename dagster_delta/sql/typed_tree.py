@@ -140,7 +140,6 @@ def _computed(result: Typed) -> Typed:
 
 
 def _truth(name: str, operand: Typed) -> Typed:
-    """An operand of AND, OR or NOT."""
     if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
         return operand
     if operand.data_type == VOID and isinstance(operand, Literal):

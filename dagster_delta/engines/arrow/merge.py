@@ -127,8 +127,6 @@ def merge_rows(plan: MergePlan) -> MergedRows:
 
 
 class _Writing(msgspec.Struct, frozen=True):
-    """The inputs of the rows of one MERGE."""
-
     plan: MergePlan
     source: SourceRows
     actions: RowActions

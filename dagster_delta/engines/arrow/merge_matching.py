@@ -146,8 +146,6 @@ _Columns: TypeAlias = "tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[n
 
 
 class _Search:
-    """Collects the actions for pairs of rows."""
-
     def __init__(
         self,
         clauses: Sequence[MergeClause],
@@ -220,7 +218,6 @@ def _is_double(found: _Columns) -> NDArray[np.bool_]:
 
 
 def _without_doubles(found: _Columns) -> _Columns:
-    """Every row of the target once."""
     kept = ~_is_double(found)
     if kept.all():
         return found

@@ -250,8 +250,6 @@ def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterat
 
 
 class _Rewriting:
-    """Passes the rows of one rewrite to the writers."""
-
     def __init__(
         self, rewrite: RowRewrite, writers: RowWriters, copier: RowGroupCopier | None
     ) -> None:

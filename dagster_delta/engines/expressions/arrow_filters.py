@@ -144,7 +144,6 @@ def _column_sql(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> st
 
 
 def _literal(constant: pa.Scalar) -> str:
-    """The constant as Spark SQL."""
     value = constant.as_py()
     match value:
         case bool():

@@ -54,7 +54,7 @@ class ShadowColumn:
         self._position = schema.fields.index(source)
         self._convert = _conversion(change, schema, source)
         self._published = published_schema(schema, change, moves=False)
-        self._checks = _parse_checks(change, self._published)
+        self._checks = [(name, _check_of_rows(sql, self._published)) for name, sql in change.checks]
 
     @classmethod
     def of(cls, configuration: TableConfiguration) -> ShadowColumn | None:
@@ -182,12 +182,8 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     return ValueConversion(convert, arrow_type)
 
 
-def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str, ValueConversion]]:
-    """The checks over whole rows, as structs; a row for which a check raises does not pass."""
-    return [(name, _check_of_rows(sql, published)) for name, sql in change.checks]
-
-
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
+    """A check over whole rows, as structs; a row for which it raises does not pass."""
     from dagster_delta.engines.expressions.evaluation import evaluate
     from dagster_delta.sql.expressions import parse_expression
 

@@ -185,7 +185,6 @@ def encode_error(error: DeltaError) -> bytes:
 
 
 def _decode_error(payload: bytes) -> DeltaError:
-    """The error that a task reported."""
     from dagster_delta import errors
 
     found = msgspec.msgpack.decode(payload, type=_ErrorReport)

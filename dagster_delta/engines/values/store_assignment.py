@@ -123,8 +123,6 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _FieldPlan(msgspec.Struct, frozen=True):
-    """How one target field is filled."""
-
     field: StructField
     place: _Place
     source_index: int | None
@@ -155,7 +153,6 @@ def _plan_fields(source: list[pa.Field], target: StructType, place: _Place) -> l
 
 
 def _match_names(names: list[str], target: StructType, place: _Place) -> dict[str, int]:
-    """Position in the source by target name."""
     positions: dict[str, int] = {}
     unknown: list[str] = []
     for index, name in enumerate(names):

@@ -72,8 +72,6 @@ def describe_malformed(metadata: bytes, value: bytes) -> str:
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """The dictionaries of a column."""
-
     ranks: NDArray[np.int64]
     """Rank of each name within its dictionary, for all distinct dictionaries in sequence: once by
     bytes of UTF-8 and once by units of UTF-16."""

@@ -151,7 +151,6 @@ def _cast(value: object, kind: str, *, tries: bool) -> object:
 
 
 def _nothing(value: object, kind: str, *, tries: bool) -> object:
-    """Null for a value that does not fit, or an error."""
     if tries:
         return None
     raise InvalidArgument(f"{_shown(value)} in a variant does not fit the type {kind}")

@@ -348,7 +348,8 @@ def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render
 
         return render, render
     if isinstance(data_type, PrimitiveType):
-        return _RENDERERS.get(data_type.name)
+        found = _RENDERERS.get(data_type.name)
+        return None if found is None else (found, found)
     return None
 
 
@@ -396,10 +397,10 @@ def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
     return None
 
 
-_RENDERERS: dict[str, tuple[_Render, _Render]] = {
-    **dict.fromkeys(("byte", "short", "integer", "long"), (_render_number, _render_number)),
-    **dict.fromkeys(_FLOATS, (_render_float, _render_float)),
-    "date": (_render_date, _render_date),
-    "timestamp": (_render_timestamp, _render_timestamp),
-    "timestamp_ntz": (_render_timestamp_ntz, _render_timestamp_ntz),
+_RENDERERS: dict[str, _Render] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), _render_number),
+    **dict.fromkeys(_FLOATS, _render_float),
+    "date": _render_date,
+    "timestamp": _render_timestamp,
+    "timestamp_ntz": _render_timestamp_ntz,
 }

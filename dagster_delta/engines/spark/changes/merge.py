@@ -20,12 +20,12 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.plans import WriteSpec
+from dagster_delta.engines.plans import RewriteResult, WriteSpec
 from dagster_delta.engines.rows.row_tracking import keep_row_ids, remaining_rows
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
-from dagster_delta.engines.spark.changes.row_changes import CopiedRows, copy_rows
+from dagster_delta.engines.spark.changes.row_changes import copy_rows
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import (
@@ -250,11 +250,11 @@ class _FrameMerge:
 
     def _copy_rest(
         self, rows: Mapping[str, BitMap64], written: tuple[AddFile, ...], created: CreatedFiles
-    ) -> CopiedRows:
+    ) -> RewriteResult:
         """Write the unchanged rows of the changed files together with the written ones."""
         rest = remaining_rows(self.plan.target, self.plan.data, rows)
         if rest is None:
-            return CopiedRows(written)
+            return RewriteResult(written, (), 0, 0)
         return copy_rows(self.session, rest, written, created)
 
     def _insert(self, changed: WrittenChanges) -> WrittenChanges:

@@ -9,7 +9,6 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Change Data File
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -58,19 +57,9 @@ _SMALL_SHARE = 0.75
 _Partition = tuple[tuple[str, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedRows:
-    """All data files of a statement, none of them referenced yet."""
-
-    files: tuple[AddFile, ...]
-    change_files: tuple[AddCDCFile, ...] = ()
-    num_removed_rows: int = 0
-    num_copied_rows: int = 0
-
-
 def copy_rows(
     session: SparkSession, rewrite: RowRewrite, written: Sequence[AddFile], created: CreatedFiles
-) -> CopiedRows:
+) -> RewriteResult:
     """Write the rows that stay, and unite them with the small files that were written before.
 
     No expression is evaluated, so tasks read the files directly.
@@ -83,7 +72,7 @@ def copy_rows(
     small = _small_files(written, staying, target_bytes)
     groups = list(_packed([*staying, *map(_as_source, small)], target_bytes))
     if not groups:
-        return CopiedRows(tuple(written))
+        return RewriteResult(tuple(written), (), 0, 0)
     task = CopyTask(ShippedPlan.of(rewrite.source), rewrite.data, rewrite.change_data)
     encoded = [msgspec.json.encode(group).decode() for group in groups]
     rows = pa.Table.from_arrays([string_column(encoded)], names=["files"])
@@ -95,7 +84,7 @@ def copy_rows(
     united.add_logged(each.path for each in small)
     united.delete()
     paths = {each.path for each in small}
-    return CopiedRows(
+    return RewriteResult(
         (*(each for each in written if each.path not in paths), *copied.files),
         copied.change_files,
         copied.counts[0],
@@ -200,17 +189,18 @@ class _Rewriting:
         rewrite = self._rewrite
         with CreatedFiles(self._store) as created:
             if not rewrite.assignments:
-                copied = copy_rows(self._session, rewrite, (), created)
-                return _result(copied, (), copied.num_removed_rows)
+                return copy_rows(self._session, rewrite, (), created)
             changed = write_changes(self._changing(), self._store)
             created.add_logged(changed.paths)
             self._check_count(changed)
-            copied = CopiedRows(changed.files)
+            copied = RewriteResult(changed.files, (), 0, 0)
             if rewrite.keeps_rest:
                 # The rows removed from these files are recorded with their new values.
                 rest = replace(rewrite, change_data=None)
                 copied = copy_rows(self._session, rest, changed.files, created)
-        return _result(copied, changed.change_files, changed.counts[0])
+        return replace(
+            copied, change_files=changed.change_files, num_changed_rows=changed.counts[0]
+        )
 
     def _changing(self) -> ChangingRows:
         rewrite = self._rewrite
@@ -253,14 +243,3 @@ class _Rewriting:
             rows = count_file_rows(self._store, decode_path(path)) if count is None else count
             total += rows - (0 if vector is None else vector["cardinality"])
         return total
-
-
-def _result(
-    copied: CopiedRows, change_files: tuple[AddCDCFile, ...], num_changed_rows: int
-) -> RewriteResult:
-    return RewriteResult(
-        copied.files,
-        (*change_files, *copied.change_files),
-        num_changed_rows,
-        copied.num_copied_rows,
-    )

@@ -238,7 +238,6 @@ class _CheckpointReader:
         yield functions.exists(functions.array(json), with_json)
 
     def _parsed_statistic(self, *path: str) -> LoggedStatistic | None:
-        """A statistic that is stored as a column."""
         from pyspark.sql import types
 
         stored: spark_types.DataType = self.kind.add

@@ -321,7 +321,6 @@ class _FrameReader:
         return _PartitionSource(joined, joined=values.rename_columns(names))
 
     def _read_plain(self, files: FileSplit) -> DataFrame:
-        """Files without a deletion vector."""
         partitions = self._partition_source(files.plain, files.plain_paths)
         rows = self._with_positions(
             self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)

@@ -92,7 +92,6 @@ def _text_with_causes(error: Exception) -> str:
 
 
 def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
-    """The error for a data file that Spark's own reader fails on."""
     if reason == "FILE_NOT_EXIST":
         return DataFileMissing(
             "the log names a data file that is not there: restore the file, or restore the table "
