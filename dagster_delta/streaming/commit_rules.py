@@ -57,14 +57,6 @@ class CommitRules:
             for each in adds
         )
 
-    def configuration_at(self, actions: CommitActions) -> TableConfiguration:
-        """The configuration of the version of a commit that `changes_of` has processed."""
-        return self._in_force(actions)
-
-    def check_snapshot(self, snapshot: Snapshot) -> None:
-        """Raises SchemaMismatch if the rows of a version cannot be read with the query's schema."""
-        self._check_schema(snapshot.configuration, snapshot.version)
-
     def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
         operation = (actions.commit_info or {}).get("operation") or "a commit"
         if has_new_rows and not self._options.allows_changes:
@@ -86,10 +78,10 @@ class CommitRules:
             )
 
     def _check_configuration(self, actions: CommitActions) -> None:
-        configuration = self._in_force(actions)
+        configuration = self.configuration_at(actions)
         version = actions.version
         if configuration is not self._latest.configuration:
-            self._check_schema(configuration, version)
+            self.check_schema(configuration, version)
         is_recorded = configuration.properties.enable_change_data_feed
         if self._options.read_change_feed and not is_recorded:
             raise ChangeDataNotRecorded(
@@ -100,7 +92,7 @@ class CommitRules:
                 version=version,
             )
 
-    def _in_force(self, actions: CommitActions) -> TableConfiguration:
+    def configuration_at(self, actions: CommitActions) -> TableConfiguration:
         """The configuration of the version of a commit."""
         version = actions.version
         if version in self._known:
@@ -135,7 +127,8 @@ class CommitRules:
         is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
         return latest if is_same else found
 
-    def _check_schema(self, configuration: TableConfiguration, version: int) -> None:
+    def check_schema(self, configuration: TableConfiguration, version: int) -> None:
+        """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
         latest, table = self._latest, self._store.location.uri
         if configuration.metadata.id != latest.metadata.id:
             raise SchemaMismatch(

@@ -14,8 +14,6 @@ from typing import Any
 
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, feed_configuration
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
@@ -26,9 +24,10 @@ from dagster_delta.streaming.options import Admission, SourceOptions, StreamOffs
 from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint
-from dagster_delta.table.read.change_feed_plan import ChangeFileRows, commit_constants
+from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
+from dagster_delta.table.write.file_actions import descriptor_of
 
 _ROWS_AT_ONCE = 10_000
 
@@ -190,7 +189,7 @@ class LogStream:
 
     def _read_snapshot_files(self, version: int) -> SnapshotFiles:
         snapshot = self._snapshot_at(version)
-        self._rules.check_snapshot(snapshot)
+        self._rules.check_schema(snapshot.configuration, version)
         return SnapshotFiles(snapshot, stretch_files=self._stretch_files)
 
     def _snapshot_at(self, version: int) -> Snapshot:
@@ -288,10 +287,9 @@ class _BatchFiles:
     """The files of one batch, grouped by how they are read."""
 
     def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
-        self._is_feed = options.read_change_feed
+        self._feed = FeedFiles() if options.read_change_feed else None
+        self._rows = ChangeFileRows()
         self._configuration = latest.configuration
-        self._recorded = ChangeFileRows()
-        self._derived = ChangeFileRows()
 
     def carry_defaults_of(self, configuration: TableConfiguration) -> None:
         """Read files of a version with the defaults of that version, see
@@ -301,38 +299,26 @@ class _BatchFiles:
 
     def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
         """Append the files of a commit, or of a snapshot."""
-        constants = commit_constants(version, timestamp_ms) if self._is_feed else _NO_CONSTANTS
         for change in changes:
-            if not self._is_feed:
-                self._derived.add(version, change, constants)
-            elif change.change_type is None:
-                self._recorded.add(version, change, constants)
+            if self._feed is None:
+                self._rows.add(version, change, _NO_CONSTANTS)
             else:
-                typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
-                self._derived.add(version, change, typed)
+                self._feed.add(version, timestamp_ms, change)
 
     def to_sets(self) -> tuple[ChangeFileSet, ...]:
         """The groups that have files."""
-        if not self._is_feed:
-            sets = [ChangeFileSet(self._configuration, self._derived.to_table(), None)]
+        if self._feed is None:
+            sets = [ChangeFileSet(self._configuration, self._rows.to_table(), None)]
         else:
-            sets = [
-                ChangeFileSet(
-                    feed_configuration(self._configuration, has_change_type=has_change_type),
-                    rows.to_table(),
-                    None,
-                )
-                for rows, has_change_type in ((self._recorded, True), (self._derived, False))
-            ]
+            sets = [*self._feed.sets(self._configuration)]
         return tuple(each for each in sets if each.files.num_rows)
 
 
 def _inserted(row: Mapping[str, Any]) -> FileChange:
-    vector = row["deletion_vector"]
     return FileChange(
         path=row["path"],
         partition_values=dict(row["partition_values"] or ()),
         size_bytes=row["size_bytes"],
         change_type="insert",
-        deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+        deletion_vector=descriptor_of(row),
     )

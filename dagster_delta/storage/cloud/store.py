@@ -29,18 +29,8 @@ import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options, service_of
-from dagster_delta.storage.cloud.client import (
-    Bucket,
-    CloudClient,
-    CloudSettings,
-    connect,
-)
-from dagster_delta.storage.cloud.files import (
-    END_BYTES,
-    CloudInput,
-    CloudOutput,
-    CloudRanges,
-)
+from dagster_delta.storage.cloud.client import Bucket, CloudClient, CloudSettings, connect
+from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput, CloudRanges
 from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
 from dagster_delta.storage.cloud.listing import CloudListing
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
@@ -55,12 +45,7 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import (
-    FetchBudget,
-    ObjectMeta,
-    ObjectStore,
-    StoreLocation,
-)
+from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
     from obstore import GetOptions

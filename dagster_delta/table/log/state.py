@@ -40,14 +40,9 @@ from dagster_delta.protocol.log.tail import (
     decode_tail,
     remove_columns,
 )
-from dagster_delta.protocol.statistics.log_statistics import (
-    checkpoint_statistics,
-)
+from dagster_delta.protocol.statistics.log_statistics import checkpoint_statistics
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
-from dagster_delta.protocol.values.arrow_columns import (
-    integer_column,
-    string_column,
-)
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.base import LogBase, live_paths, read_base, read_segment, vectors_of
@@ -61,11 +56,7 @@ from dagster_delta.table.log.columns import (
     with_merged_chunks,
 )
 from dagster_delta.table.log.fallback import LogFallback, begun
-from dagster_delta.table.log.reader import (
-    check_sidecar_ends,
-    read_commits,
-    read_sidecars,
-)
+from dagster_delta.table.log.reader import check_sidecar_ends, read_commits, read_sidecars
 
 # Statistics are carried forward from checkpoint to checkpoint up to this size.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024

@@ -121,12 +121,8 @@ def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
 
 def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[FileGroup]:
     for together in split_by_size(candidates, lambda each: each.size_bytes, target_size_bytes):
-        yield from _worthwhile(together)
-
-
-def _worthwhile(candidates: Sequence[_Candidate]) -> Iterator[FileGroup]:
-    if len(candidates) > 1 or any(each.is_purged for each in candidates):
-        yield _group(candidates)
+        if len(together) > 1 or any(each.is_purged for each in together):
+            yield _group(together)
 
 
 def _group(candidates: Sequence[_Candidate]) -> FileGroup:

@@ -18,12 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.converted_files import ConvertedFile, FooterReader
-from dagster_delta.errors import (
-    InvalidArgument,
-    InvalidTable,
-    SchemaMismatch,
-    TableAlreadyExists,
-)
+from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, TableAlreadyExists
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

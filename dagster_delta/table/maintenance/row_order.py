@@ -23,13 +23,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_properties import parse_column_paths
 from dagster_delta.table.maintenance.compaction_plan import FileGroup
 from dagster_delta.table.write.file_actions import split_by_size

@@ -31,11 +31,7 @@ from dagster_delta.table.maintenance.removed_files import (
     record_last_vacuum,
     removed_files,
 )
-from dagster_delta.table.maintenance.vacuum_plan import (
-    ReferencedFiles,
-    is_entered,
-    is_vacuumed,
-)
+from dagster_delta.table.maintenance.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.transaction import Transaction
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -91,19 +91,9 @@ def plan_changes(
         found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
         shown = reduce(TableConfiguration.with_existing_defaults_of, found, shown)
     with located(store, end.version):
-        return ChangedFiles(
-            ChangeFileSet(
-                feed_configuration(shown, has_change_type=True),
-                collected.recorded.to_table(),
-                None,
-            ),
-            ChangeFileSet(
-                feed_configuration(shown, has_change_type=False),
-                collected.derived.to_table(),
-                None,
-            ),
-            any(each.metadata is not None for each in collected.configuration_changes),
-        )
+        recorded, derived = collected.files.sets(shown)
+    changes_metadata = any(each.metadata is not None for each in collected.configuration_changes)
+    return ChangedFiles(recorded, derived, changes_metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +129,37 @@ class ChangeFileRows:
             self._waiting = []
 
 
+class FeedFiles:
+    """The files of a change data feed, grouped by whether their rows say how they changed."""
+
+    def __init__(self) -> None:
+        self._recorded = ChangeFileRows()
+        self._derived = ChangeFileRows()
+
+    def add(self, version: int, timestamp_ms: int, change: FileChange) -> None:
+        """Append a file of a commit."""
+        constants = _commit_constants(version, timestamp_ms)
+        if change.change_type is None:
+            self._recorded.add(version, change, constants)
+        else:
+            typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
+            self._derived.add(version, change, typed)
+
+    def sets(self, configuration: TableConfiguration) -> tuple[ChangeFileSet, ChangeFileSet]:
+        """Both groups, to be read with the schema of a configuration."""
+        recorded = feed_configuration(configuration, has_change_type=True)
+        derived = feed_configuration(configuration, has_change_type=False)
+        return (
+            ChangeFileSet(recorded, self._recorded.to_table(), None),
+            ChangeFileSet(derived, self._derived.to_table(), None),
+        )
+
+
 class _Collected:
     """Totals and changes of the commits of a range."""
 
     def __init__(self, *, is_partitioned: bool) -> None:
-        self.recorded = ChangeFileRows()
-        self.derived = ChangeFileRows()
+        self.files = FeedFiles()
         self.configuration_changes: list[_ConfigurationChange] = []
         self.removals: list[int] = []
         """Versions that removed rows, ascending."""
@@ -165,16 +180,12 @@ class _Collected:
             )
         if any(each.data_change for each in actions.removes):
             self.removals.append(actions.version)
-        constants = commit_constants(actions.version, commit.timestamp_ms)
         for change in file_changes(actions, partitioned=self._is_partitioned):
-            if change.change_type is None:
-                self.recorded.add(actions.version, change, constants)
-            else:
-                typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
-                self.derived.add(actions.version, change, typed)
+            self.files.add(actions.version, commit.timestamp_ms, change)
 
 
-def commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
+@lru_cache(maxsize=1)
+def _commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
     """The values of the feed's columns for a commit, serialised like partition values."""
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
     return {

@@ -38,22 +38,16 @@ class SelectedRows(msgspec.Struct, frozen=True):
     """What a concurrent commit must not have changed."""
 
 
-def select_rows(
-    snapshot: Snapshot,
-    where: SqlExpression | None,
-    engine: Engine,
-    *,
-    session_is_utc: bool = True,
-) -> SelectedRows:
+def select_rows(snapshot: Snapshot, where: SqlExpression | None, engine: Engine) -> SelectedRows:
     """The live rows that satisfy a predicate.
 
-    A file is not read if the log proves that all of its rows satisfy it, or none. `session_is_utc`
-    says whether the engine reads timestamps without a zone in UTC.
+    A file is not read if the log proves that all of its rows satisfy it, or none.
     """
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=session_is_utc)
+    is_utc = engine.session_is_utc
+    planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=is_utc)
     predicates = planner.predicates_of(where)
     found = planner.candidates(*predicates)
     (skipped,) = found.skipped

@@ -24,11 +24,7 @@ from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.types import sql_type_name
-from dagster_delta.table.schema.column_change import (
-    ColumnChangeJob,
-    begin_column_change,
-    plan_for,
-)
+from dagster_delta.table.schema.column_change import ColumnChangeJob, begin_column_change, plan_for
 from dagster_delta.table.schema.column_change_progress import ColumnChangeProgress, Progress
 from dagster_delta.table.schema.schema_change_operation import (
     SchemaChangeOptions,

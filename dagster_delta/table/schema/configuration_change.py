@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
@@ -20,7 +19,6 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.file_actions import added_again
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -70,16 +68,14 @@ def _without_row_ids(snapshot: Snapshot) -> list[AddFile]:
     )
     files = files.filter(lacking)
     counts = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
-    adds = added_again(files, data_change=False)
-    return [
-        each if count is not None else _counted(each, snapshot.store)
-        for each, count in zip(adds, counts, strict=True)
-    ]
-
-
-def _counted(add: AddFile, store: ObjectStore) -> AddFile:
-    count = count_file_rows(store, decode_path(add.path))
-    return msgspec.structs.replace(add, stats=with_record_count(add.stats, count))
+    adds = []
+    for add, count in zip(added_again(files, data_change=False), counts, strict=True):
+        if count is None:
+            counted = count_file_rows(snapshot.store, decode_path(add.path))
+            stats = with_record_count(add.stats, counted)
+            add = msgspec.structs.replace(add, stats=stats)
+        adds.append(add)
+    return adds
 
 
 def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfiguration) -> None:
@@ -106,10 +102,6 @@ def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfigurati
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )
-    _check_counted(files, snapshot, what)
-
-
-def _check_counted(files: pa.Table, snapshot: Snapshot, what: str) -> None:
     counts = parse_statistics_json(files["stats"], ())["num_records"]
     if counts.null_count:
         path = files["path"].filter(pc.is_null(counts))[0].as_py()

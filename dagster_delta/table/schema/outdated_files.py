@@ -50,13 +50,17 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
     tests: list[Callable[[pa.Schema], bool]] = []
     if "dropped_columns" in purge:
         configuration = tracked_configuration(snapshot.configuration)
-        tests.append(lambda found: _holds_dropped_columns(found, configuration))
+        schema, mode = configuration.schema, configuration.column_mapping_mode
+        tests.append(lambda found: _holds_unknown(list(found), schema, mode))
     if "widened_types" in purge and (expected := _widened_types(snapshot.configuration)):
         tests.append(lambda found: _is_of_old_types(found, expected))
     if tests:
         doubtful = files.filter(boolean_column([not each for each in chosen]))
         schemas = _schemas(snapshot, doubtful)
-        chosen = [each or _satisfies(next(schemas), tests) for each in chosen]
+        for position in range(len(chosen)):
+            if not chosen[position]:
+                found = next(schemas)
+                chosen[position] = any(test(found) for test in tests)
     return files.filter(boolean_column(chosen))
 
 
@@ -66,20 +70,11 @@ def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     return outdated_files(snapshot, files, purge)
 
 
-def _satisfies(found: pa.Schema, tests: list[Callable[[pa.Schema], bool]]) -> bool:
-    return any(test(found) for test in tests)
-
-
 def _schemas(snapshot: Snapshot, files: pa.Table) -> Iterator[pa.Schema]:
     """The physical schema of each file."""
     paths = [decode_path(path) for path in files["path"].to_pylist()]
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
         yield from readers.map(lambda path: read_arrow_schema(snapshot.store, path), paths)
-
-
-def _holds_dropped_columns(found: pa.Schema, configuration: TableConfiguration) -> bool:
-    mode = configuration.column_mapping_mode
-    return _holds_unknown(list(found), configuration.schema, mode)
 
 
 def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:

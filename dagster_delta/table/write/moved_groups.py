@@ -153,11 +153,7 @@ class MovedGroups:
         vectors: Mapping[str, BitMap64],
     ) -> UnitedChange | None:
         from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
-        from dagster_delta.table.write.row_conflicts import (
-            UnitedChange,
-            hiding,
-            removal,
-        )
+        from dagster_delta.table.write.row_conflicts import UnitedChange, hiding, removal
 
         if not self.groups:
             return None

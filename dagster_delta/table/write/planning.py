@@ -19,11 +19,7 @@ from dagster_delta.evolution.column_rules import (
     check_file_columns,
     check_nesting,
 )
-from dagster_delta.evolution.merge_schema import (
-    check_strict,
-    merge_schemas,
-    widenable_columns,
-)
+from dagster_delta.evolution.merge_schema import check_strict, merge_schemas, widenable_columns
 from dagster_delta.evolution.type_promotion import records_versions
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,

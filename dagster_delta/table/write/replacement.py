@@ -107,7 +107,7 @@ def replace_matching_partitions(
     expression: SqlExpression,
     *,
     now_ms: int,
-    session_is_utc: bool = True,
+    session_is_utc: bool,
 ) -> Replacement | None:
     """The files of the partitions that satisfy a predicate; None if partition values alone cannot
     decide it, or the embedded engine cannot evaluate it.

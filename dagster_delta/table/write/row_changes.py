@@ -93,8 +93,8 @@ def change_rows(
     refuse_append_only(transaction, "this change")
     if selects is None and where is not None:
         selects = selection(transaction, engine, where)
-    is_of_rows = transaction.configuration.deletion_vectors_enabled
-    transaction.depend_on(selected.reads, selects=selects if is_of_rows else None)
+    merges_on_read = transaction.configuration.deletion_vectors_enabled
+    transaction.depend_on(selected.reads, selects=selects if merges_on_read else None)
     touched = list(_touched_files(transaction, selected))
     rewritten = written
     if written is None:
@@ -102,7 +102,7 @@ def change_rows(
     if rewritten is not None:
         transaction.stage_written(rewritten.files)
         transaction.stage_change_files(rewritten.change_files)
-    kept = [each for each in touched if not each.leaves] if _merges_on_read(transaction) else []
+    kept = [each for each in touched if merges_on_read and not each.leaves]
     _stage_vectors(transaction, kept)
     now_ms = transaction.clock()
     transaction.stage_removed(tombstone(each.row, now_ms) for each in touched)
@@ -119,10 +119,6 @@ def selection(transaction: Transaction, engine: Engine, where: SqlExpression) ->
         return any(True for _ in engine.find_matches(plan))
 
     return selects
-
-
-def _merges_on_read(transaction: Transaction) -> bool:
-    return transaction.configuration.deletion_vectors_enabled
 
 
 class _TouchedFile(msgspec.Struct, frozen=True):
@@ -178,7 +174,9 @@ def _rewrite(
 ) -> RewriteResult | None:
     """The new files that the change needs; None where it needs none."""
     configuration = transaction.configuration
-    keeps_rest = not _merges_on_read(transaction) and not all(each.leaves for each in touched)
+    keeps_rest = not transaction.configuration.deletion_vectors_enabled and not all(
+        each.leaves for each in touched
+    )
     if not assignments and not keeps_rest:
         # Readers of the feed need only the removes, and the adds with larger deletion vectors.
         return None

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-_NO_RECORD = ApplicationRecord()
-
 
 def delete_rows(
     snapshot: Snapshot,
@@ -35,8 +33,8 @@ def delete_rows(
     engine: Engine | None,
     *,
     clock: Clock,
-    commit_info: Mapping[str, object] | None = None,
-    record: ApplicationRecord = _NO_RECORD,
+    commit_info: Mapping[str, object] | None,
+    record: ApplicationRecord,
     retries: ConflictRetries,
 ) -> CommitResult:
     """Remove the rows for which a predicate is true.
@@ -61,8 +59,8 @@ def update_rows(
     engine: Engine | None,
     *,
     clock: Clock,
-    commit_info: Mapping[str, object] | None = None,
-    record: ApplicationRecord = _NO_RECORD,
+    commit_info: Mapping[str, object] | None,
+    record: ApplicationRecord,
     retries: ConflictRetries,
 ) -> CommitResult:
     """Give the rows for which a predicate is true new values.
@@ -133,9 +131,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
         if (done := record.found_done(self.snapshot)) is not None:
             return done
         record.stage(self.transaction)
-        selected = select_rows(
-            self.snapshot, self.where, engine, session_is_utc=engine.session_is_utc
-        )
+        selected = select_rows(self.snapshot, self.where, engine)
         scanned = time.perf_counter()
         if not selected.files.num_rows and record.is_empty:
             # As in the reference implementation, what changes nothing makes no version.

@@ -193,7 +193,7 @@ class RowWrite:
             snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
         )
         if replaced is None:
-            return self._replace_rows(configuration, expression, session_is_utc=is_utc)
+            return self._replace_rows(configuration, expression)
         self._refuse_removal(replaced.removes)
         written = self._write_rows(configuration, [overwrite_check(expression.sql)])
         return self._stage_replacement(replaced, written)
@@ -210,7 +210,12 @@ class RowWrite:
 
         snapshot = self.transaction.snapshot
         if where == DYNAMIC:
-            self._check_partitioned(configuration)
+            if not configuration.partition_columns:
+                raise InvalidArgument(
+                    'where="dynamic" replaces partitions, and the table has none; leave it out to '
+                    "replace all rows",
+                    table=self.store.location.uri,
+                )
             written = self._write_rows(configuration)
             replaced = Replacement()
             if snapshot is not None:
@@ -235,7 +240,7 @@ class RowWrite:
         }
 
     def _replace_rows(
-        self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+        self, configuration: TableConfiguration, expression: SqlExpression
     ) -> dict[str, int | str]:
         """The rows for which a predicate is true, in any file."""
         from dagster_delta.table.read.row_selection import read_plan, select_rows
@@ -243,7 +248,7 @@ class RowWrite:
 
         snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
         assert snapshot is not None  # noqa: S101  the caller looked
-        selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)
+        selected = select_rows(snapshot, expression, engine)
         self._refuse_removal(selected.files["path"])
         written = self._write_rows(configuration, [overwrite_check(expression.sql)])
         if not selected.files.num_rows:
@@ -263,14 +268,6 @@ class RowWrite:
             "numRemovedBytes": counts.num_removed_bytes,
             **copied,
         }
-
-    def _check_partitioned(self, configuration: TableConfiguration) -> None:
-        if not configuration.partition_columns:
-            raise InvalidArgument(
-                'where="dynamic" replaces partitions, and the table has none; leave it out to '
-                "replace all rows",
-                table=self.store.location.uri,
-            )
 
     def _refuse_removal(self, removed: Sized) -> None:
         snapshot = self.transaction.snapshot

@@ -36,11 +36,7 @@ from dagster_delta.protocol.features.row_tracking import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.commit_writer import CommitContents
-from dagster_delta.protocol.log.conflict_checker import (
-    ReadScope,
-    TransactionFacts,
-    isolation_level,
-)
+from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
 from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for, universal_engine
-from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.statements.merge_clauses import (
     ClauseText,
     MergeClause,
@@ -181,14 +180,7 @@ class _Merge(msgspec.Struct, frozen=True):
         return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
 
     def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:
-        scope = MergeScope.of(
-            self.snapshot,
-            self.condition,
-            source.keys,
-            self.clauses,
-            session_is_utc=self.engine.session_is_utc,
-            planner=self.engine.log_planner,
-        )
+        scope = MergeScope.of(self.snapshot, self.condition, source.keys, self.clauses, self.engine)
         configuration, location = self.configuration, self.snapshot.store.location
         spec = write_spec(configuration, location, constraints=self.statement.constraints)
         is_recorded = configuration.change_data_feed_enabled
@@ -229,16 +221,11 @@ class MergeScope(msgspec.Struct, frozen=True):
         condition: MergeCondition,
         keys: Iterable[Predicate],
         clauses: Sequence[MergeClause],
-        *,
-        session_is_utc: bool = True,
-        planner: LogPlanner | None = None,
+        engine: Engine,
     ) -> MergeScope:
-        """The scope of a MERGE.
-
-        `keys` are known facts about the table's side of the keys; `planner` finds the files of
-        large tables, if the engine has its own.
-        """
-        file_planner = FilePlanner(snapshot, planner, session_is_utc=session_is_utc)
+        """The scope of a MERGE; `keys` are known facts about the table's side of the keys."""
+        is_utc = engine.session_is_utc
+        file_planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=is_utc)
         target_only = map(in_table, condition.target_only)
         matching = And((*map(file_planner.predicate_of, target_only), *keys))
         lacking = Or(
