@@ -6,15 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dagster import (
-    AssetKey,
-    MetadataValue,
-    TableColumn,
-    TableColumnConstraints,
-    TableConstraints,
-    TableSchema,
-    TableSchemaMetadataValue,
-)
+import dagster as dg
 
 from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
@@ -49,8 +41,8 @@ def definition_metadata(uri: str, **further: RawMetadataValue) -> RawMetadata:
 
 
 def columns_from_log(
-    uri: str, storage_options: Mapping[str, Any], key: AssetKey
-) -> TableSchemaMetadataValue | None:
+    uri: str, storage_options: Mapping[str, Any], key: dg.AssetKey
+) -> dg.TableSchemaMetadataValue | None:
     """The columns of a table, read while definitions are loaded; None if there is no table, or if
     it cannot be opened, which is logged.
     """
@@ -58,7 +50,7 @@ def columns_from_log(
 
     try:
         snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
-        return MetadataValue.table_schema(table_schema(snapshot.configuration))
+        return dg.MetadataValue.table_schema(table_schema(snapshot.configuration))
     except TableNotFound:
         return None
     except (DeltaError, OSError) as error:
@@ -66,16 +58,16 @@ def columns_from_log(
         return None
 
 
-def table_schema(configuration: TableConfiguration) -> TableSchema:
+def table_schema(configuration: TableConfiguration) -> dg.TableSchema:
     """The columns of a table with their Delta types, nullability, comments and constraints."""
     invariants = dict(configuration.invariants)
     partition_columns = set(configuration.partition_columns)
     columns = [
-        TableColumn(
+        dg.TableColumn(
             name=field.name,
             type=str(field.data_type),
             description=field.comment,
-            constraints=TableColumnConstraints(
+            constraints=dg.TableColumnConstraints(
                 nullable=field.nullable,
                 other=[invariants[field.name]] if field.name in invariants else [],
             ),
@@ -84,7 +76,9 @@ def table_schema(configuration: TableConfiguration) -> TableSchema:
         for field in configuration.schema
     ]
     checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
-    return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
+    return dg.TableSchema(
+        columns, constraints=dg.TableConstraints(other=checks) if checks else None
+    )
 
 
 def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> RawMetadata:
@@ -95,10 +89,12 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> R
         {
             "delta/version": snapshot.version,
             **_totals(snapshot),
-            "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+            "dagster/last_updated_timestamp": dg.MetadataValue.timestamp(
+                snapshot.timestamp_ms / 1000
+            ),
             "dagster/table_name": table_name,
             "dagster/uri": uri,
-            "dagster/column_schema": MetadataValue.table_schema(
+            "dagster/column_schema": dg.MetadataValue.table_schema(
                 table_schema(snapshot.configuration)
             ),
             DETAILS: {

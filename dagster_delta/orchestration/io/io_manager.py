@@ -10,13 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster import (
-    AssetKey,
-    ConfigurableIOManager,
-    ConfigurableResource,
-    InputContext,
-    OutputContext,
-)
+import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
@@ -77,7 +71,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 
-class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
+class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     """Stores assets as Delta tables, and loads tables as inputs.
 
     The value that an asset returns (a pyspark, pandas or polars frame, or any Arrow value) selects
@@ -183,7 +177,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         "pandas, polars, polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a "
         "TypeHandler.",
     )
-    spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of any value
+    spark: dg.ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of any value
         default=None,
         description="The Spark session that loads inputs: a SparkSessionResource, or another "
         "resource with a spark_session, such as those of dagster-pyspark. Default: the session of "
@@ -196,7 +190,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             handler_named(default, with_table_types(type(self).type_handlers()))
         super().__init__(**data)
 
-    def handle_output(self, context: OutputContext, obj: Any) -> None:  # noqa: ANN401
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:  # noqa: ANN401
         """Write the value as one commit.
 
         Raises:
@@ -262,7 +256,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             further = {**consumption_metadata(obj.consumption), **further}
         self._report(context, write, written, further)
 
-    def _load_files(self, context: OutputContext, write: AssetWrite, load: FileLoad) -> None:
+    def _load_files(self, context: dg.OutputContext, write: AssetWrite, load: FileLoad) -> None:
         with hidden_examples(write.options.masked_columns):
             written, loaded = write_load(write, load)
         if written is None:
@@ -277,7 +271,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
 
     def _report(
         self,
-        context: OutputContext,
+        context: dg.OutputContext,
         write: AssetWrite,
         written: WrittenAsset,
         further: Mapping[str, object],
@@ -292,7 +286,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
                 context, written.snapshot, getattr(value, "value", None) or written.column_lineage
             )
 
-    def load_input(self, context: InputContext) -> Any:  # noqa: ANN401
+    def load_input(self, context: dg.InputContext) -> Any:  # noqa: ANN401
         """The input as its annotation says; None if the annotation allows it and the table does not
         exist.
 
@@ -348,7 +342,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """The handlers of additional load types and return types; a subclass returns its own."""
         return ()
 
-    def table_of(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> Snapshot | None:
+    def table_of(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> Snapshot | None:
         """The latest version of the table of an asset that is stored here; None if it does not
         exist yet.
 
@@ -373,7 +367,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """The Spark session that loads inputs, started if there is none."""
         return self._session()
 
-    def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> str:
+    def asset_table_uri(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
         """Location of the table of an asset.
 
         Args:
@@ -386,7 +380,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         options = self.asset_options(asset_key, metadata)
         return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
 
-    def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> str:
+    def asset_table_name(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
         """`schema.table` of the table of an asset, or only its name if the schema is empty.
 
         Args:
@@ -400,7 +394,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         path = options.table_path(asset_key, asset_key.to_user_string())
         return ".".join(filter(None, path))
 
-    def asset_options(self, asset_key: AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
+    def asset_options(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
         """How an asset is stored: its metadata over the configuration.
 
         Args:
@@ -465,18 +459,18 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         return typing.cast("SparkSession", session)
 
 
-def _name(context: OutputContext | InputContext) -> str:
+def _name(context: dg.OutputContext | dg.InputContext) -> str:
     return context.asset_key.to_user_string() if context.has_asset_key else context.name
 
 
-def _identity(context: OutputContext | InputContext) -> tuple[AssetKey | None, str]:
+def _identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey | None, str]:
     """Asset key and output name; one of them names the table."""
-    output = context.upstream_output if isinstance(context, InputContext) else context
+    output = context.upstream_output if isinstance(context, dg.InputContext) else context
     asset_key = context.asset_key if context.has_asset_key else None
     return asset_key, context.name if output is None else output.name
 
 
-def _note_nothing_returned(context: OutputContext, name: str) -> None:
+def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
     kind = context.dagster_type.kind.name
     if kind == "NOTHING":
         return

@@ -11,15 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster import (
-    AssetExecutionContext,
-    AssetKey,
-    DagsterInstance,
-    DagsterInvariantViolationError,
-    DagsterRun,
-    DataVersion,
-    OutputContext,
-)
+import dagster as dg
 
 RETRY_NUMBER_TAG = "dagster/retry_number"
 """Set by Dagster on the runs that it starts automatically to retry a failed run."""
@@ -33,7 +25,7 @@ not enlarge the log."""
 
 
 _MAX_NOTED_STEPS = 100
-_notes: dict[tuple[str, frozenset[AssetKey]], dict[str, dict[str, Any]]] = {}
+_notes: dict[tuple[str, frozenset[dg.AssetKey]], dict[str, dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class RunFacts:
     step_key: str | None
 
 
-def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts:
+def run_facts(context: dg.OutputContext, partition_keys: Sequence[str]) -> RunFacts:
     """The facts of the step that `context` belongs to."""
     if context.has_asset_key:
         output = context.asset_key.to_user_string()
@@ -73,11 +65,11 @@ def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts
     )
 
 
-def asset_description(context: OutputContext) -> str | None:
+def asset_description(context: dg.OutputContext) -> str | None:
     """The description of the asset; None if the output is not an asset."""
     try:
         return context.asset_spec.description
-    except DagsterInvariantViolationError:
+    except dg.DagsterInvariantViolationError:
         return None
 
 
@@ -117,15 +109,15 @@ def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str
     return info
 
 
-def set_data_version(asset_key: AssetKey, version: int) -> None:
+def set_data_version(asset_key: dg.AssetKey, version: int) -> None:
     """Make the version of the table the data version of the asset being materialised."""
     execution = current_execution()
     if execution is not None:
-        execution.set_data_version(asset_key, DataVersion(str(version)))
+        execution.set_data_version(asset_key, dg.DataVersion(str(version)))
 
 
 def add_partition_metadata(
-    asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, object]]
+    asset_key: dg.AssetKey, metadata_by_key: Mapping[str, Mapping[str, object]]
 ) -> None:
     """Add metadata to the materialisation of single partitions of the asset."""
     execution = current_execution()
@@ -134,11 +126,11 @@ def add_partition_metadata(
             execution.add_asset_metadata(metadata, asset_key=asset_key, partition_key=key)
 
 
-def current_execution() -> AssetExecutionContext | None:
+def current_execution() -> dg.AssetExecutionContext | None:
     """The context of the running step; None outside of a step."""
     try:
-        return AssetExecutionContext.get()
-    except DagsterInvariantViolationError:
+        return dg.AssetExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
         return None
 
 
@@ -155,7 +147,7 @@ def step_notes() -> dict[str, dict[str, Any]] | None:
     return notes
 
 
-def _first_attempt(run: DagsterRun, instance: DagsterInstance) -> str:
+def _first_attempt(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
     while RETRY_NUMBER_TAG in run.tags and PARENT_RUN_TAG in run.tags:
         parent_id = run.tags[PARENT_RUN_TAG]
         parent = instance.get_run_by_id(parent_id)

@@ -8,15 +8,7 @@ from enum import Enum
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagster import (
-    AssetKey,
-    AssetsDefinition,
-    AssetSelection,
-    AssetSpec,
-    Config,
-    MetadataValue,
-    SourceAsset,
-)
+import dagster as dg
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
@@ -55,12 +47,12 @@ _RESERVED = frozenset(
 )
 """Names that Dagster does not accept for a step, and that of the step that selects the tables."""
 
-_C = TypeVar("_C", bound=Config)
+_C = TypeVar("_C", bound=dg.Config)
 
-Asset = AssetsDefinition | AssetSpec | SourceAsset
+Asset = dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset
 
 
-def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
+def delta_table_pool(table: dg.AssetKey | str | Sequence[str]) -> str:
     """The concurrency pool of the steps that change one table; set its limit to 1 in the
     deployment.
 
@@ -70,7 +62,7 @@ def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
     Args:
         table: key of the asset, or name of a table that is not an asset.
     """
-    name = AssetKey.from_coercible(table).to_user_string()
+    name = dg.AssetKey.from_coercible(table).to_user_string()
     return "delta/" + "_".join(name.split())
 
 
@@ -80,7 +72,7 @@ class MaintainedTable:
 
     name: str
     """Its name in the job: the asset key as `a/b`, or a name given by the user."""
-    asset_key: AssetKey | None = None
+    asset_key: dg.AssetKey | None = None
     metadata: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Definition metadata of the asset."""
     io_manager_key: str | None = None
@@ -149,7 +141,7 @@ class MaintainedTable:
 
 def maintained_tables(
     assets: Iterable[Asset],
-    selection: AssetSelection | None,
+    selection: dg.AssetSelection | None,
     tables: Mapping[str, str],
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> tuple[MaintainedTable, ...]:
@@ -227,7 +219,7 @@ def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
     return choice
 
 
-def plain_config(config: Config) -> dict[str, Any]:
+def plain_config(config: dg.Config) -> dict[str, Any]:
     """The config as in a run: choices as texts, without fields that are None."""
     given = config.model_dump()
     return {name: _plain(value) for name, value in given.items() if value is not None}
@@ -239,16 +231,17 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value.name if isinstance(value, Enum) else value
 
 
-def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset]:
+def _definitions(assets: Iterable[Asset]) -> list[dg.AssetsDefinition | dg.SourceAsset]:
     return [
-        AssetsDefinition(specs=[each]) if isinstance(each, AssetSpec) else each for each in assets
+        dg.AssetsDefinition(specs=[each]) if isinstance(each, dg.AssetSpec) else each
+        for each in assets
     ]
 
 
 def _of_asset(
     asset: Asset, storage_options: StorageOptions | Mapping[str, object] | None
 ) -> Iterable[MaintainedTable]:
-    if isinstance(asset, AssetsDefinition):
+    if isinstance(asset, dg.AssetsDefinition):
         for spec in asset.specs:
             key = None
             if asset.is_materializable:
@@ -259,13 +252,13 @@ def _of_asset(
 
 
 def _of_key(
-    key: AssetKey,
+    key: dg.AssetKey,
     metadata: Mapping[str, object],
     io_manager_key: str | None,
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> MaintainedTable:
     plain = {
-        name: each.value if isinstance(each, MetadataValue) else each
+        name: each.value if isinstance(each, dg.MetadataValue) else each
         for name, each in metadata.items()
     }
     name = key.to_user_string()

@@ -9,15 +9,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
-from dagster import (
-    AddDynamicPartitionsRequest,
-    DagsterInstance,
-    DynamicPartitionsDefinition,
-    MultiPartitionKey,
-    MultiPartitionsDefinition,
-    PartitionsDefinition,
-    TimeWindowPartitionsDefinition,
-)
+import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 
@@ -42,7 +34,7 @@ class PartitionMapping:
 
     def __init__(
         self,
-        partitions_def: PartitionsDefinition[Any],
+        partitions_def: dg.PartitionsDefinition[Any],
         partition_expr: str | Mapping[str, str] | None,
         keys_of: PartitionKeysOf | None,
     ) -> None:
@@ -66,20 +58,20 @@ class PartitionMapping:
         return mapped
 
     def dynamic_requests(
-        self, keys: Iterable[str], instance: DagsterInstance
-    ) -> list[AddDynamicPartitionsRequest]:
+        self, keys: Iterable[str], instance: dg.DagsterInstance
+    ) -> list[dg.AddDynamicPartitionsRequest]:
         """Requests to add the dynamic partitions among these keys that do not exist yet."""
         definition = self._partitions_def
         wanted: dict[str, list[str]] = {}
         definitions = {}
         for key in keys:
             parts: Mapping[str, str] = {"": key}
-            dimensions: Mapping[str, PartitionsDefinition[Any]] = {"": definition}
-            if isinstance(definition, MultiPartitionsDefinition):
+            dimensions: Mapping[str, dg.PartitionsDefinition[Any]] = {"": definition}
+            if isinstance(definition, dg.MultiPartitionsDefinition):
                 parts = definition.get_partition_key_from_str(key).keys_by_dimension
                 dimensions = {each.name: each.partitions_def for each in definition.partitions_defs}
             for name, dimension in dimensions.items():
-                if isinstance(dimension, DynamicPartitionsDefinition) and dimension.name:
+                if isinstance(dimension, dg.DynamicPartitionsDefinition) and dimension.name:
                     definitions[dimension.name] = dimension
                     wanted.setdefault(dimension.name, []).append(parts[name])
         requests = []
@@ -97,19 +89,19 @@ class PartitionMapping:
             _dimension_keys(definition, column, values)
             for column, definition in self._dimensions.values()
         ]
-        if not isinstance(self._partitions_def, MultiPartitionsDefinition):
+        if not isinstance(self._partitions_def, dg.MultiPartitionsDefinition):
             return sides[0]
         return [
-            str(MultiPartitionKey(dict(zip(self._dimensions, parts, strict=True))))
+            str(dg.MultiPartitionKey(dict(zip(self._dimensions, parts, strict=True))))
             for parts in itertools.product(*sides)
         ]
 
 
-def _holds(definition: PartitionsDefinition[Any], key: str) -> bool:
-    if isinstance(definition, DynamicPartitionsDefinition):
+def _holds(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
+    if isinstance(definition, dg.DynamicPartitionsDefinition):
         # A missing dynamic partition is added.
         return True
-    if isinstance(definition, MultiPartitionsDefinition):
+    if isinstance(definition, dg.MultiPartitionsDefinition):
         parts = definition.get_partition_key_from_str(key).keys_by_dimension
         return all(
             _holds(each.partitions_def, parts[each.name]) for each in definition.partitions_defs
@@ -118,9 +110,9 @@ def _holds(definition: PartitionsDefinition[Any], key: str) -> bool:
 
 
 def _dimensions(
-    partitions_def: PartitionsDefinition[Any], partition_expr: str | Mapping[str, str]
-) -> dict[str, tuple[str, PartitionsDefinition[Any]]]:
-    if not isinstance(partitions_def, MultiPartitionsDefinition):
+    partitions_def: dg.PartitionsDefinition[Any], partition_expr: str | Mapping[str, str]
+) -> dict[str, tuple[str, dg.PartitionsDefinition[Any]]]:
+    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
         if not isinstance(partition_expr, str):
             raise InvalidArgument(
                 "the partitions have one dimension: partition_expr is the name of one column, not "
@@ -140,7 +132,7 @@ def _dimensions(
 
 
 def _dimension_keys(
-    definition: PartitionsDefinition[Any], column: str, values: Mapping[str, str | None]
+    definition: dg.PartitionsDefinition[Any], column: str, values: Mapping[str, str | None]
 ) -> list[str]:
     if column not in values:
         columns = ", ".join(values) or "no column"
@@ -153,13 +145,13 @@ def _dimension_keys(
     text = values[column]
     if text is None:
         return []
-    if isinstance(definition, TimeWindowPartitionsDefinition):
+    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
         key = _window_key(definition, text, column)
         return [key]
     return [text]
 
 
-def _window_key(definition: TimeWindowPartitionsDefinition, text: str, column: str) -> str:
+def _window_key(definition: dg.TimeWindowPartitionsDefinition, text: str, column: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -13,15 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from dagster import (
-    InputContext,
-    MultiPartitionKey,
-    MultiPartitionsDefinition,
-    OutputContext,
-    PartitionsDefinition,
-    TimeWindow,
-    TimeWindowPartitionsDefinition,
-)
+import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 
@@ -37,7 +29,7 @@ class DimensionSlice:
     """The column (or dotted path) that `partition_expr` names for this dimension."""
     keys: tuple[str, ...]
     """Partition keys, without repeats; in time order if they are time windows."""
-    windows: tuple[TimeWindow, ...] | None = None
+    windows: tuple[dg.TimeWindow, ...] | None = None
     """The window of each key, half open, or None if the dimension is not partitioned by time."""
 
 
@@ -57,7 +49,7 @@ class PartitionSelection:
 
 
 def select_partitions(
-    partitions_def: PartitionsDefinition[Any],
+    partitions_def: dg.PartitionsDefinition[Any],
     keys: Iterable[str],
     partition_expr: str | Mapping[str, str] | None,
     *,
@@ -70,7 +62,7 @@ def select_partitions(
     if partition_expr is None:
         raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
     distinct = sorted(set(keys))
-    if isinstance(partitions_def, MultiPartitionsDefinition):
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
         return _select_multi(partitions_def, distinct, partition_expr, asset)
     column = _single_column(partition_expr, asset)
     boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
@@ -96,9 +88,9 @@ def _single_slices(each: DimensionSlice) -> list[DimensionSlice]:
 
 
 def _missing_expression(
-    partitions_def: PartitionsDefinition[Any], asset: str, metadata_keys: Iterable[str]
+    partitions_def: dg.PartitionsDefinition[Any], asset: str, metadata_keys: Iterable[str]
 ) -> str:
-    if isinstance(partitions_def, MultiPartitionsDefinition):
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
         names = {each.name: f"column_of_{each.name}" for each in partitions_def.partitions_defs}
         example = f'metadata={{"partition_expr": {names!r}}}'.replace("'", '"')
     else:
@@ -123,7 +115,7 @@ def _single_column(partition_expr: str | Mapping[str, str], asset: str) -> str:
 
 
 def _select_multi(
-    partitions_def: MultiPartitionsDefinition,
+    partitions_def: dg.MultiPartitionsDefinition,
     keys: Sequence[str],
     partition_expr: str | Mapping[str, str],
     asset: str,
@@ -162,8 +154,8 @@ def _multi_columns(
     return partition_expr
 
 
-def _multi_key(partitions_def: MultiPartitionsDefinition, key: str) -> MultiPartitionKey:
-    if isinstance(key, MultiPartitionKey):
+def _multi_key(partitions_def: dg.MultiPartitionsDefinition, key: str) -> dg.MultiPartitionKey:
+    if isinstance(key, dg.MultiPartitionKey):
         return key
     return partitions_def.get_partition_key_from_str(key)
 
@@ -193,10 +185,10 @@ def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]
 
 
 def _slice(
-    partitions_def: PartitionsDefinition[Any], keys: Iterable[str], column: str
+    partitions_def: dg.PartitionsDefinition[Any], keys: Iterable[str], column: str
 ) -> DimensionSlice:
     distinct = sorted(set(keys))
-    if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
+    if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         return DimensionSlice(column, tuple(distinct))
     # Datetimes of one zone compare by wall clock, which means two instants in the hour that a clock
     # change repeats.
@@ -213,7 +205,7 @@ def _slice(
 class RunPartitions:
     """How partition keys of the asset of an output or input map to rows of its table."""
 
-    context: OutputContext | InputContext
+    context: dg.OutputContext | dg.InputContext
     partition_expr: str | Mapping[str, str] | None
     asset: str
     metadata_keys: Mapping[str, object]

@@ -6,16 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dagster import (
-    AssetKey,
-    AssetMaterialization,
-    AssetObservation,
-    Config,
-    DataVersion,
-    MetadataValue,
-    RunConfig,
-    RunRequest,
-)
+import dagster as dg
 from pydantic import Field
 
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
@@ -31,7 +22,7 @@ DATA_VERSION_TAG = "dagster/data_version"
 _MAX_NAMED_FILES = 100
 
 
-class DeltaCommitRange(KnownFieldsOnly, Config):
+class DeltaCommitRange(KnownFieldsOnly, dg.Config):
     """Config of an asset or op: the range of commits that its run processes.
 
     Examples:
@@ -113,10 +104,10 @@ class TableChanges:
         )
 
     def run_request(
-        self, run_config: RunConfig | Mapping[str, object] | None, tags: dict[str, str]
-    ) -> RunRequest:
+        self, run_config: dg.RunConfig | Mapping[str, object] | None, tags: dict[str, str]
+    ) -> dg.RunRequest:
         """The request for the run."""
-        return RunRequest(
+        return dg.RunRequest(
             run_key=self.run_key,
             run_config=run_config,
             tags={**tags, **self.tags},
@@ -124,12 +115,12 @@ class TableChanges:
         )
 
 
-def data_version(table_id: str, version: int) -> DataVersion:
+def data_version(table_id: str, version: int) -> dg.DataVersion:
     """The data version of a table whose rows last changed at a version.
 
     The table's id is part of it: a recreated table may reach the same version.
     """
-    return DataVersion(f"{table_id}:{version}")
+    return dg.DataVersion(f"{table_id}:{version}")
 
 
 def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
@@ -143,11 +134,11 @@ def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
             "delta/files_added": commit.files_added,
             "delta/files_removed": commit.files_removed,
             "delta/committer": commit.committer,
-            "delta/run": None if run_id is None else MetadataValue.dagster_run(run_id),
+            "delta/run": None if run_id is None else dg.MetadataValue.dagster_run(run_id),
             "delta/change_files": list(files[:_MAX_NAMED_FILES]) or None,
             "dagster/last_updated_timestamp": None
             if time_ms is None
-            else MetadataValue.timestamp(time_ms / 1000),
+            else dg.MetadataValue.timestamp(time_ms / 1000),
             "dagster/uri": uri,
             DETAILS: {
                 "table_id": commit.table_id,
@@ -161,12 +152,12 @@ def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
 def commit_event(
     commit: CommitSummary,
     uri: str,
-    asset_key: AssetKey,
+    asset_key: dg.AssetKey,
     kind: AssetEventKind,
     partition_keys: Sequence[str | None],
-) -> list[AssetMaterialization | AssetObservation]:
+) -> list[dg.AssetMaterialization | dg.AssetObservation]:
     """The Dagster events for a commit to an external table, one per partition key."""
-    event = AssetMaterialization if kind == "materialization" else AssetObservation
+    event = dg.AssetMaterialization if kind == "materialization" else dg.AssetObservation
     version = data_version(commit.table_id, commit.version)
     return [
         event(
