@@ -81,8 +81,6 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
 
 
 class _Widening(msgspec.Struct, frozen=True):
-    """The type changes that the table allows."""
-
     enabled: bool
     to_timestamp_ntz: bool
     table_version: int | None = None

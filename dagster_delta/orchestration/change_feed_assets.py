@@ -205,7 +205,6 @@ class _IncrementalAsset:
         self._check()
 
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
-        """The asset."""
         options = {"kinds": {"deltalake"}, **options}
         name = str(options.get("name") or self._function.__name__)
         read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)

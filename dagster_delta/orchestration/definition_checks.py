@@ -70,8 +70,6 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class _StoredAsset:
-    """One asset that a DeltaIOManager writes."""
-
     key: dg.AssetKey
     definition: dg.AssetsDefinition
     manager: DeltaIOManager
@@ -177,9 +175,8 @@ def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
 def _with_tables(
     definitions: dg.Definitions, keys: Iterable[dg.AssetKey], *, columns: bool
 ) -> dg.Definitions:
-    """The definitions, in which assets have the location of their table and the Delta kind.
-
-    What an asset declares itself is kept.
+    """The definitions, in which assets have the location of their table and the Delta kind, beside
+    what they declare themselves.
     """
     by_manager: dict[str, list[dg.AssetSpec]] = {}
     for key in keys:

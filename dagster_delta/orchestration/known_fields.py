@@ -81,7 +81,6 @@ def _check_choice(
 
 
 def _choices(annotation: object) -> tuple[str, ...]:
-    """The values of a Literal; empty for another type."""
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 

@@ -232,9 +232,7 @@ def _set(session: SparkSession, name: str, value: str) -> bool:
 
 
 def _local_cores(master: str) -> int | str | None:
-    """The `n` or `*` of `local[n]`, 1 for `local`, or None if the master is not local. Raises
-    InvalidArgument if it is local and not a number.
-    """
+    """The `n` or `*` of `local[n]`, 1 for `local`, or None if the master is not local."""
     if master == "local":
         return 1
     if not (master.startswith("local[") and master.endswith("]")):

@@ -229,7 +229,6 @@ def _check_redefinition(
 
 
 def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) -> None:
-    """Refuse columns that cannot have a shadow."""
     column = dotted(path)
     reason = None
     if path[0] in configuration.partition_columns:
@@ -304,7 +303,6 @@ def _enabled(
     request: ColumnChangeRequest,
     new_name: Callable[[], str],
 ) -> TableConfiguration:
-    """The configuration with everything that an online change needs."""
     wanted: dict[str, object] = {}
     lacking = _lacking(configuration)
     if lacking:

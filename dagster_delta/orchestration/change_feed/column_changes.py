@@ -96,10 +96,8 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
 
 def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[ColumnChange]:
     """Columns that were renamed or dropped; a field below a renamed column only if the field itself
-    was renamed or dropped.
-
-    Without column mapping, columns cannot be renamed or dropped, because only the name identifies a
-        column.
+    was renamed or dropped. Without column mapping neither is possible, because only the name
+    identifies a column.
     """
     if now.column_mapping_mode == "none":
         return []

@@ -157,16 +157,12 @@ def delta_asset_checks(
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One check."""
-
     description: str
     check: CheckOfVersion
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Location of the table of an asset."""
-
     key: dg.AssetKey
     asset: Any
     uri: str | None
@@ -200,7 +196,6 @@ class _Table:
         return snapshot
 
     def masked_columns(self) -> Collection[str]:
-        """The masked columns that the asset declares."""
         if not isinstance(self.asset, dg.AssetsDefinition | dg.AssetSpec):
             return ()
         name = self.key.to_user_string()

@@ -389,8 +389,6 @@ def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgum
 
 
 class _Reader:
-    """Validated access to the options, with errors that name the key as written."""
-
     def __init__(self, options: Mapping[str, tuple[str, Any]], owner: str) -> None:
         self._options = options
         self._owner = owner

@@ -94,7 +94,6 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
 
 
 def _added(write: AssetWrite, rows: object) -> WrittenAsset:
-    """The write that adds the rows to the existing ones."""
     try:
         return write_asset(write, rows)
     except InvalidCast as error:
@@ -146,7 +145,6 @@ def _check_keys(write: AssetWrite, applied: AppliedChanges) -> None:
 
 
 def _anew(write: AssetWrite, rows: object) -> WrittenAsset:
-    """The write that replaces all rows."""
     try:
         return write_asset(
             replace(write, options=replace(write.options, mode="overwrite")),
@@ -216,7 +214,6 @@ def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:  # noqa: ANN401
 
 
 def _present(rows: Any) -> Any:  # noqa: ANN401
-    """The rows that exist after the changes."""
     if _is_spark(rows):
         from pyspark.sql import functions
 

@@ -154,7 +154,6 @@ class LandingFiles:
     def _opened(
         self, file: ObjectMeta, types: pa.Schema
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-        """Columns and rows of a file."""
         kind = self.zone.format or self._format(file)
         try:
             with self._spelled(file, kind, types) as (schema, rows):

@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow.compute as pc
-from dagster import MetadataValue, OutputContext
+from dagster import DataVersion, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
-from dagster_delta.orchestration.io.run_facts import add_partition_metadata, set_data_version
+from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
@@ -62,8 +62,9 @@ def report_write(
     """
     _warn(context, write, written)
     snapshot = written.snapshot
-    if context.has_asset_key:
-        set_data_version(context.asset_key, snapshot.version)
+    execution = current_execution()
+    if context.has_asset_key and execution is not None:
+        execution.set_data_version(context.asset_key, DataVersion(str(snapshot.version)))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
     effect = _effect(written)
     keys = () if write.selection is None else write.selection.keys
@@ -78,7 +79,11 @@ def report_write(
             # Replaced by the figures of each partition, which keep the place of these.
             names = set.intersection(*map(set, by_key.values()))
             effect |= {name: sum(by_key[key][name] for key in keys) for name in names}
-        add_partition_metadata(context.asset_key, by_key)
+        if execution is not None:
+            for key, figures in by_key.items():
+                execution.add_asset_metadata(
+                    figures, asset_key=context.asset_key, partition_key=key
+                )
     history = _optional(
         context, "history", lambda: history_metadata(snapshot, write.options.history)
     )
@@ -111,7 +116,6 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
 
 
 def _effect(written: WrittenAsset) -> dict[str, object]:
-    """Figures of the commit, by their keys."""
     metrics = dict(written.metrics)
     if "numTargetRowsInserted" in metrics:
         # The rows written by a merge include copied rows.

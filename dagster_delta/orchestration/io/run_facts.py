@@ -109,23 +109,6 @@ def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str
     return info
 
 
-def set_data_version(asset_key: dg.AssetKey, version: int) -> None:
-    """Make the version of the table the data version of the asset being materialised."""
-    execution = current_execution()
-    if execution is not None:
-        execution.set_data_version(asset_key, dg.DataVersion(str(version)))
-
-
-def add_partition_metadata(
-    asset_key: dg.AssetKey, metadata_by_key: Mapping[str, Mapping[str, object]]
-) -> None:
-    """Add metadata to the materialisation of single partitions of the asset."""
-    execution = current_execution()
-    if execution is not None:
-        for key, metadata in metadata_by_key.items():
-            execution.add_asset_metadata(metadata, asset_key=asset_key, partition_key=key)
-
-
 def current_execution() -> dg.AssetExecutionContext | None:
     """The context of the running step; None outside of a step."""
     try:

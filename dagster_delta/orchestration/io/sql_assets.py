@@ -130,7 +130,6 @@ def _shown(query: str) -> RawMetadata:
 
 
 def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
-    """The query with these names of its tables."""
     if not names:
         raise InvalidArgument(f"{name} has no upstream asset to query")
     if odd := [table for table in names if not table.isidentifier() or table == "context"]:

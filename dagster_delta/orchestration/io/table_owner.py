@@ -65,7 +65,6 @@ class TableClaim:
 
     @property
     def _wanted(self) -> str | None:
-        """The new value of the table property."""
         return SHARED if self.is_shared else self.asset_key
 
     def _refusal(self, owner: str, snapshot: Snapshot) -> InvalidArgument:

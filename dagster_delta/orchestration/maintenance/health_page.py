@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FIGURES_KEY = "delta/figures"
 """Metadata with the figures of each table, from which later reports show growth."""
 
+_Healths = Sequence[tuple[str, "TableHealth"]]
+"""Names of the tables that could be read, and their shapes."""
+
 _MAX_BARS = 12
 _MAX_FINDINGS = 50
 _MAX_TABLES = 500
@@ -75,30 +78,23 @@ def health_page_metadata(
     """The page as metadata of an asset: report, one table with all states, totals. `thresholds` are
     the largest allowed values by measure; earlier reports come oldest first.
     """
-    read = [each for each in states if each.health is not None]
-    healths = [each.health for each in read if each.health is not None]
+    read = [(each.name, each.health) for each in states if each.health is not None]
     due = [each for each in states if each.problem or each.beyond(thresholds)]
-    size = sum(each.size_bytes for each in healths)
     growth = _growth(read, earlier)
-    page = [f"### {_summary(states, due)}", *_findings(due, thresholds)]
+    summary = f"### {len(due)} of {len(states)} tables need attention"
+    page = [summary, *_findings(due, thresholds)]
     page += _plots(read, earlier, now)
     records = [_record(each, thresholds, growth) for each in _worst_first(states, thresholds)]
     return {
         "delta/health": MetadataValue.md("\n\n".join(page)),
         "delta/num_tables": len(states),
         "delta/num_due_tables": len(due),
-        "delta/num_files": sum(each.num_files for each in healths),
-        "delta/num_small_files": sum(each.num_small_files for each in healths),
-        "delta/size_bytes": size,
+        "delta/num_files": sum(health.num_files for _, health in read),
+        "delta/num_small_files": sum(health.num_small_files for _, health in read),
+        "delta/size_bytes": sum(health.size_bytes for _, health in read),
         "delta/tables": MetadataValue.table(records[:_MAX_TABLES], schema=_SCHEMA),
-        FIGURES_KEY: MetadataValue.json(
-            {each.name: each.health.size_bytes for each in read if each.health is not None}
-        ),
+        FIGURES_KEY: MetadataValue.json({name: health.size_bytes for name, health in read}),
     }
-
-
-def _summary(states: Sequence[TableState], due: Sequence[TableState]) -> str:
-    return f"{len(due)} of {len(states)} tables need attention"
 
 
 def _worst_first(states: Sequence[TableState], thresholds: Mapping[str, float]) -> list[TableState]:
@@ -109,14 +105,10 @@ def _worst_first(states: Sequence[TableState], thresholds: Mapping[str, float]) 
     return sorted(states, key=rank)
 
 
-def _growth(read: Sequence[TableState], earlier: Sequence[EarlierReport]) -> dict[str, int]:
+def _growth(read: _Healths, earlier: Sequence[EarlierReport]) -> dict[str, int]:
     """Bytes since the previous report, by table."""
     before = earlier[-1].size_bytes if earlier else {}
-    return {
-        each.name: each.health.size_bytes - before[each.name]
-        for each in read
-        if each.health is not None and each.name in before
-    }
+    return {name: health.size_bytes - before[name] for name, health in read if name in before}
 
 
 _SCHEMA = TableSchema(
@@ -195,9 +187,7 @@ def _link(state: TableState) -> str:
     return f"[{name}](/assets/{'/'.join(state.asset_key.path)})"
 
 
-def _plots(
-    read: Sequence[TableState], earlier: Sequence[EarlierReport], now: dt.datetime
-) -> list[str]:
+def _plots(read: _Healths, earlier: Sequence[EarlierReport], now: dt.datetime) -> list[str]:
     plots = []
     sizes = _bars(read, lambda health: (health.size_bytes, 0))
     files = _bars(read, lambda health: (health.num_files, health.num_small_files))
@@ -206,13 +196,13 @@ def _plots(
     )
     for title, bars, spell in (
         ("Largest tables", sizes, spell_bytes),
-        ("Most files; small ones are red", files, _spell_count),
-        ("Partition skew: largest partition, divided by the mean one", skew, _spell_skew),
+        ("Most files; small ones are red", files, "{:,.0f}".format),
+        ("Partition skew: largest partition, divided by the mean one", skew, "{:.1f}".format),
     ):
         if bars:
             plots.append(image_markdown(title, bar_chart(title, bars, spell)))
     totals = [(each.time, sum(each.size_bytes.values())) for each in earlier]
-    totals.append((now, sum(each.health.size_bytes for each in read if each.health is not None)))
+    totals.append((now, sum(health.size_bytes for _, health in read)))
     if len(totals) > 1:
         title = "Size of all tables, by report"
         points = [(f"{time:%Y-%m-%d %H:%M}", float(size)) for time, size in totals]
@@ -220,21 +210,11 @@ def _plots(
     return plots
 
 
-def _bars(
-    read: Sequence[TableState], measure: Callable[[TableHealth], tuple[float, float]]
-) -> list[Bar]:
+def _bars(read: _Healths, measure: Callable[[TableHealth], tuple[float, float]]) -> list[Bar]:
     """The largest tables by a measure and its marked part, without those that have none of it."""
-    bars = [Bar(each.name, *measure(each.health)) for each in read if each.health is not None]
+    bars = [Bar(name, *measure(health)) for name, health in read]
     bars.sort(key=lambda bar: -bar.value)
     return [bar for bar in bars if bar.value > 0][:_MAX_BARS]
-
-
-def _spell_count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _spell_skew(value: float) -> str:
-    return f"{value:.1f}"
 
 
 def _cell(text: str) -> str:

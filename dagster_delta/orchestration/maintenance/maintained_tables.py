@@ -199,7 +199,6 @@ def config_naming_tables(
 
 
 def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
-    """An enum of the names of tables."""
     names = {each.name: each.name for each in tables}
     # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
     make_enum: Any = Enum

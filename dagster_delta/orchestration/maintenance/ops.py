@@ -166,7 +166,6 @@ def open_table(config: TableConfig) -> "DeltaTable":
 def _maintenance_metadata(
     uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
 ) -> RawMetadata:
-    """The effect of one run on one table, as metadata: the shape after it, and a report."""
     metadata: RawMetadata = {
         "delta/report": dg.MetadataValue.md(_maintenance_markdown(uri, before, after, reports)),
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
@@ -180,7 +179,6 @@ def _maintenance_metadata(
 def _maintenance_markdown(
     uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
 ) -> str:
-    """The same as Markdown."""
     deeds = [f"- **{each.operation}**: {each.summary}" for each in reports]
     rows = [
         f"| {name} | {old} | {new} |"

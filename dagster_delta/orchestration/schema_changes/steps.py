@@ -224,13 +224,11 @@ class _ProgressLog:
         self._last: ColumnChangeProgress | None = None
 
     def __call__(self, progress: ColumnChangeProgress) -> None:
-        """Log one commit."""
         self._last = progress
         what = "the change is published" if progress.state is None else _spell(progress.state)
         self._log.info(f"version {progress.version}: {what}")
 
     def markdown(self) -> str:
-        """Totals over all commits."""
         if self._last is None:
             return "Another process finished the change."
         return (

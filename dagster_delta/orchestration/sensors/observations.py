@@ -143,8 +143,6 @@ def _op_name(key: dg.AssetKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """Result of polling one table."""
-
     cursor: LogCursor
     data_version: dg.DataVersion
     commit: CommitSummary | None

@@ -237,7 +237,7 @@ class _Tick:
             self._new_partitions += mapping.dynamic_requests(keys, self._context.instance)
 
     def result(self, before: SensorState, after: SensorState) -> dg.SensorResult:
-        """The result of the tick. Raises the failures if there is no other result."""
+        """The result of the tick; the failures are raised if there is no other result."""
         delivers = self._requests or self._events or _progress(before) != _progress(after)
         if self._failures and not delivers:
             raise self._failure()
