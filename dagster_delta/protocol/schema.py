@@ -129,6 +129,11 @@ class StructField:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "metadata", MappingProxyType(state[3]))
 
+    def without(self, *keys: str) -> StructField:
+        """The field without some of its metadata."""
+        kept = {key: value for key, value in self.metadata.items() if key not in keys}
+        return StructField(self.name, self.data_type, self.nullable, kept)
+
     @property
     def comment(self) -> str | None:
         """The column comment, or None."""

@@ -425,12 +425,8 @@ class SchemaChangeMethods(TableHandle):
         self,
         actions: Sequence[SchemaAction],
         *,
-        dry_run: bool = False,
-        enable_features: bool = False,
         existing_rows: ExistingRows = "rewrite",
-        engine: EngineName | None = None,
-        commit_info: Mapping[str, object] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[AlterOptions],
     ) -> SchemaChangeResult:
         from dagster_delta.table.schema.schema_change_operation import (
             SchemaChangeOptions,
@@ -440,9 +436,7 @@ class SchemaChangeMethods(TableHandle):
         result = change_schema(
             self._existing(),
             actions,
-            SchemaChangeOptions(
-                existing_rows, enable_features, engine, dry_run, commit_info, on_progress
-            ),
+            SchemaChangeOptions(existing_rows=existing_rows, **options),
             clock=now_ms,
         )
         self._adopt(result)

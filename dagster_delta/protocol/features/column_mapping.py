@@ -122,13 +122,8 @@ def _assigned_ids(schema: StructType) -> list[int]:
 
 def drop_column_mapping(schema: StructType) -> StructType:
     """The schema without ids and physical names, for a new table made from another's schema."""
-    keys = {ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY}
-
-    def strip(field: StructField) -> StructField:
-        kept = {key: value for key, value in field.metadata.items() if key not in keys}
-        return replace(field, metadata=kept)
-
-    return map_fields(schema, strip)
+    keys = ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY
+    return map_fields(schema, lambda field: field.without(*keys))
 
 
 def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:

@@ -283,13 +283,5 @@ def differ_in_marks_only(one: Metadata, other: Metadata) -> bool:
 
 
 def _unmarked(schema_string: str) -> str:
-    fields = (
-        replace(
-            each,
-            metadata={
-                key: value for key, value in each.metadata.items() if key != HIGH_WATER_MARK_KEY
-            },
-        )
-        for each in StructType.from_json(schema_string)
-    )
-    return StructType(tuple(fields)).to_json()
+    schema = StructType.from_json(schema_string)
+    return StructType(tuple(each.without(HIGH_WATER_MARK_KEY) for each in schema)).to_json()

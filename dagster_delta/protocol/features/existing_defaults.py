@@ -159,12 +159,7 @@ def check_existing_defaults(schema: StructType) -> None:
 
 def without_existing_defaults(schema: StructType) -> StructType:
     """The schema of a table in which every file holds every column that has a default."""
-    return map_fields(schema, _strip)
-
-
-def _strip(field: StructField) -> StructField:
-    kept = {key: each for key, each in field.metadata.items() if key != EXISTING_DEFAULT_KEY}
-    return replace(field, metadata=kept)
+    return map_fields(schema, lambda field: field.without(EXISTING_DEFAULT_KEY))
 
 
 def with_existing_defaults_of(

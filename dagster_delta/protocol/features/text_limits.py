@@ -94,8 +94,7 @@ def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
 
 def without_text_limits(field: StructField) -> StructField:
     """A column whose texts may have any length."""
-    kept = {key: each for key, each in field.metadata.items() if key != TEXT_LIMIT_KEY}
-    return replace(field, metadata=kept)
+    return field.without(TEXT_LIMIT_KEY)
 
 
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:

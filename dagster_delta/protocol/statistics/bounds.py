@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import (
     FALSE,
@@ -182,12 +182,12 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
     of records, so that wide counts are also read correctly. The table is that of
     `parse_statistics_json`, which has the column at position `index`.
     """
-    minimum, maximum = (_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
+    minimum, maximum = (whole_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
     if _name(data_type) == "string" and pa.types.is_null(minimum.type):
         # Of CHAR(n), see `StatisticsColumn.is_padded`.
         minimum, maximum = minimum.cast(pa.string()), maximum.cast(pa.string())
-    null_count = _array(statistics[f"null_count.{index}"])
-    records = _array(statistics["num_records"])
+    null_count = whole_array(statistics[f"null_count.{index}"])
+    records = whole_array(statistics["num_records"])
     is_float = _name(data_type) in _FLOATS
     return ColumnBounds(
         data_type,
@@ -198,13 +198,6 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
         # Several writers ignore NaN in minimum and maximum.
         maximum_covers_nan=not is_float,
     )
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        return pa.concat_arrays(combined.chunks)
-    return combined
 
 
 def _name(data_type: DataType) -> str:

@@ -58,7 +58,7 @@ def checkpoint_statistics(
     if not pc.any(unknown).as_py() or not part.has("add", "stats"):
         return table
     filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
-    mask = unknown.combine_chunks() if isinstance(unknown, pa.ChunkedArray) else unknown
+    mask = whole_array(unknown)
     merged = [
         pc.replace_with_mask(whole_array(table.column(i)), mask, whole_array(filled.column(i)))
         for i in range(table.num_columns)

@@ -30,7 +30,6 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""
@@ -102,14 +101,14 @@ def skip_files(
 def _partition_bounds(
     name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
 ) -> ColumnBounds:
-    values = _partition_column(name, configuration, partition_values)
+    values = partition_column(name, configuration, partition_values)
     return bounds_of_partition_values(values, configuration.schema.field(name).data_type)
 
 
-def _partition_column(
+def partition_column(
     name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
 ) -> pa.Array:
-    """The values that all rows of each file have in a partition column."""
+    """The values that all rows of each file have in the partition column of this logical name."""
     field = configuration.schema.field(name)
     texts = _map_values(partition_values, configuration.physical_name(name))
     values = parse_partition_column(texts, field.data_type, column=name)
@@ -123,7 +122,7 @@ def _computed(
     partition_values: pa.ChunkedArray | pa.MapArray,
 ) -> pa.BooleanArray | None:
     names = sorted(part.columns)
-    columns = [_partition_column(name, configuration, partition_values) for name in names]
+    columns = [partition_column(name, configuration, partition_values) for name in names]
     return part.values(pa.Table.from_arrays(columns, names=names))
 
 

@@ -216,22 +216,24 @@ def _serialize_float(value: float, data_type: DataType) -> str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     shortest = pa.scalar(value, to_arrow_type(data_type)).cast(pa.string()).as_py()
+    return java_number(shortest)
+
+
+def java_number(shortest: str) -> str:
+    """A finite floating-point number as Java and Spark spell it, from its shortest text: `1.0E7`,
+    scientific below 10^-3 and from 10^7 on.
+    """
     sign, digit_tuple, exponent = Decimal(shortest).normalize().as_tuple()
     digits = "".join(map(str, digit_tuple))
     point = len(digits) + int(exponent)  # digits before the decimal point
-    text = _java_number(digits, point)
-    return f"-{text}" if sign else text
-
-
-def _java_number(digits: str, point: int) -> str:
-    # Spark writes what Java's Double.toString gives: scientific below 10^-3 and from 10^7 on.
+    minus = "-" if sign else ""
     if digits == "0":
-        return "0.0"
+        return f"{minus}0.0"
     if -2 <= point <= 7:
         padded = digits.rjust(len(digits) - min(point - 1, 0), "0").ljust(max(point, 0) + 1, "0")
         point = max(point, 1)
-        return f"{padded[:point]}.{padded[point:] or '0'}"
-    return f"{digits[0]}.{digits[1:] or '0'}E{point - 1}"
+        return f"{minus}{padded[:point]}.{padded[point:] or '0'}"
+    return f"{minus}{digits[0]}.{digits[1:] or '0'}E{point - 1}"
 
 
 def _serialize_local_timestamp(value: dt.datetime) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.values.partition_values import java_number
 from dagster_delta.protocol.variant.variant import (
     NanosecondTimestamp,
     SingleFloat,
@@ -55,9 +56,6 @@ def json_of_variant(metadata: bytes, value: bytes) -> str:
     Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON cannot represent.
     """
     return _json(decode_variant(metadata, value))
-
-
-# -- from text ----------------------------------------------------------------------------------
 
 
 def _integer(text: str) -> int | Decimal | float:
@@ -104,9 +102,6 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
-# -- as text ------------------------------------------------------------------------------------
-
-
 def _json(value: object) -> str:
     match value:
         case None:
@@ -138,25 +133,8 @@ def _float_text(value: float) -> str:
     if isinstance(value, SingleFloat):
         # The shortest text of this float; as a double it would show extra digits.
         texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-        return _number_text(next(each for each in texts if SingleFloat.of(float(each)) == value))
-    return _number_text(repr(value))
-
-
-def _number_text(shortest: str) -> str:
-    """A floating-point number in Java's format, as in Spark: `1.0E10`, from ten million on."""
-    sign, digits, exponent = Decimal(shortest).as_tuple()
-    text = "".join(map(str, digits))
-    # Power of ten of the first digit.
-    power = len(text) - 1 + int(exponent)
-    text = text.rstrip("0") or "0"
-    minus = "-" if sign else ""
-    if text == "0":
-        return f"{minus}0.0"
-    if not -3 <= power < 7:
-        return f"{minus}{text[0]}.{text[1:] or '0'}E{power}"
-    if power < 0:
-        return f"{minus}0.{'0' * (-power - 1)}{text}"
-    return f"{minus}{text[: power + 1].ljust(power + 1, '0')}.{text[power + 1 :] or '0'}"
+        return java_number(next(each for each in texts if SingleFloat.of(float(each)) == value))
+    return java_number(repr(value))
 
 
 def _decimal_text(value: Decimal) -> str:

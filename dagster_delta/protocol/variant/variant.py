@@ -100,9 +100,6 @@ def encode_variant(value: object) -> tuple[bytes, bytes]:
         raise InvalidArgument("the value is nested too deeply for a variant") from error
 
 
-# -- decoding -----------------------------------------------------------------------------------
-
-
 def _decode(data: bytes, position: int, names: VariantNames) -> object:
     first = take(data, position, 1)[0]
     match first & 3:
@@ -193,9 +190,6 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
     PrimitiveId.TIMESTAMP_NTZ_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=False)),
     PrimitiveId.UUID: (16, lambda content: uuid.UUID(bytes=content)),
 }
-
-
-# -- encoding -----------------------------------------------------------------------------------
 
 
 def _names(value: object) -> Iterator[str]:

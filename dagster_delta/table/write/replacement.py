@@ -13,19 +13,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.values.nested_arrays import with_padded_text
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.statistics.skipping import partition_column
 from dagster_delta.protocol.values.arrow_columns import map_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.partition_values import (
-    parse_partition_column,
-    parse_partition_value,
-)
+from dagster_delta.protocol.values.partition_values import parse_partition_value
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.partition_codes import files_in_partitions
 from dagster_delta.table.write.file_actions import REMOVED_COLUMNS, tombstones
@@ -157,19 +153,8 @@ def _by_partition(
     schema = to_arrow_schema(configuration.partition_schema)
 
     def matches(partition_values: pa.MapArray) -> pa.BooleanArray:
-        columns = [
-            with_padded_text(
-                parse_partition_column(
-                    pc.map_lookup(partition_values, pa.scalar(name), "last"), each.data_type
-                ),
-                padded_type(each),
-            )
-            for name, each in zip(
-                configuration.physical_partition_columns,
-                configuration.partition_schema,
-                strict=True,
-            )
-        ]
+        names = configuration.partition_columns
+        columns = [partition_column(name, configuration, partition_values) for name in names]
         rows = pa.Table.from_arrays(columns, schema=schema)
         return pc.fill_null(evaluate_filter(expression, rows), False)
 
