@@ -30,6 +30,7 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Returns the statistics table of all files for some columns, one row per file in order."""
