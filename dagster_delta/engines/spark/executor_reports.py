@@ -169,19 +169,13 @@ class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     examples: tuple[str, ...] = ()
 
 
+_FACTS = _ErrorReport.__struct_fields__[1:]
+
+
 def encode_error(error: DeltaError) -> bytes:
     """An error for `report_encoded_errors`."""
-    return msgspec.msgpack.encode(
-        _ErrorReport(
-            kind=type(error).__name__,
-            message=error.message,
-            table=error.table,
-            version=error.version,
-            file=error.file,
-            column=error.column,
-            examples=error.examples,
-        )
-    )
+    facts = {name: getattr(error, name) for name in _FACTS}
+    return msgspec.msgpack.encode(_ErrorReport(kind=type(error).__name__, **facts))
 
 
 def _decode_error(payload: bytes) -> DeltaError:
@@ -189,12 +183,6 @@ def _decode_error(payload: bytes) -> DeltaError:
 
     found = msgspec.msgpack.decode(payload, type=_ErrorReport)
     kind = getattr(errors, found.kind, DeltaError)
-    error: DeltaError = kind(
-        found.message,
-        table=found.table,
-        version=found.version,
-        file=found.file,
-        column=found.column,
-        examples=found.examples,
-    )
+    facts = {name: getattr(found, name) for name in _FACTS[1:]}
+    error: DeltaError = kind(found.message, **facts)
     return error

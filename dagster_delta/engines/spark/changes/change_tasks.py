@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -34,7 +33,7 @@ from dagster_delta.engines.spark.executor_reports import (
     reported,
 )
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
-from dagster_delta.engines.spark.write.tasks import joined_batches
+from dagster_delta.engines.spark.write.tasks import joined_batches, nonempty
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
@@ -93,11 +92,9 @@ class ChangeTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
-        first = next(batches, None)
-        if first is None:
-            return
-        rows = joined_batches(chain([first], batches))
-        yield reported(lambda: _Changing(self).run(rows))
+        rows = nonempty(batches)
+        if rows is not None:
+            yield reported(lambda: _Changing(self).run(joined_batches(rows)))
 
     @property
     def table(self) -> str:

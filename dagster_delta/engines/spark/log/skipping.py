@@ -329,15 +329,8 @@ def _is_readable_as(stored_as: str | None, data_type: DataType) -> bool:
 
 def _parsed_text(text: Column, data_type: DataType, functions: ModuleType) -> Column | None:
     """A serialized partition value in the form in which values compare; null if it is none."""
-    name = _name(data_type)
-    if name in _INTEGERS:
-        return text.try_cast("bigint")
-    if name in _FLOATS:
-        return _comparable(text.try_cast("double"), data_type, functions)
-    if isinstance(data_type, DecimalType):
-        return text.try_cast(str(data_type))
-    if name == "boolean":
-        return text.try_cast("boolean")
+    if _name(data_type) == "float":
+        text = text.try_cast("double")
     return _comparable(text, data_type, functions)
 
 

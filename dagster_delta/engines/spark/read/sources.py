@@ -290,12 +290,9 @@ def open_parquet(
     A classic session finds at once that a file is missing, except in an object store; Connect finds
     it when it reads the rows.
     """
-    reader = session.read.schema(schema)
-    for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
-        reader = reader.option(name, value)
+    reader = _reader(session, schema, location)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
-    reader = reader.format(_parquet_source(session))
     looked_up = MAX_LOOKED_UP if scheme_of(paths[0]) in _BUILT_IN_SCHEMES else 0
     if sizes is not None and len(paths) > looked_up and _can_list(session, sizes, base_path):
         try:
@@ -320,6 +317,15 @@ def open_parquet(
         if failure is None:
             raise
         raise failure from error
+
+
+def _reader(
+    session: SparkSession, schema: spark_types.StructType, location: StoreLocation
+) -> DataFrameReader:
+    reader = session.read.schema(schema).format(_parquet_source(session))
+    for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
+        reader = reader.option(name, value)
+    return reader
 
 
 def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None) -> bool:
@@ -407,11 +413,9 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
         return False
     if scheme in _opened.get(session, ()):
         return True
-    reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
-    for name, value in {**_READ_OPTIONS, **settings_of_read(session, location)}.items():
-        reader = reader.option(name, value)
+    schema = types.StructType([types.StructField("a", types.LongType())])
     try:
-        _ = reader.format(_parquet_source(session)).load(path).schema
+        _ = _reader(session, schema, location).load(path).schema
     except (PySparkException, Py4JError) as error:
         # Anything else (a missing file, a refused login) is for the read itself to report.
         return not is_missing_file_system(error)

@@ -68,12 +68,9 @@ class WriteTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
-        # Most partitions of a small shuffle are empty, and need no store.
-        first = next(batches, None)
-        if first is None:
-            return
-        rows = chain([first], batches)
-        yield reported(lambda: self._write(rows))
+        rows = nonempty(batches)
+        if rows is not None:
+            yield reported(lambda: self._write(rows))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         location = self.spec.location
@@ -140,6 +137,14 @@ class _CheckedRows:
             for name, each in zip(names, batch.schema, strict=False)
         ]
         return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
+
+
+def nonempty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+    """The batches of a task; None if there are none. Most partitions of a small shuffle are empty,
+    and need no store.
+    """
+    first = next(batches, None)
+    return None if first is None else chain([first], batches)
 
 
 def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -239,8 +244,8 @@ class PackTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of `PACKED_SCHEMA`."""
-        first = next(batches, None)
-        if first is None:
+        given = nonempty(batches)
+        if given is None:
             return
         spec = self.write.spec
         columns = PartitionColumn.all_of(
@@ -248,7 +253,7 @@ class PackTask:
         )
         try:
             waiting = _WaitingRows(spec, FileFormat.of(spec), self.slice_bytes)
-            for batch in self.write.conforming(chain([first], batches)):
+            for batch in self.write.conforming(given):
                 for key, rows in split_by_partition(batch, columns):
                     yield from waiting.add(key, rows)
             yield from waiting.pack_all()
@@ -345,11 +350,9 @@ class UnpackTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
-        # Most partitions of a small shuffle are empty, and need no store.
-        first = next(batches, None)
-        if first is None:
+        rows = nonempty(batches)
+        if rows is None:
             return
-        rows = chain([first], batches)
         errors: list[bytes] = []
         yield reported(lambda: report_result(self._write(rows, errors)))
         if errors:
