@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.expressions.text_conversion import TextConversion, text_conversion
+from dagster_delta.engines.expressions.casts import TextConversion, text_conversion
 from dagster_delta.evolution.alter.type_spelling import parse_type
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Casts as DuckDB SQL. A cast raises for a value that it cannot convert, as in Spark.
 
-Texts are converted in Python as Spark reads them: DuckDB accepts other texts, and reads some as
-other values.
+Texts are converted as Spark reads them: DuckDB accepts other texts, and reads some as other values.
+Arrow converts texts in the usual form, column by column; any other text is converted in Python.
 """
 
 from __future__ import annotations
@@ -9,18 +9,138 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.rendering import duckdb_type, raising, register_function
-from dagster_delta.engines.expressions.text_conversion import TextConversion, text_conversion
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.casts import cast_kind, is_plain_cast
-from dagster_delta.sql.text_values import reads_text
+from dagster_delta.sql.text_values import TextReader, reads_text, text_reader
 from dagster_delta.sql.types import is_integral, sql_type_name
 
 if TYPE_CHECKING:
     import duckdb
+    from numpy.typing import NDArray
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """A form of text that Arrow converts as Spark does, or refuses."""
+
+    pattern: str
+    """Regular expression of the texts."""
+    via: pa.DataType
+    """`pyarrow.DataType` that Arrow converts them to first."""
+    length: int | None = None
+    """Number of characters to use, from the start; None for all."""
+
+    def convert(self, array: pa.Array) -> pa.Array:
+        """The values of texts in this form. Raises ArrowInvalid."""
+        texts = array if self.length is None else pc.utf8_slice_codeunits(array, 0, self.length)
+        return texts.cast(self.via)
+
+
+class TextConversion(msgspec.Struct, frozen=True):
+    """Converts text to values of one type."""
+
+    forms: tuple[_Form, ...]
+    """The usual forms."""
+    storage_type: pa.DataType
+    """`pyarrow.DataType` of what `read` gives."""
+    arrow_type: pa.DataType
+    """`pyarrow.DataType` of the values."""
+    read: TextReader
+    """The value of one text as `storage_type`."""
+
+    def convert(self, array: pa.Array) -> pa.Array:
+        """The values of a `pyarrow.Array` of text."""
+        values, failed = self._split(array)
+        if failed.any():
+            raise pa.ArrowInvalid("a text has no value of the type")
+        return values
+
+    def passes(self, array: pa.Array) -> pa.BooleanArray:
+        """Which texts have a value: a boolean `pyarrow.Array`."""
+        return pa.array(~self._split(array)[1])
+
+    def _split(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+        """The values, and a mask of the texts that have none."""
+        values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
+        for form in self.forms:
+            if not odd.true_count:
+                break
+            usual = pc.match_substring_regex(array, form.pattern).fill_null(False)
+            usual = pc.and_(usual, odd)
+            texts = pc.if_else(usual, array, pa.scalar(None, array.type))
+            try:
+                values = pc.if_else(usual, form.convert(texts).cast(self.arrow_type), values)
+            except pa.ArrowInvalid:
+                continue
+            odd = pc.and_not(odd, usual)
+        failed = np.zeros(len(array), bool)
+        if odd.true_count:
+            texts = array.filter(odd).dictionary_encode()
+            found = [self._read(each) for each in texts.dictionary.cast(pa.binary()).to_pylist()]
+            fresh = pa.array(found, self.storage_type).cast(self.arrow_type).take(texts.indices)
+            values = pc.replace_with_mask(values, odd, fresh)
+            failed[odd.to_numpy(zero_copy_only=False)] = fresh.is_null().to_numpy(
+                zero_copy_only=False
+            )
+        return values, failed
+
+    def _read(self, text: bytes) -> object:
+        try:
+            return self.read(text.decode())
+        except (ValueError, ArithmeticError):
+            return None
+
+
+def text_conversion(target: DataType) -> TextConversion | None:
+    """The conversion of text to an atomic type; None if the type is not supported."""
+    read = text_reader(target)
+    if read is None:
+        return None
+    found = to_arrow_type(target)
+    if isinstance(target, DecimalType):
+        return TextConversion((_usual_decimal(target, found),), found, found, read)
+    match str(target):
+        case "float" | "double":
+            return TextConversion((_Form(r"^-?[0-9]+(\.[0-9]+)?$", found),), found, found, read)
+        case "boolean":
+            return TextConversion((_Form("^(true|false)$", found),), found, found, read)
+        case "date":
+            return TextConversion(_usual_dates(found), pa.int32(), found, read)
+        case "timestamp" | "timestamp_ntz":
+            return TextConversion(_usual_times(found), pa.int64(), found, read)
+    return TextConversion((_Form(r"^-?[0-9]+$", found),), found, found, read)
+
+
+def _usual_decimal(target: DecimalType, arrow_type: pa.DataType) -> _Form:
+    whole, scale = target.precision - target.scale, target.scale
+    fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+    usual = rf"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else rf"^-?0{fraction}$"
+    return _Form(usual, arrow_type)
+
+
+def _usual_dates(arrow_type: pa.DataType) -> tuple[_Form, ...]:
+    return (
+        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", arrow_type),
+        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", arrow_type, 10),
+    )
+
+
+def _usual_times(arrow_type: pa.DataType) -> tuple[_Form, ...]:
+    day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+    # A text without a zone is in UTC.
+    local = _Form(f"{day}({time})?$", pa.timestamp("us"))
+    if arrow_type.tz is None:
+        return (local,)
+    return local, _Form(f"{day}{time}(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$", arrow_type)
+
 
 _TARGETS = (
     "boolean", "byte", "short", "integer", "long", "float", "double", "date", "timestamp",

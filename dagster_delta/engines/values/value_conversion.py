@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.text_conversion import text_conversion
+from dagster_delta.engines.expressions.casts import text_conversion
 from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.nested_arrays import (
     list_elements,

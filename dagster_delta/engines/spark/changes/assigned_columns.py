@@ -11,8 +11,7 @@ from functools import reduce
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session.columns import VOID
-from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.engines.spark.session.schema import VOID, to_spark_type
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 

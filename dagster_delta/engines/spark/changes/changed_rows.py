@@ -34,9 +34,13 @@ from dagster_delta.engines.spark.changes.change_tasks import (
 )
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
-from dagster_delta.engines.spark.session.columns import declared_column, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session.schema import (
+    declared_column,
+    from_spark_schema,
+    sql_column,
+    to_spark_type,
+)
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.writer import identity_value

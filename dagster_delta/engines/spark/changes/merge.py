@@ -34,10 +34,11 @@ from dagster_delta.engines.spark.read.row_positions import (
     with_number_marks,
 )
 from dagster_delta.engines.spark.session.active_session import is_spark_frame
-from dagster_delta.engines.spark.session.columns import quote, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
     from_spark_schema,
+    quote,
+    sql_column,
     to_spark_schema,
     to_spark_type,
 )

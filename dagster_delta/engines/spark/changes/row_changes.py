@@ -34,8 +34,8 @@ from dagster_delta.engines.spark.changes.changed_rows import (
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
-from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
+from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument

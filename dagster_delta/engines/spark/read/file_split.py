@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.footers import lacked_fields, may_lack
-from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
+from dagster_delta.engines.spark.read.row_positions import CHUNK_BITS, CHUNK_ROWS
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_properties import ColumnMappingMode

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
 from dagster_delta.engines.spark.read.file_keys import (
     FILE_KEY,
     ROW_INDEX,
@@ -48,9 +47,15 @@ from dagster_delta.engines.spark.read.read_tasks import (
     ShippedPlan,
     encode_files,
 )
-from dagster_delta.engines.spark.read.row_positions import with_row_ids
+from dagster_delta.engines.spark.read.row_positions import (
+    CHUNK_BITS,
+    chunk_table,
+    load_bitmaps,
+    with_row_ids,
+)
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
-from dagster_delta.engines.spark.session.columns import (
+from dagster_delta.engines.spark.session.schema import (
+    column_metadata,
     declared_column,
     has_nested_void,
     has_unreadable_widening,
@@ -61,9 +66,6 @@ from dagster_delta.engines.spark.session.columns import (
     quote,
     read_name,
     sql_column,
-)
-from dagster_delta.engines.spark.session.schema import (
-    column_metadata,
     to_spark_schema,
     to_spark_type,
 )

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session.columns import quote
+from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import (
     MAX_RECORDS,
     functions_of,

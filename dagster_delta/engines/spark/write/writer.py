@@ -16,9 +16,13 @@ import pyarrow as pa
 
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
-from dagster_delta.engines.spark.session.columns import declared_column, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session.schema import (
+    declared_column,
+    from_spark_schema,
+    sql_column,
+    to_spark_type,
+)
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.tasks import (
