@@ -23,9 +23,8 @@ from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_condition import Columns, Computed
-from dagster_delta.engines.statements.merge_plan import MergePlan
+from dagster_delta.engines.statements.merge_plan import MergePlan, ambiguous_matches
 from dagster_delta.engines.values.nested_arrays import index_of
-from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.schema import DataType
 
 if TYPE_CHECKING:
@@ -232,13 +231,7 @@ def _refuse_doubles(found: _Columns, join: MergeJoin, source: SourceRows, *, tab
         return
     names = join.source_key_names or tuple(source.schema.names)
     shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
-    raise ConstraintViolation(
-        "several rows of the source match the same row of the table, so the result would be "
-        f"ambiguous ({len(excess)} surplus matches): leave one row per key in the source, or "
-        "make the condition of the merge stricter",
-        table=table,
-        examples=tuple(repr(each) for each in shown),
-    )
+    raise ambiguous_matches(len(excess), shown, table=table)
 
 
 def _lacking(

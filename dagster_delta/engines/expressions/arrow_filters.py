@@ -19,6 +19,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 
+from dagster_delta.sql.tokens import quote
+
 _COMPARISONS: Mapping[str, str] = {
     "equal": "=",
     "not_equal": "<>",
@@ -140,7 +142,7 @@ def _known(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> str | N
 def _column_sql(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> str:
     if not isinstance(node, _Column) or node.path[0] not in exact:
         raise _Unknown
-    return ".".join(f"`{name.replace('`', '``')}`" for name in node.path)
+    return ".".join(map(quote, node.path))
 
 
 def _literal(constant: pa.Scalar) -> str:

@@ -19,7 +19,6 @@ from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.expressions.evaluation import column_at, evaluate
 from dagster_delta.engines.plans import Assignment, Constraint
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
-from dagster_delta.engines.statements.generated_columns import quoted
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.column_values import (
@@ -32,6 +31,7 @@ from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.tokens import quote
 from dagster_delta.sql.typed import Column
 
 _MAX_EXAMPLES = 5
@@ -97,7 +97,7 @@ class ComputedColumns:
         *,
         table: str,
     ) -> None:
-        values = {quoted(each.column): each.sql for each in columns}
+        values = {quote(each.column): each.sql for each in columns}
         self._assignments = (
             parse_assignments(values, schema, value_schema=value_schema, fills=True)
             if values

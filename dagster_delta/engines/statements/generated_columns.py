@@ -17,13 +17,14 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.tokens import quote
 
 
 def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
     """The constraints on generated columns that the data contain."""
     # Spec: (<value> <=> <generation expression>) IS TRUE.
     return tuple(
-        Constraint(f"GENERATED {each.column}", f"{quoted(each.column)} <=> {_parenthesised(each)}")
+        Constraint(f"GENERATED {each.column}", f"{quote(each.column)} <=> {_parenthesised(each)}")
         for each in values.verified
     )
 
@@ -55,9 +56,3 @@ def changed_values(configuration: TableConfiguration, assigned: Collection[str])
         if changed.intersection(path[0] for path in parse_expression(each.sql, schema).references)
     )
     return replace(values, generated=affected)
-
-
-def quoted(name: str) -> str:
-    """The name of a column in backticks."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"

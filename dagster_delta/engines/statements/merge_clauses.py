@@ -31,7 +31,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
-from dagster_delta.sql.tokens import tokenize
+from dagster_delta.sql.tokens import quote, tokenize
 from dagster_delta.sql.typed import Column, Typed, with_paths
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
@@ -457,4 +457,4 @@ def _covers(source: DataType, table: DataType) -> bool:
 
 
 def _quote(path: Sequence[str]) -> str:
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+    return ".".join(map(quote, path))

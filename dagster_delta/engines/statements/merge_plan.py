@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames
 from dagster_delta.engines.statements.merge_condition import MergeCondition
+from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
@@ -85,6 +86,20 @@ class MergePlan(msgspec.Struct, frozen=True):
         if self.target.configuration.deletion_vectors_enabled and "update" not in actions:
             return None
         return self.change_data
+
+
+def ambiguous_matches(count: int, examples: Iterable[object], *, table: str) -> ConstraintViolation:
+    """The error for rows of the source that would change one row of the table together.
+
+    `examples`: the keys of some of them.
+    """
+    return ConstraintViolation(
+        "several rows of the source match the same row of the table, so the result would be "
+        f"ambiguous ({count} surplus matches): leave one row per key in the source, or make the "
+        "condition of the merge stricter",
+        table=table,
+        examples=tuple(map(repr, examples)),
+    )
 
 
 class MergedRows(msgspec.Struct, frozen=True):

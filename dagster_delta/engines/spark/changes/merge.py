@@ -37,7 +37,6 @@ from dagster_delta.engines.spark.session.active_session import is_spark_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
     from_spark_schema,
-    quote,
     sql_column,
     to_spark_schema,
     to_spark_type,
@@ -50,12 +49,17 @@ from dagster_delta.engines.statements.merge_condition import (
     bounds_predicate,
     key_predicate,
 )
-from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, SourceSummary
-from dagster_delta.errors import ConstraintViolation
+from dagster_delta.engines.statements.merge_plan import (
+    MergedRows,
+    MergePlan,
+    SourceSummary,
+    ambiguous_matches,
+)
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+from dagster_delta.sql.tokens import quote
 from dagster_delta.sql.typed import Cast, Typed
 from dagster_delta.sql.typed import Column as ColumnOf
 from dagster_delta.storage.unreferenced_files import CreatedFiles
@@ -246,7 +250,9 @@ class _FrameMerge:
         created.add_logged(written.paths)
         changed = sum(map(len, written.rows.values()))
         if sum(written.counts.values()) > changed and not self._deletes_only:
-            raise self._ambiguity(sum(written.counts.values()) - changed)
+            surplus = sum(written.counts.values()) - changed
+            table = self.plan.target.store.location.uri
+            raise ambiguous_matches(surplus, self._ambiguous_rows(), table=table)
         return written
 
     def _copy_rest(
@@ -381,16 +387,7 @@ class _FrameMerge:
                 counts[index] -= doubles if each.text.kind == "matched" else 0
         return counts
 
-    def _ambiguity(self, count: int) -> ConstraintViolation:
-        return ConstraintViolation(
-            "several rows of the source match the same row of the table, so the result would be "
-            f"ambiguous ({count} surplus matches): leave one row per key in the source, or make "
-            "the condition of the merge stricter",
-            table=self.plan.target.store.location.uri,
-            examples=tuple(self._ambiguous_rows()),
-        )
-
-    def _ambiguous_rows(self) -> Iterator[str]:
+    def _ambiguous_rows(self) -> Iterator[object]:
         """Keys of some source rows that match the same row, as far as they are columns."""
         functions = self._functions
         wanted = functions.lit(False)
@@ -409,7 +406,7 @@ class _FrameMerge:
             .limit(_MAX_EXAMPLES)
             .collect()
         )
-        yield from (repr(each["row"].asDict()) for each in found)
+        yield from (each["row"].asDict() for each in found)
 
     def _key_names(self) -> list[str]:
         """Columns of the source that the condition reads."""

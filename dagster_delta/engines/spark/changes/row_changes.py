@@ -35,7 +35,6 @@ from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
@@ -47,6 +46,7 @@ from dagster_delta.protocol.features.change_data import (
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:

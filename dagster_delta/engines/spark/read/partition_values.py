@@ -17,10 +17,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.spark.session.schema import quote, to_spark_type
+from dagster_delta.engines.spark.session.schema import to_spark_type
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
 from dagster_delta.protocol.values.partition_values import HIVE_NULL, parse_partition_column
+from dagster_delta.sql.tokens import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

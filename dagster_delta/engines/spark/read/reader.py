@@ -63,7 +63,6 @@ from dagster_delta.engines.spark.session.schema import (
     logical_column,
     padded_column,
     physical_read_schema,
-    quote,
     read_name,
     sql_column,
     to_spark_schema,
@@ -86,6 +85,7 @@ from dagster_delta.protocol.features.existing_defaults import (
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:

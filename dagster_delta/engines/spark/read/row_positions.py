@@ -28,12 +28,12 @@ from dagster_delta.engines.spark.read.file_keys import (
     keys_of_files,
     missed_file,
 )
-from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:

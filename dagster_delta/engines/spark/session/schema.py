@@ -28,7 +28,7 @@ from dagster_delta.protocol.schema import (
     inner_types,
     walk_fields,
 )
-from dagster_delta.sql.tokens import without_variables
+from dagster_delta.sql.tokens import quote, without_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -224,12 +224,6 @@ VOID = PrimitiveType("void")
 
 _INT32_TYPES = frozenset({PrimitiveType("byte"), PrimitiveType("short"), PrimitiveType("integer")})
 _INT32_DIGITS = 10
-
-
-def quote(name: str) -> str:
-    """A name as one identifier of Spark SQL."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def sql_column(sql: str, functions: ModuleType) -> Column:

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import (
     MAX_RECORDS,
     functions_of,
     lending_lock,
     session_conf,
 )
+from dagster_delta.sql.tokens import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

@@ -34,10 +34,10 @@ from dagster_delta.engines.spark.executor_reports import (
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table, encode_table
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.schema import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.values.nested_arrays import index_of
+from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
