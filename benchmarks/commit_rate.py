@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -181,26 +181,36 @@ def _time_appends(
     taken.put(seconds)
 
 
+def _crowd(
+    work: Callable[..., None], arguments: Sequence[tuple[object, ...]], times: int
+) -> tuple[list[Any], float]:
+    """What the processes put into their queue, and the seconds from their common start."""
+    context = multiprocessing.get_context("spawn")
+    start, done = context.Barrier(len(arguments) + 1), context.Queue()
+    writers = [
+        context.Process(target=work, args=(*given, times, start, done)) for given in arguments
+    ]
+    for writer in writers:
+        writer.start()
+    start.wait()
+    begun = time.perf_counter()
+    results = [done.get() for _ in writers]
+    elapsed = time.perf_counter() - begun
+    for writer in writers:
+        writer.join()
+    return results, elapsed
+
+
 def print_tail(times: int = 100, rounds: int = 3) -> None:
     """How long the single appends of eight processes to one table take: median and slowest."""
     print(f"\n| {times} appends by each of {CROWD} processes | median | 99 % | slowest | ratio |")
     print("|---|---|---|---|---|")
-    context = multiprocessing.get_context("spawn")
     for _ in range(rounds):
         for name, append in {"ours": _append_ours, "deltalake": _append_deltalake}.items():
             with tempfile.TemporaryDirectory() as directory:
-                uri = _create(Path(directory))
-                start, taken = context.Barrier(CROWD), context.Queue()
-                arguments = (append, uri, times, start, taken)
-                writers = [
-                    context.Process(target=_time_appends, args=arguments) for _ in range(CROWD)
-                ]
-                for writer in writers:
-                    writer.start()
-                seconds = sorted(each for _ in writers for each in taken.get())
-                for writer in writers:
-                    writer.join()
-                _print_tail_row(name, seconds)
+                writers = [(append, _create(Path(directory)))] * CROWD
+                found, _ = _crowd(_time_appends, writers, times)
+                _print_tail_row(name, sorted(each for seconds in found for each in seconds))
 
 
 def _print_tail_row(name: str, seconds: list[float]) -> None:
@@ -279,28 +289,13 @@ def print_updates(times: int = 25, rounds: int = 3) -> None:
     """
     print(f"\n| {times} updates by each of {CROWD} processes, each of a row of its own | succeed ")
     print("| failed | per second | median | slowest |\n|---|---|---|---|---|---|")
-    context = multiprocessing.get_context("spawn")
     for _ in range(rounds):
         for name, (update, create, num_tables) in _UPDATES.items():
             with tempfile.TemporaryDirectory() as directory:
                 paths = [Path(directory, str(number)) for number in range(num_tables)]
                 uris = [create(path) for path in paths]
-                start, done = context.Barrier(CROWD + 1), context.Queue()
-                writers = [
-                    context.Process(
-                        target=_count_updates,
-                        args=(update, uris[row % num_tables], row, times, start, done),
-                    )
-                    for row in range(CROWD)
-                ]
-                for writer in writers:
-                    writer.start()
-                start.wait()
-                begun = time.perf_counter()
-                results = [done.get() for _ in writers]
-                elapsed = time.perf_counter() - begun
-                for writer in writers:
-                    writer.join()
+                writers = [(update, uris[row % num_tables], row) for row in range(CROWD)]
+                results, elapsed = _crowd(_count_updates, writers, times)
                 _print_update_row(name, results, elapsed)
 
 

@@ -60,38 +60,10 @@ def _peer(operation: Operation, *, in_batches: bool) -> Peer:
     return peer
 
 
-def _append(table: DeltaTable) -> object:
-    return table.append(_rows()).metrics["numFiles"]
-
-
-def _delete(table: DeltaTable) -> object:
-    return table.delete(f"id = {_ID}").metrics["numDeletedRows"]
-
-
 def _merge(table: DeltaTable) -> object:
     merge = table.merge(_rows(), "t.id = s.id")
     merged = merge.when_matched_update_all().when_not_matched_insert_all().execute()
     return merged.metrics["numTargetRowsUpdated"]
-
-
-def _overwrite(table: DeltaTable) -> object:
-    return table.overwrite(_rows(), where="dynamic").metrics["numRemovedFiles"]
-
-
-def _optimize(table: DeltaTable) -> object:
-    return table.optimize(where=f"day = DATE '{_DAY}'").metrics["numRemovedFiles"]
-
-
-def _vacuum(table: DeltaTable) -> object:
-    return table.vacuum().num_files
-
-
-def _health(table: DeltaTable) -> object:
-    return table.health().num_small_files
-
-
-def _count(table: DeltaTable) -> object:
-    return table.snapshot().scan().count()
 
 
 def _checkpoint(table: DeltaTable) -> object:
@@ -122,14 +94,22 @@ def _case(title: str, operation: Operation, size: int = 10_000_000) -> Case:
 
 
 CASES = {
-    "append": _case("append one row", _append),
-    "delete": _case("delete one row", _delete),
+    "append": _case("append one row", lambda table: table.append(_rows()).metrics["numFiles"]),
+    "delete": _case(
+        "delete one row", lambda table: table.delete(f"id = {_ID}").metrics["numDeletedRows"]
+    ),
     "merge": _case("merge one row", _merge),
-    "overwrite": _case("overwrite one partition", _overwrite),
-    "optimize": _case("optimize one partition", _optimize),
-    "vacuum": _case("find garbage", _vacuum),
-    "health": _case("health", _health),
-    "count": _case("count all rows", _count),
+    "overwrite": _case(
+        "overwrite one partition",
+        lambda table: table.overwrite(_rows(), where="dynamic").metrics["numRemovedFiles"],
+    ),
+    "optimize": _case(
+        "optimize one partition",
+        lambda table: table.optimize(where=f"day = DATE '{_DAY}'").metrics["numRemovedFiles"],
+    ),
+    "vacuum": _case("find garbage", lambda table: table.vacuum().num_files),
+    "health": _case("health", lambda table: table.health().num_small_files),
+    "count": _case("count all rows", lambda table: table.snapshot().scan().count()),
     "stream": _case("first batch of a stream", _stream),
     "checkpoint": _case("checkpoint", _checkpoint, 4_000_000),
 }

@@ -60,11 +60,7 @@ def to_path(column: str | Sequence[str]) -> ColumnPath:
 
 def dotted(path: ColumnPath) -> str:
     """The path for people: joined by dots, special names in backticks."""
-    return ".".join(_quote_if_odd(step) for step in path)
-
-
-def _quote_if_odd(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else _quote(name)
+    return ".".join(step if _PLAIN_NAME.fullmatch(step) else _quote(step) for step in path)
 
 
 def quote_path(path: ColumnPath) -> str:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.evolution.merge_schema import check_strict, merge_schemas
-from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.evolution.merge_schema import check_strict, diff_schemas, merge_schemas
 from dagster_delta.protocol.features.type_widening import TypeChange, type_changes
 from dagster_delta.protocol.schema import (
     ArrayType,

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from dagster_delta.evolution.alter.actions import (
     AddColumn,
@@ -52,6 +54,7 @@ from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.features.column_change import Position
 
+_T = TypeVar("_T")
 _Read = Callable[[StatementCursor], Iterator[SchemaAction]]
 
 _DEFINITION_WORDS = ("NOT", "NULL", "DEFAULT", "COMMENT", "FIRST", "AFTER")
@@ -167,8 +170,6 @@ def _definition(cursor: StatementCursor, if_not_exists: bool) -> Iterator[Schema
 
 @dataclass(slots=True)
 class _Properties:
-    """The properties in a column definition; None if not given."""
-
     nullable: bool | None = None
     default: str | None = None
     comment: str | None = None
@@ -369,7 +370,6 @@ def _refuse_if_exists(cursor: StatementCursor) -> None:
 
 
 def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
-    """Redefine a column with its type and properties."""
     yield ChangeType(path, read_type(cursor))
     given = _properties(cursor)
     if given.nullable is not None:
@@ -393,14 +393,13 @@ def _after_set(cursor: StatementCursor) -> _Read:
 
 
 def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    properties: dict[str, object] = {}
-    cursor.expect("(")
-    while not properties or cursor.take_operator(","):
-        key = _property_key(cursor)
-        cursor.take_operator("=", "==")
-        properties[key] = _property_value(cursor)
-    cursor.expect(")")
-    yield SetProperties(properties)
+    yield SetProperties(dict(_listed(cursor, _property)))
+
+
+def _property(cursor: StatementCursor) -> tuple[str, object]:
+    key = _property_key(cursor)
+    cursor.take_operator("=", "==")
+    return key, _property_value(cursor)
 
 
 def _after_unset(cursor: StatementCursor) -> _Read:
@@ -410,12 +409,7 @@ def _after_unset(cursor: StatementCursor) -> _Read:
 
 def _unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
     if_exists = cursor.take_words("IF", "EXISTS")
-    keys: list[str] = []
-    cursor.expect("(")
-    while not keys or cursor.take_operator(","):
-        keys.append(_property_key(cursor))
-    cursor.expect(")")
-    yield UnsetProperties(tuple(keys), if_exists=if_exists)
+    yield UnsetProperties(tuple(_listed(cursor, _property_key)), if_exists=if_exists)
 
 
 def _property_key(cursor: StatementCursor) -> str:
@@ -438,15 +432,8 @@ def _after_cluster(cursor: StatementCursor) -> _Read:
 
 
 def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if cursor.take_word("NONE"):
-        yield ClusterBy(())
-        return
-    columns: list[ColumnPath] = []
-    cursor.expect("(")
-    while not columns or cursor.take_operator(","):
-        columns.append(cursor.path())
-    cursor.expect(")")
-    yield ClusterBy(tuple(columns))
+    is_none = cursor.take_word("NONE")
+    yield ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
 
 
 def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -454,11 +441,17 @@ def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
     yield SetTableComment(cursor.string("the comment") or None)
 
 
-def _one_or_list(cursor: StatementCursor, read: _Read) -> Iterator[SchemaAction]:
-    if not cursor.take_operator("("):
-        yield from read(cursor)
-        return
-    yield from read(cursor)
+def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:
+    """What is read between parentheses, separated by commas."""
+    cursor.expect("(")
+    found = [read(cursor)]
     while cursor.take_operator(","):
-        yield from read(cursor)
+        found.append(read(cursor))
     cursor.expect(")")
+    return found
+
+
+def _one_or_list(cursor: StatementCursor, read: _Read) -> Iterator[SchemaAction]:
+    if not cursor.token.is_operator("("):
+        return read(cursor)
+    return chain.from_iterable(_listed(cursor, lambda each: tuple(read(each))))

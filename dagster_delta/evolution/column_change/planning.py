@@ -200,7 +200,6 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
 def _check_redefinition(
     configuration: TableConfiguration, request: ColumnChangeRequest, place: Place
 ) -> None:
-    """Make sure that the column can get the requested name, comment and default."""
     column = dotted(place.path)
     given = dict(request.field_metadata)
     if place.steps and (request.new_name is not None or given):
@@ -249,7 +248,6 @@ def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) ->
 def _missing_switches(
     configuration: TableConfiguration, request: ColumnChangeRequest
 ) -> Iterator[MissingSwitch]:
-    """Switches that are off, and may not be turned on with the change."""
     if not request.is_allowed:
         yield MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
     lacking = _lacking(configuration)

@@ -91,7 +91,6 @@ def published_configuration(
 
 
 def _redefined(column: StructField, change: ColumnChange) -> StructField:
-    """The top-level column with the name and metadata that the change gives."""
     if change.new_name is None and not change.field_metadata:
         return column
     return change_field(
@@ -145,7 +144,6 @@ def refuse_altering_changing_column(
 
 
 def _facets(source: StructField | None) -> tuple[object, ...]:
-    """A column without its comment."""
     if source is None:
         return ()
     said = {key: each for key, each in source.metadata.items() if key != "comment"}

@@ -231,5 +231,5 @@ def _extend(
 ) -> tuple[str, ...] | None:
     if wanted is None:
         return listed
-    present = {row.name if (row := find_feature(name)) else name for name in listed or ()}
+    present = {_row_name(name) for name in listed or ()}
     return (*(listed or ()), *(name for name in wanted if name not in present))

@@ -34,24 +34,18 @@ class PlannedStep:
 
 @dataclass(slots=True)
 class SchemaDraft:
-    """The table after the actions so far.
-
-    Args:
-        configuration: protocol and metadata, initially those in force.
-        new_name: makes physical column names that were never used before.
-        domains: configuration of the metadata domains in force, by name.
-        enable_features: whether features that affect other clients of the table may be enabled as
-            needed.
-        table_version: the version that makes the change.
-        keeps_files: whether existing rows get the defaults of new columns when they are read.
-    """
+    """The table after the actions so far."""
 
     configuration: TableConfiguration
     new_name: Callable[[], str]
+    """Makes physical column names that were never used before."""
     domains: dict[str, str]
     enable_features: bool = False
+    """Whether features that affect other clients of the table may be enabled as needed."""
     table_version: int | None = None
+    """The version that makes the change."""
     keeps_files: bool = False
+    """Whether existing rows get the defaults of new columns when they are read."""
     is_dry_run: bool = False
     """Whether a feature that may not be enabled is listed in `missing_switches` instead of
     refused."""

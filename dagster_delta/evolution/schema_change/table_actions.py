@@ -151,7 +151,6 @@ def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
 
 
 def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
-    """The physical path of a column that rows can be clustered by."""
     column = dotted(path)
     level: DataType = configuration.schema
     physical = []

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dagster_delta.evolution.merge_schema import widenable_columns
-from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.evolution.merge_schema import diff_schemas, widenable_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening

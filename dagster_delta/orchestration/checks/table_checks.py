@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
-from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
-from dagster_delta.orchestration.components.config_fields import documented, documented_texts
+from dagster_delta.orchestration.components.delta_component import documented, documented_texts
 from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import Asset
 from dagster_delta.orchestration.storage_options import StorageOptions

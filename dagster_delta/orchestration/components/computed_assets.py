@@ -14,8 +14,11 @@ from pydantic import Field
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.change_feed.consumption import OnGap
 from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
-from dagster_delta.orchestration.components.config_fields import StorageField, documented
-from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
+from dagster_delta.orchestration.components.delta_component import (
+    AssetDeltaComponent,
+    StorageField,
+    documented,
+)
 from dagster_delta.orchestration.components.scaffolders import (
     DeltaChangeFeedScaffolder,
     DeltaSqlScaffolder,

@@ -17,12 +17,12 @@ from dagster_delta.orchestration.components.check_options import (
     build_checks,
     build_health,
 )
-from dagster_delta.orchestration.components.config_fields import (
+from dagster_delta.orchestration.components.delta_component import (
+    AssetDeltaComponent,
     StorageField,
     documented,
     documented_texts,
 )
-from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
 from dagster_delta.orchestration.components.delta_maintenance import (
     MaintenanceOptions,
     build_maintenance,

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
-from dagster_delta.orchestration.components.config_fields import (
+from dagster_delta.orchestration.components.delta_component import (
+    DeltaComponent,
     MaintenanceConfigField,
     StorageField,
     documented,
     documented_texts,
 )
-from dagster_delta.orchestration.components.delta_component import DeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
 from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.maintenance.jobs import (

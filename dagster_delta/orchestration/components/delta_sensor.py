@@ -9,12 +9,12 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.components.config_fields import (
+from dagster_delta.orchestration.components.delta_component import (
+    DeltaComponent,
     StorageField,
     documented,
     documented_texts,
 )
-from dagster_delta.orchestration.components.delta_component import DeltaComponent
 from dagster_delta.orchestration.components.discovered_tables import table_key
 from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor

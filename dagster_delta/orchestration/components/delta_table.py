@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.components.check_options import CheckOptions, build_checks
-from dagster_delta.orchestration.components.config_fields import (
+from dagster_delta.orchestration.components.delta_component import (
+    AssetDeltaComponent,
     StorageField,
     documented,
     documented_texts,
 )
-from dagster_delta.orchestration.components.delta_component import AssetDeltaComponent
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue

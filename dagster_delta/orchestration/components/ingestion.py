@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_delta.orchestration.components.computed_assets import ComputedAssetComponent
-from dagster_delta.orchestration.components.config_fields import (
+from dagster_delta.orchestration.components.delta_component import (
     StorageField,
     documented,
     documented_texts,

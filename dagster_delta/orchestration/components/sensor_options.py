@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.components.config_fields import documented, documented_texts
+from dagster_delta.orchestration.components.delta_component import documented, documented_texts
 from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.storage_options import StorageOptions
 

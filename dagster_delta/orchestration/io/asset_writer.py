@@ -15,13 +15,12 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
-from dagster_delta.evolution.merge_schema import check_strict
+from dagster_delta.evolution.merge_schema import check_strict, diff_schemas
 from dagster_delta.evolution.properties.changes import (
     COMMENT_KEY,
     is_protocol_property,
     normalize_properties,
 )
-from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.partition_frames import FrameMismatch
