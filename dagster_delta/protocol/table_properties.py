@@ -138,8 +138,6 @@ def _parse_mapping_mode(text: str) -> ColumnMappingMode:
 
 
 class _Property(Generic[T]):
-    """One property: its key, its parser and its default."""
-
     def __init__(
         self, key: str, parse: Callable[[str], T], default: T, *, former_key: str = ""
     ) -> None:

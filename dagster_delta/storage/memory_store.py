@@ -171,8 +171,6 @@ class MemoryStore:
 
 
 class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
-    """A buffer that becomes an object when it is closed."""
-
     _publish: Callable[[bytes], None] | None = None
 
     @classmethod

@@ -212,8 +212,6 @@ def _logical_schema(snapshot: Snapshot, options: SourceOptions) -> StructType:
 
 
 class _Partition(InputPartition):
-    """Files of one task."""
-
     def __init__(self, task: ReadFiles) -> None:
         self.task = task
 
@@ -266,8 +264,6 @@ class _TableReader(_TaskReader, DataSourceReader):
 
 
 class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the log of the table, batch by batch."""
-
     def __init__(self, options: SourceOptions, schema: SparkSchema) -> None:
         super().__init__(options, schema)
         self._until: int | None = None

@@ -284,8 +284,6 @@ def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
 
 
 class _BatchFiles:
-    """The files of one batch, grouped by how they are read."""
-
     def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
         self._feed = FeedFiles() if options.read_change_feed else None
         self._rows = ChangeFileRows()

@@ -125,7 +125,6 @@ def _sampled_bounds(snapshot: Snapshot, stretch_files: int, max_samples: int) ->
 
 
 def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
-    """The number of files before each boundary."""
     positions = [0] * len(bounds)
     for batch in FilePlanner(snapshot).batches(_KEY):
         for number, bound in enumerate(bounds):

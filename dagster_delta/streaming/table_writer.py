@@ -43,8 +43,6 @@ _UTC = frozenset({None, "UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 @dataclass(frozen=True, slots=True)
 class _WrittenByTask(WriterCommitMessage):
-    """The files that one task has written, or the error in its rows."""
-
     result: WriteResult | None = None
     error: DeltaError | None = None
 

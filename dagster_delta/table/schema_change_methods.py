@@ -454,7 +454,6 @@ def _position(*, first: bool, after: str | None) -> Position:
 
 
 def _as_type(data_type: object) -> DataType:
-    """The type for an argument of the caller."""
     if isinstance(data_type, str):
         from dagster_delta.evolution.alter.type_spelling import parse_type
 

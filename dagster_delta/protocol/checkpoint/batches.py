@@ -84,7 +84,6 @@ def batches_of_part(
 def _leaves(
     part: CheckpointPart, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
 ) -> list[str]:
-    """Columns to decode, as paths of names joined by dots."""
     wanted = {f"add.{ADD_SOURCES[name]}" for name in (*_KEY_COLUMNS, *names)}
     has_parsed = part.has("add", "stats_parsed", "numRecords")
     if "stats" in names and has_parsed and part.num_values("add", "stats") != part.num_adds:

@@ -203,8 +203,6 @@ def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
 
 
 class _UnreadFile:
-    """A file of which only the size is known."""
-
     closed = False
 
     def __init__(self, size_bytes: int) -> None:

@@ -98,7 +98,6 @@ class PendingActions:
         return contents
 
     def _own_properties(self, slot: CommitSlot) -> dict[str, str]:
-        """Properties that name the commit."""
         own = {}
         if self.starts_in_commit_timestamps:
             own[IN_COMMIT_TIMESTAMP_START_VERSION_KEY] = str(slot.version)

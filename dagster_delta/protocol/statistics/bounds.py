@@ -68,10 +68,6 @@ class ArrowLogic:
         """Where one is true."""
         return pc.or_(left, right)
 
-    def negated(self, value: pa.BooleanArray) -> pa.BooleanArray:
-        """Where it is false."""
-        return pc.invert(value)
-
 
 class ColumnBounds(msgspec.Struct, frozen=True):
     """Bounds on one column, one row per file."""

@@ -152,9 +152,6 @@ class Logic(Protocol):
     def either(self, left: Truth, right: Truth) -> Truth:
         """Where one is true."""
 
-    def negated(self, value: Truth) -> Truth:
-        """Where it is false."""
-
 
 class Bounds(Protocol):
     """Bounds on one column, as truth values of the logic. A value that may be true is true."""
@@ -256,8 +253,6 @@ _STRING = PrimitiveType("string")
 
 
 class _Evaluation:
-    """One predicate against one set of bounds."""
-
     def __init__(self, bounds: Mapping[ColumnPath, Bounds], logic: Logic) -> None:
         self._bounds = bounds
         self._logic = logic

@@ -277,7 +277,6 @@ def _element_count(data: bytes, position: int, *, is_large: bool) -> tuple[int, 
 
 
 def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
-    """Little-endian numbers of `size` bytes each."""
     packed = take(data, position, size * count)
     if size == 1:
         return list(packed)

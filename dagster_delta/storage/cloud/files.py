@@ -118,7 +118,6 @@ class CloudRanges(CloudInput):
             self._release(start)
 
     def _bytes_of(self, ranges: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """How many bytes of ranges each piece has."""
         found = dict.fromkeys(self._starts, 0)
         for start, length in ranges:
             end = start + length
@@ -129,7 +128,6 @@ class CloudRanges(CloudInput):
         return found
 
     def _request(self) -> None:
-        """Request the next pieces, as far as the budget allows."""
         while self._waiting:
             start = next(iter(self._waiting))
             length = self._lengths[start]

@@ -34,8 +34,7 @@ from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput
 from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
 from dagster_delta.storage.cloud.listing import CloudListing
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
-from dagster_delta.storage.cloud.s3_client import connect_s3
-from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.cloud.s3_options import connect_s3, parse_s3_options
 from dagster_delta.storage.forks import check_not_forked
 from dagster_delta.storage.locations import (
     check_relative_path,
@@ -362,7 +361,6 @@ class CloudStore:
         )
 
     def _create(self, key: str, path: str, data: bytes) -> bool:
-        """Whether the object was created; False if it exists."""
         for attempt in range(_CONFLICT_ATTEMPTS):
             created = self._try_to_create(key, path, data)
             if created is not None:
@@ -433,7 +431,6 @@ class CloudStore:
 
 
 def _genuine(meta: Any) -> Any:  # noqa: ANN401
-    """The metadata of an object. Raises BrokenAnswer if the answer had none."""
     if meta["e_tag"] is None and meta["last_modified"].timestamp() == 0:
         raise BrokenAnswer(BrokenAnswer.FOREIGN)
     return meta

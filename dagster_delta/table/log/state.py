@@ -82,8 +82,6 @@ class _Source:
 
 
 class _Files(msgspec.Struct, frozen=True):
-    """Which files are live."""
-
     masks: tuple[pa.BooleanArray, ...]
     """Per part of the base a `pa.BooleanArray` of its live adds."""
     kept: pa.BooleanArray | None

@@ -133,8 +133,6 @@ def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
 
 
 class _FileActions(msgspec.Struct):
-    """The file actions of a version, in batches."""
-
     snapshot: Snapshot
     empty: CheckpointState
     now_ms: int

@@ -185,7 +185,6 @@ def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
 
 
 def _log_files(store: ObjectStore) -> Iterator[ObjectMeta]:
-    """The files of versions, in name order."""
     for meta in store.list_from(LOG_DIRECTORY, version_prefix(0)):
         if not meta.path[len(LOG_DIRECTORY) + 1 :][:1].isdigit():
             return

@@ -155,7 +155,6 @@ def _checkpoint_interval(snapshot: Snapshot) -> int:
 
 
 def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
-    """The version with a checkpoint and its checksum; None if no checkpoint was stored."""
     try:
         _write_checkpoint(snapshot, clock())
         if snapshot.checksum is not None:
@@ -189,7 +188,6 @@ def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
 
 
 def _count(snapshot: Snapshot) -> VersionChecksum:
-    """The checksum of a version from its whole state."""
     totals = add_up_files(snapshot)
     keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
     return VersionChecksum(

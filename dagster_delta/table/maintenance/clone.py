@@ -178,7 +178,6 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 def _configuration(
     source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
 ) -> TableConfiguration:
-    """Protocol and metadata of the clone: those of the source, with its own id."""
     properties = {
         key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_LOG
     }

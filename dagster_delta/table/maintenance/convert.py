@@ -202,7 +202,6 @@ def _partition_fields(
 
 
 def _inferred(name: str, texts: Sequence[str | None]) -> StructField:
-    """A partition column of the narrowest of integer, long, date and string."""
     known = {text for text in texts if text is not None}
     kind = "string"
     if known and all(_INTEGER.fullmatch(text) for text in known):

@@ -191,7 +191,6 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
 def _candidates(
     snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
 ) -> pa.Table:
-    """The files that may have to be rewritten."""
     if everything or options.where is not None:
         files = snapshot.scan(where=options.where).files()
         return files if options.purge is None else outdated_files(snapshot, files, options.purge)
@@ -259,8 +258,6 @@ def _parameters(
 
 @dataclass(slots=True)
 class _Optimization:
-    """One OPTIMIZE in progress."""
-
     snapshot: Snapshot
     options: OptimizeOptions
     clock: Clock

@@ -111,7 +111,6 @@ def _read_last_vacuum(store: ObjectStore) -> int | None:
 def _commits_before(
     snapshot: Snapshot, start: int, before_ms: int
 ) -> Iterator[tuple[int, list[_RemovedLine]]]:
-    """Versions, and what each removed."""
     store = snapshot.store
     listing = list_log(store, start=start, end=snapshot.version)
     listed = listing.commits

@@ -198,8 +198,6 @@ def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _NeededFiles:
-    """Which files a VACUUM keeps."""
-
     before_ms: int
     """Files that were removed from the table before this time may be deleted."""
     retention_ms: int
@@ -254,8 +252,6 @@ def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Vacuum:
-    """The part of a VACUUM that deletes and commits."""
-
     store: ObjectStore
     options: VacuumOptions
     clock: Clock

@@ -98,8 +98,6 @@ def plan_changes(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigurationChange:
-    """A change of the table's protocol or metadata by a commit."""
-
     version: int
     protocol: Protocol | None
     metadata: Metadata | None
@@ -156,8 +154,6 @@ class FeedFiles:
 
 
 class _Collected:
-    """Totals and changes of the commits of a range."""
-
     def __init__(self, *, is_partitioned: bool) -> None:
         self.files = FeedFiles()
         self.configuration_changes: list[_ConfigurationChange] = []

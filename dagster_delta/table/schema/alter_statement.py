@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """Actions that form one commit."""
-
     actions: tuple[SchemaAction, ...]
     plan: SchemaChangePlan
 
@@ -224,7 +222,6 @@ def _progress(options: SchemaChangeOptions) -> Progress | None:
 def _whole_plan(
     before: TableConfiguration, after: TableConfiguration, parts: Sequence[_Part]
 ) -> SchemaChangePlan:
-    """The plan of all parts."""
     steps: list[PlannedStep] = []
     files = size = 0
     for part in parts:

@@ -243,7 +243,6 @@ class ColumnChangeJob:
         return change
 
     def _reorganise(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        """Set the state `reorganising`, if it is not set."""
         known = recorded_state(snapshot, change)
         if known is not None and known.state == "reorganising":
             return snapshot
@@ -361,7 +360,6 @@ class ColumnChangeJob:
         )
 
     def _give_up(self, change: ColumnChange, problems: Problems) -> None:
-        """Roll back, and raise the reason."""
         column, target = dotted(change.path), sql_type_name(change.target_type())
         rolled_back = "another process ended the change meanwhile"
         latest = Snapshot.load(self._store)

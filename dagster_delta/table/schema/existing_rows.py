@@ -232,7 +232,6 @@ class ExistingFiles:
 
 
 def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
-    """The files in batches of up to `max_bytes`, or of one file."""
     sizes: Sequence[int] = files["size_bytes"].to_pylist()
     for batch in split_by_size(range(len(sizes)), sizes.__getitem__, max_bytes):
         yield files.slice(batch[0], len(batch))

@@ -75,7 +75,6 @@ def drop_feature(
 def _prepare(
     snapshot: Snapshot, drop: FeatureDrop, parameters: Mapping[str, object], clock: Clock
 ) -> Snapshot:
-    """The version in which nothing uses the feature any more."""
     files = _files_to_rewrite(snapshot, drop)
     if drop.prepared.metadata == snapshot.metadata and not files.num_rows:
         return snapshot

@@ -71,7 +71,6 @@ def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
 
 
 def _schemas(snapshot: Snapshot, files: pa.Table) -> Iterator[pa.Schema]:
-    """The physical schema of each file."""
     paths = [decode_path(path) for path in files["path"].to_pylist()]
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
         yield from readers.map(lambda path: read_arrow_schema(snapshot.store, path), paths)

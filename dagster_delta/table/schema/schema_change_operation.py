@@ -175,8 +175,6 @@ def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChan
 
 @dataclass(slots=True)
 class _SchemaChange:
-    """One schema change, from plan to commit."""
-
     actions: Sequence[SchemaAction]
     options: SchemaChangeOptions
     clock: Clock

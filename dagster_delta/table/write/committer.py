@@ -112,8 +112,6 @@ class Conflicted(msgspec.Struct, frozen=True):
 
 
 class _Progress(msgspec.Struct):
-    """How far the log was read."""
-
     base_version: int | None
     previous_ms: int
     highest_row_id: int

@@ -73,7 +73,6 @@ def store_deletion_vectors(
 
 
 def _share_out(sizes: Sequence[int], file_bytes: int) -> Iterator[list[int]]:
-    """The positions of the vectors for each file."""
     together: list[int] = []
     total = 0
     for position, size in enumerate(sizes):

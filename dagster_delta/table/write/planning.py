@@ -328,7 +328,6 @@ def _stored_as_given(
 
 
 def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:
-    """The columns to sort by, as the table spells them."""
     found = []
     for name in asked:
         field = configuration.schema.get(name)

@@ -122,8 +122,6 @@ def selection(transaction: Transaction, engine: Engine, where: SqlExpression) ->
 
 
 class _TouchedFile(msgspec.Struct, frozen=True):
-    """A live file that loses rows."""
-
     row: Mapping[str, Any]
     """Its row of LIVE_FILE_SCHEMA."""
     vector: DeletionVectorDescriptor | None

@@ -79,8 +79,6 @@ def update_rows(
 
 
 class _RowOperation(msgspec.Struct, frozen=True):
-    """One operation on its way to a commit."""
-
     name: str
     transaction: Transaction
     snapshot: Snapshot

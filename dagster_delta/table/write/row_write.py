@@ -242,7 +242,6 @@ class RowWrite:
     def _replace_rows(
         self, configuration: TableConfiguration, expression: SqlExpression
     ) -> dict[str, int | str]:
-        """The rows for which a predicate is true, in any file."""
         from dagster_delta.table.read.row_selection import read_plan, select_rows
         from dagster_delta.table.write.row_changes import change_rows, selection
 
