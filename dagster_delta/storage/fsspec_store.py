@@ -22,7 +22,7 @@ from dagster_delta.storage.locations import (
     join_path,
     scheme_of,
 )
-from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 if TYPE_CHECKING:
     from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
 
 
-class FsspecStore:
+class FsspecStore(RootedStore):
     """A read-only `ObjectStore` over a file system of fsspec.
 
     Args:
@@ -44,19 +44,10 @@ class FsspecStore:
     """
 
     def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
-        self._root = location.rstrip("/")
+        super().__init__(location.rstrip("/"), options)
         self._scheme = scheme_of(location) or ""
-        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
         self._file_system = _open_file_system(self._scheme, location, self._location.options)
         self._base = str(self._file_system._strip_protocol(location)).rstrip("/")  # noqa: SLF001
-
-    def __repr__(self) -> str:
-        return f"FsspecStore({self._root!r})"
-
-    @property
-    def location(self) -> StoreLocation:
-        """The URI of the root, and the options."""
-        return self._location
 
     @property
     def supports_put_if_absent(self) -> bool:
@@ -135,9 +126,6 @@ class FsspecStore:
     def open_output(self, path: str) -> NoReturn:
         """Refused. Raises ConditionalPutUnsupported."""
         self._refuse(path)
-
-    def local_path(self, path: str) -> None:
-        """None: the objects are not on a local file system."""
 
     def resolve_uri(self, path: str) -> str:
         """The URI in the scheme of the root; an absolute URI is returned unchanged."""

@@ -38,7 +38,7 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader, FileStatus
@@ -55,7 +55,7 @@ _BELOW_A_FILE = "(is not a directory)"
 _Answer = TypeVar("_Answer")
 
 
-class HdfsStore:
+class HdfsStore(RootedStore):
     """An `ObjectStore` over a directory of HDFS.
 
     Args:
@@ -71,18 +71,9 @@ class HdfsStore:
     def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
         self._authority, path = _split(location)
         self._base = posixpath.normpath(f"/{path.strip('/')}").rstrip("/")
-        self._root = f"{self._authority}{self._base}"
-        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        super().__init__(f"{self._authority}{self._base}", options)
         self._settings = _settings(self._location.options)
         self._client = _connect(self._authority, self._settings)
-
-    def __repr__(self) -> str:
-        return f"HdfsStore({self._root!r})"
-
-    @property
-    def location(self) -> StoreLocation:
-        """The URI of the root, and the options."""
-        return self._location
 
     @property
     def supports_put_if_absent(self) -> bool:
@@ -170,9 +161,6 @@ class HdfsStore:
         failed. Its `write` and `close` raise StorageFailure.
         """
         return pa.PythonFile(self._begin(path, overwrite=True), mode="w")
-
-    def local_path(self, path: str) -> None:
-        """None: the files are not on a local file system."""
 
     def resolve_uri(self, path: str) -> str:
         """The URI with the authority of the root; an absolute URI is returned unchanged."""

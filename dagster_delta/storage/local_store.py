@@ -44,13 +44,13 @@ from dagster_delta.storage.locations import (
     strip_file_scheme,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 # Opening a FIFO would wait for a process that writes to it.
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class LocalStore:
+class LocalStore(RootedStore):
     """An `ObjectStore` over a directory.
 
     Args:
@@ -65,17 +65,8 @@ class LocalStore:
     def __init__(
         self, location: str | os.PathLike[str], options: Mapping[str, object] | None = None
     ) -> None:
-        self._root = local_root(os.fspath(location))
-        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        super().__init__(local_root(os.fspath(location)), options)
         self._fsync = _parse_fsync((options or {}).get("fsync", False))
-
-    def __repr__(self) -> str:
-        return f"LocalStore({self._root!r})"
-
-    @property
-    def location(self) -> StoreLocation:
-        """The absolute path of the root, and the options."""
-        return self._location
 
     @property
     def supports_put_if_absent(self) -> bool:

@@ -24,7 +24,7 @@ from dagster_delta.storage.locations import (
     join_path,
     scheme_of,
 )
-from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 
 class _Objects:
@@ -41,7 +41,7 @@ _SHARED: dict[str, _Objects] = {}
 _REGISTRY_LOCK = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(RootedStore):
     """An `ObjectStore` over a dictionary. Thread-safe.
 
     Args:
@@ -59,17 +59,9 @@ class MemoryStore:
             self._objects = _OPEN.setdefault(name, _Objects())
             if location is not None:
                 _SHARED[name] = self._objects
-        self._root = f"memory://{name}/{path}".rstrip("/")
+        super().__init__(f"memory://{name}/{path}".rstrip("/"), None)
         self._prefix = f"{path}/" if path else ""
         self._clock_ms = clock_ms
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self._root!r})"
-
-    @property
-    def location(self) -> StoreLocation:
-        """The `memory://` URI."""
-        return StoreLocation(uri=self._root, options={})
 
     @property
     def supports_put_if_absent(self) -> bool:
@@ -136,9 +128,6 @@ class MemoryStore:
     def open_output(self, path: str) -> pa.NativeFile:
         """A `pyarrow.NativeFile`. The object appears when it is closed."""
         return _ObjectInProgress.begin(self, check_relative_path(path))
-
-    def local_path(self, path: str) -> None:
-        """None: the objects are not on a file system."""
 
     def resolve_uri(self, path: str) -> str:
         """The `memory://` URI; an absolute URI is returned unchanged."""

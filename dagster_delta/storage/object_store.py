@@ -117,6 +117,26 @@ class ObjectStore(Protocol):
         """The full, unencoded URI of a path of this store; an absolute URI is returned as is."""
 
 
+class RootedStore:
+    """What the stores of this package have in common."""
+
+    def __init__(self, root: str, options: Mapping[str, object] | None) -> None:
+        self._root = root
+        self._location = StoreLocation(uri=root, options=dict(options or {}))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The URI or path of the root, and the options."""
+        return self._location
+
+    def local_path(self, path: str) -> str | None:  # noqa: ARG002
+        """None: the objects are not on a local file system."""
+        return None
+
+
 @runtime_checkable
 class CopyingStore(Protocol):
     """Optional part of a store: copies objects without passing their bytes through here."""

@@ -44,7 +44,7 @@ from dagster_delta.storage.locations import (
     scheme_of,
 )
 from dagster_delta.storage.memory_limits import check_log_file_size
-from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, StoreLocation
+from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, RootedStore
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -67,7 +67,7 @@ _EXISTS = frozenset({"BlobAlreadyExists"})
 _BUSY = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
 
-class CloudStore:
+class CloudStore(RootedStore):
     """An `ObjectStore` over a prefix of a bucket or container.
 
     Args:
@@ -87,20 +87,11 @@ class CloudStore:
         self._prefix = f"{key}/" if key else ""
         authority = location.partition("://")[2].partition("/")[0]
         self._authority = f"{scheme}://{authority}"
-        self._root = f"{self._authority}/{key}".rstrip("/")
-        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        super().__init__(f"{self._authority}/{key}".rstrip("/"), options)
         parse, self._create_client = _CLOUDS[self._cloud]
         self._settings: CloudSettings = parse(options or {})
         self._client = self._connect(self._bucket)
         self._requests = CloudRequests(self._root)
-
-    def __repr__(self) -> str:
-        return f"CloudStore({self._root!r})"
-
-    @property
-    def location(self) -> StoreLocation:
-        """The URI of the root, and the options."""
-        return self._location
 
     @property
     def supports_put_if_absent(self) -> bool:
@@ -257,8 +248,6 @@ class CloudStore:
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
         """Make the storage copy an object. False if `source` is reached in another way than this
         store or has another bucket, or if the storage refuses, as S3 does for more than 5 GB.
-
-        FileNotFoundError: there is no such object.
         """
         import obstore
 
@@ -282,9 +271,6 @@ class CloudStore:
         except StorageFailure:
             return False
         return True
-
-    def local_path(self, path: str) -> None:
-        """None: the objects are not on a file system."""
 
     def resolve_uri(self, path: str) -> str:
         """The URI in the scheme of the root; an absolute URI is returned unchanged."""
