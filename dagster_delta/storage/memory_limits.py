@@ -26,10 +26,7 @@ _LOG_PREFIX = f"{LOG_DIRECTORY}/"
 
 
 def check_log_file_size(path: str, size_bytes: int) -> None:
-    """Raises UnsupportedFeature for a file of the log that is too large to be read whole.
-
-    Only files of the log have a limit.
-    """
+    """Raises UnsupportedFeature for a file of the log that is too large to be read whole."""
     # Reading the variable takes most of the time here, and nearly all files are small.
     if size_bytes <= 4096 or not path.startswith(_LOG_PREFIX):
         return

@@ -162,8 +162,6 @@ class DeltaLogSource(DataSource):
     ) -> NoReturn:
         """Refused: Spark gives a sink by name no id of its query, and without the id a repeated
         batch cannot be recognized.
-
-        Always an InvalidArgument.
         """
         raise InvalidArgument(
             "a stream is written by writeStream.foreachBatch(delta_sink(location)), which lands "

@@ -61,11 +61,7 @@ class LogStream:
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
 
     def initial_offset(self) -> StreamOffset:
-        """The start of a query without a checkpoint.
-
-        VersionNotFound: nothing was committed since the requested start, or the table has not
-        reached it yet.
-        """
+        """The start of a query without a checkpoint."""
         table_id, version = self._latest.metadata.id, self._latest.version
         start = self._options.starting_version
         if self._options.starting_timestamp is not None:

@@ -98,10 +98,7 @@ class ChunkStatistics:
         self._max_chunks = max_chunks
 
     def of(self, leaf: int) -> list[ChunkBounds]:
-        """The statistics of one column by row group.
-
-        ArrowInvalid: the footer contradicts itself about the type of the column.
-        """
+        """The statistics of one column by row group."""
         count, width = self.metadata.num_row_groups, self.metadata.num_columns
         kind = self._physical_type(leaf)
         unknown = [ChunkBounds()] * count

@@ -74,10 +74,7 @@ def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def required(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """The column itself.
-
-    ArrowInvalid: it has a null.
-    """
+    """The column itself, if it has no null."""
     if values.null_count:
         raise pa.ArrowInvalid(f"{values.null_count} of {len(values)} values of {name} are missing")
     return values

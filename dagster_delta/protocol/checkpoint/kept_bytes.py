@@ -30,10 +30,7 @@ def rows_at_once(rows: int, size_bytes: int) -> int:
 
 
 def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, path: str) -> None:
-    """Refuse a checkpoint that must contain duplicate files.
-
-    More paths than distinct ones fit into the column are a CorruptLog.
-    """
+    """Refuse a checkpoint that must contain duplicate files."""
     if num_paths <= _FEW_PATHS:
         return
     groups = map(metadata.row_group, range(metadata.num_row_groups))

@@ -91,10 +91,7 @@ def encode_last_checkpoint(
 
 
 def json_checksum(text: str) -> str:
-    """The MD5 of the canonical form, in lower-case hexadecimal.
-
-    ValueError: the text is not JSON, or repeats a key.
-    """
+    """The MD5 of the canonical form, in lower-case hexadecimal."""
     return _checksum_of(_load(text))
 
 

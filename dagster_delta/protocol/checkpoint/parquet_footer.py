@@ -48,10 +48,7 @@ def with_sealed_footer(file: bytes) -> bytes:
 
 
 def copy_sealed(file: Path, sink: pa.NativeFile) -> int:
-    """Write a whole file from the local disk with the checksum added, a few megabytes at a time.
-
-    Returns the number of bytes written.
-    """
+    """Write a whole file from the local disk with the checksum added, a few megabytes at a time."""
     with file.open("rb") as source:
         size = source.seek(-_END_BYTES, os.SEEK_END) + _END_BYTES
         remaining = size - _END_BYTES - _footer_length(source.read())

@@ -343,10 +343,7 @@ class CheckpointPart:
     def read_parsed_statistics(
         self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
     ) -> pa.ChunkedArray | None:
-        """`add.stats_parsed` with only the leaves at these paths, or None if there is none.
-
-        `keep` is a `pa.BooleanArray` over all rows of the file.
-        """
+        """`add.stats_parsed` with only the leaves at these paths, or None if there is none."""
         prefix = ("add", "stats_parsed")
         wanted = [prefix] if paths is None else [(*prefix, *path) for path in paths]
         wanted = [path for path in wanted if self.has(*path)]

@@ -58,10 +58,7 @@ def _leaves(
 
 
 def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
-    """The `stats_parsed` column: a pa.StructArray, null if a file has no statistics.
-
-    `statistics` is the table that `parse_statistics_json` makes of the columns.
-    """
+    """The `stats_parsed` column: a pa.StructArray, null if a file has no statistics."""
     groups: _Tree = {"numRecords": statistics["num_records"]}
     for index, column in enumerate(columns):
         if column.has_bounds:

@@ -146,10 +146,7 @@ class Cursor:
 
 
 def field_header(delta: int, kind: int) -> bytes:
-    """The header of a field of a struct.
-
-    `delta` is the difference between its id and that of the previous field: 1 to 15.
-    """
+    """The header of a field whose id is `delta`, 1 to 15, more than that of the one before."""
     return bytes([delta << 4 | kind])
 
 

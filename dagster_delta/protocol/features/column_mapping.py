@@ -36,10 +36,7 @@ _D = TypeVar("_D", bound=DataType)
 
 
 def physical_name(field: StructField, mode: ColumnMappingMode = "name") -> str:
-    """The name of a field in data files, statistics and partition values.
-
-    Under the mode `none`, leftover metadata of a mapping is ignored.
-    """
+    """The name of a field in data files, statistics and partition values."""
     if mode == "none":
         return field.name
     name = field.metadata.get(PHYSICAL_NAME_KEY)

@@ -113,10 +113,7 @@ def _native_to_portable(data: bytes) -> bytes:
 
 
 def encode_deletion_vector(bitmap: BitMap64) -> bytes:
-    """The serialised deletion vector in the portable layout, from the magic number on.
-
-    A row index of 2^63 or more is an InvalidArgument.
-    """
+    """The serialised deletion vector in the portable layout, from the magic number on."""
     if bitmap and bitmap.max() >= _MAX_ROWS:
         raise InvalidArgument(f"{bitmap.max()} is beyond every row index; pass rows of one file")
     compact = bitmap.copy()
@@ -259,10 +256,7 @@ def encode_deletion_vector_file(
 
 
 def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> pa.BooleanArray:
-    """Which of the rows `start` to `start + length - 1` of a data file are deleted.
-
-    True where the row is deleted, without nulls.
-    """
+    """Which of the rows `start` to `start + length - 1` of a data file are deleted."""
     rows = (bitmap & BitMap64(range(start, start + length))).shift(-start)
     if not rows or not length:
         return pa.repeat(boolean_column([False])[0], length)

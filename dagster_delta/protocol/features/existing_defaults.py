@@ -85,10 +85,7 @@ def with_existing_default(field: StructField, value: object) -> StructField:
 
 
 def existing_default(field: StructField) -> pa.Scalar | None:
-    """The value of a field in files that lack it.
-
-    None if the field is null in those files.
-    """
+    """The value of a field in files that lack it."""
     spelled = field.metadata.get(EXISTING_DEFAULT_KEY)
     if spelled is None:
         return None

@@ -45,10 +45,7 @@ def iceberg_compat_version(configuration: TableConfiguration) -> int | None:
 
 
 def check_iceberg_compat(configuration: TableConfiguration) -> None:
-    """Refuse a configuration that breaks the compatibility it declares.
-
-    The InvalidArgument names the property, and what to change.
-    """
+    """Refuse a configuration that breaks the compatibility it declares."""
     properties = configuration.properties
     if properties.enable_iceberg_compat_v1 and properties.enable_iceberg_compat_v2:
         raise InvalidArgument(

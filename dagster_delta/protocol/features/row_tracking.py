@@ -136,9 +136,7 @@ def assign_row_ids(
 ) -> tuple[tuple[AddFile, ...], int]:
     """The files with ids for their rows, and the highest id that is now assigned.
 
-    Files that have ids keep them. Spec: fresh ids MUST be unique in the table version. `version` is
-    None if the table has no row versions; `highest` is the highest id assigned so far. A file
-    without row count is an InvalidTable.
+    Files that have ids keep them. Spec: fresh ids MUST be unique in the table version.
     """
     assigned = []
     for each in adds:

@@ -98,10 +98,7 @@ def without_text_limits(field: StructField) -> StructField:
 
 
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:
-    """The schema with declared types that match its columns again.
-
-    `before` is the schema that the declared types match.
-    """
+    """The schema with declared types that match its columns again."""
     if not any(TEXT_LIMIT_KEY in each.metadata for each in schema):
         return schema
     old = {_identity(each): each for each in before}

@@ -55,10 +55,7 @@ class FileChange:
 
 
 def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChange, ...]:
-    """The files with the row changes of a commit; deleted rows before inserted rows.
-
-    A removed file of a partitioned table without partition values is an InvalidTable.
-    """
+    """The files with the row changes of a commit; deleted rows before inserted rows."""
     if actions.cdc:
         # Spec: where there are cdc actions, the other file actions of the version are skipped.
         return tuple(
@@ -136,10 +133,7 @@ def _id(vector: DeletionVectorDescriptor | None) -> str | None:
 def change_file_batch(
     changes: Sequence[tuple[int, FileChange, Mapping[str, str]]],
 ) -> pa.RecordBatch:
-    """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA.
-
-    Constants of its rows are added to the partition values.
-    """
+    """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA."""
     files = [change for _, change, _ in changes]
     return pa.RecordBatch.from_arrays(
         [

@@ -159,11 +159,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 def decode_commit(data: bytes, *, version: int) -> CommitActions:
-    """The actions of the commit file of `version`.
-
-    A file that is truncated or malformed, or repeats an action that may occur only once, is a
-    CorruptLog.
-    """
+    """The actions of the commit file of `version`."""
     return decode_actions(data, version=version, path=commit_path(version))
 
 

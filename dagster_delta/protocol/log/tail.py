@@ -346,10 +346,7 @@ def _holding(
     ordinals: Sequence[int],
     removed_after_ms: int | None = None,
 ) -> tuple[list[RawCommit], list[int]]:
-    """The commits that hold some of the actions, and the ordinals counted over these commits.
-
-    `counts` are numbers of actions of each commit.
-    """
+    """The commits that hold some of the actions, and the ordinals counted over these commits."""
     every = (
         (commit, of)
         for tail in tails

@@ -45,10 +45,7 @@ class LoggedAdds(Protocol):
 def checkpoint_statistics(
     part: LoggedAdds, keep: pa.BooleanArray, columns: Sequence[StatisticsColumn]
 ) -> pa.Table:
-    """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
-
-    `keep` is a `pa.BooleanArray` over all of the rows.
-    """
+    """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part."""
     parsed = part.read_parsed_statistics(statistics_leaves(columns), keep)
     if parsed is None:
         return parse_statistics_json(_texts(part, keep), columns)
@@ -78,10 +75,7 @@ def _texts(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
 
 
 def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
-    """Statistics as JSON text, a `pa.ChunkedArray`: made from the parsed ones if needed.
-
-    `keep` is a `pa.BooleanArray` over all of the rows.
-    """
+    """Statistics as JSON text, a `pa.ChunkedArray`: made from the parsed ones if needed."""
     texts = _texts(part, keep)
     if not texts.null_count or not part.has("add", "stats_parsed"):
         return texts

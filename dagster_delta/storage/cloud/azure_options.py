@@ -168,10 +168,7 @@ class AzureSettings:
 
 
 def parse_azure_options(options: Mapping[str, object]) -> AzureSettings:
-    """The settings for the options.
-
-    The message of an error names the option, never its value.
-    """
+    """The settings for the options."""
     prefixes = ("azure_storage_", "azure_")
     found = parse_options(options.items(), _NAMES, _parse_value, prefixes=prefixes)
     connection = found.pop("connection_string", None)

@@ -129,10 +129,7 @@ class GcsSettings:
 
 
 def parse_gcs_options(options: Mapping[str, object]) -> GcsSettings:
-    """The settings for the options.
-
-    The message of an error names the option, never its value.
-    """
+    """The settings for the options."""
     found = parse_options(options.items(), _NAMES, _parse_value, prefixes=("google_",))
     token = found.pop("token", None)
     if token == "anon":  # noqa: S105 - no secret
@@ -185,10 +182,7 @@ def _vended(provider: CredentialProvider) -> Mapping[str, object]:
 
 
 def _is_at_end(store: Any, prefix: str, after: str) -> bool:  # noqa: ANN401
-    """Whether no key with the prefix comes after another, and the storage itself answers.
-
-    If something else answers in its place, it is a BrokenAnswer.
-    """
+    """Whether no key with the prefix comes after another, and the storage itself answers."""
     import obstore
 
     # The client takes a web page for an empty listing, but not for the answer that there is no

@@ -73,10 +73,7 @@ class CloudRequests:
         self._root = root
 
     def ask(self, path: str, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request that may be repeated.
-
-        FileNotFoundError: there is no such object.
-        """
+        """The answer to a request that may be repeated."""
         with self.naming_failures(path):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:

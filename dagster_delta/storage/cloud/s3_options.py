@@ -110,10 +110,7 @@ class S3Settings:
 
 
 def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
-    """The settings for the options.
-
-    The message of an error names the option, never its value.
-    """
+    """The settings for the options."""
     found = parse_options(_flattened(options), _NAMES, _parse_value, prefixes=("aws_",))
     settings = S3Settings(**found)
     if (settings.access_key is None) != (settings.secret_key is None):
@@ -315,10 +312,7 @@ class _ListingCheck:
         self._client: Any = None
 
     def __call__(self, prefix: str, after: str) -> bool:
-        """Whether no key with the prefix comes after another; True without botocore.
-
-        BrokenAnswer: S3 did not answer, or refused.
-        """
+        """Whether no key with the prefix comes after another; True without botocore."""
         with self._lock:
             client = self._connected()
         return client is None or not _following(client, self._bucket, prefix, after)

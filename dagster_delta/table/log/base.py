@@ -70,10 +70,7 @@ def vectors_of(
 def read_base(
     base: LogBase, masks: Sequence[pa.BooleanArray], rows: pa.Table, names: Sequence[str]
 ) -> dict[str, pa.ChunkedArray]:
-    """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s.
-
-    `rows` are the live ones of the base's `rows`.
-    """
+    """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s."""
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
     plain = [name for name in names if name != "stats"]
     for part, mask in zip(base.parts, masks, strict=True):

@@ -75,10 +75,7 @@ def summarise_commit(
     partition_columns: PartitionValues,
     change_feed_enabled: bool,
 ) -> CommitSummary:
-    """The summary of one commit.
-
-    `partition_columns` maps physical to logical names.
-    """
+    """The summary of one commit."""
     info = actions.commit_info or {}
     adds = [add for add in actions.adds if add.data_change]
     removes = [remove for remove in actions.removes if remove.data_change]

@@ -172,10 +172,7 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
 
 
 def read_commit(store: ObjectStore, version: int) -> bytes:
-    """The bytes of a commit.
-
-    VersionNotFound: the commit does not exist, or no longer exists.
-    """
+    """The bytes of a commit."""
     try:
         return store.read(commit_path(version))
     except FileNotFoundError as error:
@@ -187,10 +184,7 @@ def read_commit(store: ObjectStore, version: int) -> bytes:
 
 
 def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCommit, ...]:
-    """The bytes of commits, in the order given.
-
-    LogGap: a listed commit was deleted.
-    """
+    """The bytes of commits, in the order given."""
     if len(files) < 2 or store.local_path(LOG_DIRECTORY) is not None:
         with garbage_collection_paused():
             return tuple(_read_listed(store, file) for file in files)
@@ -255,10 +249,7 @@ def read_commits_after(
 def read_checksum_after(
     store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
 ) -> VersionChecksum | None:
-    """The version checksum of the last of some commits, or None if there is none.
-
-    `known` is the checksum of the version before the first commit, and there is at least one.
-    """
+    """The version checksum of the last of some commits, or None if there is none."""
     checksum = version_checksum_after(known, commits)
     if checksum is not None:
         # It describes these commits, and needed no request.

@@ -87,10 +87,7 @@ def group_by_partition(files: pa.Table) -> list[FileGroup]:
 def is_purged(
     vectors: pa.ChunkedArray, num_records: pa.ChunkedArray, max_deleted_share: float
 ) -> pa.Array | pa.ChunkedArray:
-    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`.
-
-    `num_records` counts deleted rows, and is null where unknown.
-    """
+    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`."""
     if vectors.null_count == len(vectors):
         return boolean_column([False] * len(vectors))
     deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())

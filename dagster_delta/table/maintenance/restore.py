@@ -67,10 +67,7 @@ class RestorePlan:
 
 
 def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
-    """What restoring an older version changes. It writes nothing.
-
-    A file of the version that is missing is a DataFileMissing.
-    """
+    """What restoring an older version changes. It writes nothing."""
     now, then = current.live_files(), target.live_files()
     now_keys = keys_of(now["path"], now["deletion_vector"])
     then_keys = keys_of(then["path"], then["deletion_vector"])

@@ -29,7 +29,7 @@ def changes_columns(store: ObjectStore, commit: CommitSummary, columns: Sequence
 
     Inserted or deleted rows change every column; so do updates that the change data feed does not
     record. The log does not pair the rows before and after an update: columns count as unchanged if
-    the rows can be paired so that none of them differs. Columns have their logical names.
+    the rows can be paired so that none of them differs.
     """
     if not commit.change_files:
         return True

@@ -75,10 +75,7 @@ class CandidateFiles(msgspec.Struct, frozen=True):
     def among(
         cls, files: pa.Table, configuration: TableConfiguration, *predicates: Predicate
     ) -> CandidateFiles:
-        """The candidates among files that are in memory with their statistics.
-
-        Predicates are over logical paths.
-        """
+        """The candidates among files that are in memory with their statistics."""
 
         def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
             return parse_statistics_json(files["stats"], columns)
@@ -142,8 +139,6 @@ class FilePlanner:
     ) -> CandidateFiles:
         """The files that may hold a row that satisfies one of the predicates. Of a large table only
         these are kept in memory; without predicates all files are.
-
-        Only the given columns of LIVE_FILE_SCHEMA are read.
         """
         if self._log_planner is not None:
             found = self.found_in_log(*predicates)
@@ -205,10 +200,7 @@ class FilePlanner:
     def choose(
         self, columns: Sequence[str], is_chosen: Callable[[pa.Table], pa.BooleanArray]
     ) -> pa.Table:
-        """The chosen files; of a large table only these are kept in memory.
-
-        `is_chosen` returns a boolean column for a table with these columns.
-        """
+        """The chosen files; of a large table only these are kept in memory."""
         chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
         return pa.concat_tables([_no_files(columns), *chosen])
 

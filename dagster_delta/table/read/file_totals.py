@@ -52,10 +52,7 @@ def live_records(
     vectors: pa.ChunkedArray,
     paths: Callable[[], pa.ChunkedArray],
 ) -> pa.ChunkedArray:
-    """Rows of files minus the rows that their deletion vectors hide; null where unknown.
-
-    A negative number of rows is a CorruptLog.
-    """
+    """Rows of files minus the rows that their deletion vectors hide; null where unknown."""
     live = num_records
     if vectors.null_count < len(vectors):
         hidden = pc.fill_null(_cardinality(vectors), integer_scalar(0))

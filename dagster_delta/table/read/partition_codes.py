@@ -16,8 +16,6 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> pa.StringArray:
     """A text per file; two files have the same text only if all their partition values are spelled
     the same.
-
-    `partition_values` is a column of maps from physical name to serialized value.
     """
     maps = whole_array(partition_values)
     if not names:
@@ -35,10 +33,7 @@ def files_in_partitions(
     names: Sequence[str],
     is_wanted: Callable[[Mapping[str, str | None]], bool],
 ) -> pa.BooleanArray:
-    """Which files are in wanted partitions; the test runs once per partition.
-
-    `partition_values` is a column of maps from physical name to serialized value.
-    """
+    """Which files are in wanted partitions; the test runs once per partition."""
     coded = partition_texts(partition_values, names).dictionary_encode()
     first = pc.index_in(coded.dictionary, value_set=coded.cast(pa.string()))
     maps = whole_array(partition_values).take(first).to_pylist()

@@ -21,19 +21,13 @@ from dagster_delta.table.log.reader import list_settled_log, located, read_commi
 
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
-    """The newest version that was committed at or before a time.
-
-    A time before the first or after the last commit is a VersionNotFound.
-    """
+    """The newest version that was committed at or before a time."""
     search, versions = _search(store)
     return search.version_at(versions, parse_timestamp(timestamp))
 
 
 def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
-    """The oldest version that was committed at or after a time.
-
-    If nothing was committed since, it is a VersionNotFound.
-    """
+    """The oldest version that was committed at or after a time."""
     wanted_ms = parse_timestamp(timestamp)
     search, versions = _search(store)
     times = search.times_of(versions)
@@ -50,10 +44,7 @@ def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) 
 def newest_version_until(
     store: ObjectStore, listing: LogListing, configuration: TableConfiguration, until_ms: int
 ) -> int | None:
-    """The newest version that was committed at or before a time; None if all are newer.
-
-    The listing is of the whole log, the configuration of the latest version.
-    """
+    """The newest version that was committed at or before a time; None if all are newer."""
     versions = _readable_versions(listing)
     times = _Search(store, listing, configuration).times_of(versions)
     index = bisect_right(versions, until_ms, key=times)

@@ -74,10 +74,7 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_json_value(cls, value: object) -> LogCursor:
-        """The cursor that `to_json_value` gave, or that a user wrote by hand.
-
-        Anything else is an InvalidArgument.
-        """
+        """The cursor that `to_json_value` gave, or that a user wrote by hand."""
         try:
             cursor = msgspec.convert(value, cls)
         except msgspec.ValidationError as error:

@@ -222,10 +222,7 @@ class ColumnChangeJob:
         )
 
     def cancel(self, snapshot: Snapshot) -> CommitResult:
-        """Remove the record of the change from the metadata: no reader ever saw the change.
-
-        A concurrent commit that changed the metadata is a CommitConflict.
-        """
+        """Remove the record of the change from the metadata: no reader ever saw the change."""
         change = self._require(snapshot)
         transaction = Transaction(self._store, snapshot, clock=self._clock)
         transaction.stage_configuration(cancelled_configuration(snapshot.configuration))

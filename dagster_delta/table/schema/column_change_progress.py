@@ -92,10 +92,7 @@ class BackfillTotals:
     """Longest time from the first attempt of a commit to its success, if it took several."""
 
     def add_batch(self, files: pa.Table, done: Backfilled, *, late: bool) -> None:
-        """Count one batch that was committed.
-
-        Files are `late` if they were added after the run began.
-        """
+        """Count one batch that was committed."""
         self.num_batches += 1
         self.num_rows += done.num_rows
         self.num_nulled += done.num_nulled

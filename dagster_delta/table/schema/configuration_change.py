@@ -45,7 +45,6 @@ def stage_configuration_change(transaction: Transaction, configuration: TableCon
     """Stage a configuration on an existing table, and the changes that its files need for it.
 
     Files get row ids if row tracking begins with it. The transaction then depends on every file.
-    Files that do not satisfy the configuration are an InvalidArgument.
     """
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the configuration was planned on one

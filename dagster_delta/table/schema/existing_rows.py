@@ -141,8 +141,6 @@ class ExistingFiles:
     ) -> None:
         """Rewrite the files that are not rewritten yet, and stage that the new files replace the
         old ones.
-
-        `files` are those to replace, a `pa.Table` of LIVE_FILE_SCHEMA.
         """
         self._open_journal(snapshot, plan, transaction.clock())
         keys = keys_of(files["path"], files["deletion_vector"])

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 def define_clustering(
     configuration: TableConfiguration, columns: Sequence[str], existing: Snapshot | None
 ) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
-    """The configuration and the metadata domains of a new clustered table.
-
-    `existing` is the table that is replaced.
-    """
+    """The configuration and the metadata domains of a new clustered table."""
     before = None if existing is None else existing.domain_metadata().get(CLUSTERING_DOMAIN)
     if not columns:
         # It may name columns that the new table does not have.

@@ -49,10 +49,7 @@ class AppTransaction(msgspec.Struct, frozen=True):
     that another writer has already done a part of the work."""
 
     def check(self, found: int | None, *, table: str, version: int | None) -> None:
-        """Check that the work has not been done by another run.
-
-        ConcurrentTransaction: it is another one than `after`.
-        """
+        """Check that the work has not been done by another run."""
         if found != self.after:
             raise ConcurrentTransaction(
                 f"the application {self.app_id!r} was to go on from version {self.after}, and the "

@@ -107,8 +107,6 @@ def replace_matching_partitions(
 ) -> Replacement | None:
     """The files of the partitions that satisfy a predicate; None if partition values alone cannot
     decide it, or the embedded engine cannot evaluate it.
-
-    `session_is_utc` says whether the engine of the write reads timestamps without a zone in UTC.
     """
     by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
     if by_partition is None:

@@ -83,10 +83,7 @@ class MergeStatement(msgspec.Struct, frozen=True):
         }
 
     def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
-        """The statement with the current time replaced by a fixed value.
-
-        `schema` has the columns that its expressions may name.
-        """
+        """The statement with the current time replaced by a fixed value."""
 
         def dated(sql: str) -> str:
             return at_statement(sql, schema, moment) if isinstance(sql, str) else sql
