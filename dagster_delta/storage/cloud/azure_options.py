@@ -45,12 +45,9 @@ from dagster_delta.storage.cloud.client import (
 )
 from dagster_delta.storage.cloud.options import (
     CredentialProvider,
-    credential_provider,
     expiry_of,
     parse_bool,
-    parse_conditional_put,
     parse_options,
-    parse_text,
 )
 
 _SAME_NAMES = (
@@ -69,7 +66,6 @@ _NAMES = {
     "skip_signature": "anonymous",
     "anon": "anonymous",
 }
-_FLAGS = frozenset({"anonymous", "use_azure_cli", "use_fabric_endpoint"})
 _OAUTH_SCOPE = "https://storage.azure.com/.default"
 
 # Option of a connection string → setting.
@@ -170,7 +166,7 @@ class AzureSettings:
 def parse_azure_options(options: Mapping[str, object]) -> AzureSettings:
     """The settings for the options."""
     prefixes = ("azure_storage_", "azure_")
-    found = parse_options(options.items(), _NAMES, _parse_value, prefixes=prefixes)
+    found = parse_options(options.items(), _NAMES, _PARSERS, prefixes=prefixes)
     connection = found.pop("connection_string", None)
     if connection is not None:
         found = {**_parse_connection(connection), **found}
@@ -185,21 +181,20 @@ def parse_azure_options(options: Mapping[str, object]) -> AzureSettings:
     return AzureSettings(**found)
 
 
-def _parse_value(setting: str, value: object, option: str) -> object:
-    if setting in _FLAGS:
-        return parse_bool(value, option)
-    if setting == "conditional_put":
-        return parse_conditional_put(value, option)
-    if setting == "credential_provider":
-        return credential_provider(value, option)
-    if setting == "credential":
-        if not callable(getattr(value, "get_token", None)):
-            raise InvalidArgument(
-                f"The storage option {option!r} is a credential of azure-identity, which has a "
-                "method get_token"
-            )
-        return value
-    return parse_text(value, option)
+def _token_credential(value: object, option: str) -> object:
+    if not callable(getattr(value, "get_token", None)):
+        raise InvalidArgument(
+            f"The storage option {option!r} is a credential of azure-identity, which has a "
+            "method get_token"
+        )
+    return value
+
+
+_PARSERS = {
+    "use_azure_cli": parse_bool,
+    "use_fabric_endpoint": parse_bool,
+    "credential": _token_credential,
+}
 
 
 def _parse_connection(text: str) -> dict[str, str]:

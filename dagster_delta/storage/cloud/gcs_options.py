@@ -43,10 +43,7 @@ from dagster_delta.storage.cloud.client import (
 )
 from dagster_delta.storage.cloud.options import (
     CredentialProvider,
-    credential_provider,
     expiry_of,
-    parse_bool,
-    parse_conditional_put,
     parse_options,
     parse_text,
 )
@@ -130,7 +127,7 @@ class GcsSettings:
 
 def parse_gcs_options(options: Mapping[str, object]) -> GcsSettings:
     """The settings for the options."""
-    found = parse_options(options.items(), _NAMES, _parse_value, prefixes=("google_",))
+    found = parse_options(options.items(), _NAMES, _PARSERS, prefixes=("google_",))
     token = found.pop("token", None)
     if token == "anon":  # noqa: S105 - no secret
         found["anonymous"] = True
@@ -139,18 +136,19 @@ def parse_gcs_options(options: Mapping[str, object]) -> GcsSettings:
     return GcsSettings(**found)
 
 
-def _parse_value(setting: str, value: object, option: str) -> object:
-    if setting == "anonymous":
-        return parse_bool(value, option)
-    if setting == "conditional_put":
-        return parse_conditional_put(value, option)
-    if setting == "credential_provider":
-        return credential_provider(value, option)
-    if setting in {"token", "key"} and isinstance(value, Mapping):
+def _json_or_text(value: object, option: str) -> str:
+    if isinstance(value, Mapping):
         return json.dumps(dict(value), sort_keys=True)
-    if setting == "key":
-        _parse_key(parse_text(value, option))
     return parse_text(value, option)
+
+
+def _key_text(value: object, option: str) -> str:
+    text = _json_or_text(value, option)
+    _parse_key(text)
+    return text
+
+
+_PARSERS = {"token": _json_or_text, "key": _key_text}
 
 
 def _parse_key(text: str) -> dict[str, Any]:

@@ -25,22 +25,24 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 def parse_options(
     options: Iterable[tuple[str, object]],
     names: Mapping[str, str],
-    parse: Callable[[str, object, str], object],
+    parsers: Mapping[str, Callable[[object, str], object]],
     *,
     prefixes: tuple[str, ...],
 ) -> dict[str, Any]:
     """The settings that the options give; of several names for one setting the last one counts.
 
     `names` gives the setting by option name, in lower case and without a prefix; `prefixes` are in
-    lower case, the longest first. The message of an error names the option, never its value.
+    lower case, the longest first. `parsers` are for settings that are no text, and get the value
+    and the name of the option: the message of an error names the option, never its value.
     """
+    parsers = {**_COMMON_PARSERS, **parsers}
     found: dict[str, Any] = {}
     for name, value in options:
         bare = name.lower()
         bare = next((bare.removeprefix(each) for each in prefixes if bare.startswith(each)), bare)
         setting = names.get(bare)
         if setting is not None and value is not None and value != "":
-            found[setting] = parse(setting, value, name)
+            found[setting] = parsers.get(setting, parse_text)(value, name)
     return found
 
 
@@ -59,14 +61,14 @@ def parse_text(value: object, option: str) -> str:
     return value
 
 
-def parse_conditional_put(value: object, option: str) -> str:
+def _conditional_put(value: object, option: str) -> str:
     """`etag` or `disabled`. Raises InvalidArgument, without the value."""
     if str(value).lower() not in {"etag", "disabled"}:
         raise InvalidArgument(f"The storage option {option!r} is 'etag' or 'disabled'")
     return str(value).lower()
 
 
-def credential_provider(value: object, option: str) -> CredentialProvider:
+def _credential_provider(value: object, option: str) -> CredentialProvider:
     """The callable of an option, which may be named as `module:function`."""
     found = value
     if isinstance(value, str):
@@ -102,6 +104,13 @@ class _ByIdentity:
 
     def __call__(self) -> Mapping[str, object]:
         return self._provider()
+
+
+_COMMON_PARSERS: Mapping[str, Callable[[object, str], object]] = {
+    "anonymous": parse_bool,
+    "conditional_put": _conditional_put,
+    "credential_provider": _credential_provider,
+}
 
 
 def expiry_of(answer: Mapping[str, object]) -> datetime | None:

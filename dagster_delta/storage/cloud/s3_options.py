@@ -55,10 +55,8 @@ from dagster_delta.storage.cloud.client import (
 )
 from dagster_delta.storage.cloud.options import (
     CredentialProvider,
-    credential_provider,
     expiry_of,
     parse_bool,
-    parse_conditional_put,
     parse_options,
     parse_text,
 )
@@ -111,7 +109,7 @@ class S3Settings:
 
 def parse_s3_options(options: Mapping[str, object]) -> S3Settings:
     """The settings for the options."""
-    found = parse_options(_flattened(options), _NAMES, _parse_value, prefixes=("aws_",))
+    found = parse_options(_flattened(options), _NAMES, _PARSERS, prefixes=("aws_",))
     settings = S3Settings(**found)
     if (settings.access_key is None) != (settings.secret_key is None):
         raise InvalidArgument(
@@ -139,20 +137,17 @@ def _mapping(options: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _parse_value(setting: str, value: object, option: str) -> object:
-    if setting in {"anonymous", "virtual_hosted"}:
-        return parse_bool(value, option)
-    if setting == "ca_bundle" and str(value).lower() in {"true", "false", "1", "0", "yes", "no"}:
+def _ca_bundle_path(value: object, option: str) -> str | None:
+    if str(value).lower() in {"true", "false", "1", "0", "yes", "no"}:
         if not parse_bool(value, option):
             raise InvalidArgument(
                 f"Certificates are always checked; give the path of a CA bundle as {option!r}"
             )
         return None
-    if setting == "conditional_put":
-        return parse_conditional_put(value, option)
-    if setting == "credential_provider":
-        return credential_provider(value, option)
     return parse_text(value, option)
+
+
+_PARSERS = {"virtual_hosted": parse_bool, "ca_bundle": _ca_bundle_path}
 
 
 def connect_s3(settings: S3Settings, bucket: Bucket) -> CloudClient:
