@@ -64,8 +64,11 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # Sessions live for minutes, for which the best of compilers does not pay. The other one
         # gets 48 MB for its code, which all tests together fill: it would drop and compile again.
+        # Memory that grows in small steps is collected at every step. Released JARs need no
+        # verification of their bytecode, which takes seconds.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-        "-XX:ReservedCodeCacheSize=240m",
+        "-XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -Xms1536m -Xmn768m "
+        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
         # The tables of tests are small: to compile a query costs more than to interpret it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

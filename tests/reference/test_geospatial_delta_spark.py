@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dagster_delta import DeltaTable
+from tests.families import family
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,7 @@ COLUMNS = (
 ENABLED = "spark.databricks.delta.geo.preview.enabled"
 
 
-@pytest.mark.parametrize("mode", ["none", "name"])
+@pytest.mark.parametrize("mode", family(["none", "name"], "name"))
 def test_shapes_are_read_on_both_engines(
     delta_spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:

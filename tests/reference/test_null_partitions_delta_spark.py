@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.delta_spark
 
 
-@pytest.fixture
-def converted(delta_spark: SparkSession, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def converted(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A table that CONVERT TO DELTA made of a catalog table: nulls are in the log by their Hive name."""
+    uri = str(tmp_path_factory.mktemp("converted") / "t")
     name = "default.catalog_table"
     delta_spark.sql(f"DROP TABLE IF EXISTS {name}")
     delta_spark.sql(
-        f"CREATE TABLE {name} USING parquet PARTITIONED BY (n, d, s) LOCATION '{tmp_path / 't'}' AS "
+        f"CREATE TABLE {name} USING parquet PARTITIONED BY (n, d, s) LOCATION '{uri}' AS "
         "SELECT * FROM VALUES (1L, 7, DATE '2020-01-01', 'a'), (2L, NULL, NULL, NULL) AS (id, n, d, s)"
     )
     delta_spark.sql(f"CONVERT TO DELTA {name}")
     delta_spark.sql(f"DROP TABLE {name}")
-    return str(tmp_path / "t")
+    return uri
 
 
 def test_converted_nulls_are_read_as_delta_spark_reads_them(
@@ -66,15 +68,17 @@ def test_converted_nulls_are_found_on_both_engines(
 
 
 def test_a_converted_null_partition_is_replaced_and_rewritten(
-    delta_spark: SparkSession, converted: str
+    delta_spark: SparkSession, converted: str, tmp_path: Path
 ) -> None:
-    table = DeltaTable(converted)
+    uri = str(tmp_path / "t")
+    shutil.copytree(converted, uri)
+    table = DeltaTable(uri)
     table.update({"id": "id + 10"}, where="n IS NULL")
     rows = table.snapshot().scan().to_arrow()
-    alike(read_by_delta_spark(delta_spark, converted), rows)
+    alike(read_by_delta_spark(delta_spark, uri), rows)
     table.overwrite(rows.filter(pa.compute.is_null(rows["n"])), where="dynamic")
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 12]
-    alike(read_by_delta_spark(delta_spark, converted), table.snapshot().scan().to_arrow())
+    alike(read_by_delta_spark(delta_spark, uri), table.snapshot().scan().to_arrow())
 
 
 @pytest.mark.parametrize("engine", ["arrow", "spark"])

@@ -117,6 +117,7 @@ VECTOR = {
 
 
 @pytest.mark.parametrize("protocol", [(3, 7, [DV], []), (3, 7, [], [DV]), (1, 7, None, [DV])])
+@pytest.mark.examples(2)
 def test_one_list_is_enough_for_deletion_vectors_to_count(
     delta_spark: SparkSession, tmp_path: Path, protocol: tuple[Any, ...]
 ) -> None:
