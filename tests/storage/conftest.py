@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -140,10 +141,11 @@ def gcs_bucket(gcs_endpoint: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def hdfs_cluster() -> Iterator[str]:
+def hdfs_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the NameNode of an HDFS cluster."""
     pytest.importorskip("hdfs_native", reason="HDFS needs hdfs-native")
-    with hdfs() as url:
+    own = tmp_path_factory.getbasetemp()
+    with hdfs(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) as url:
         yield url
 
 

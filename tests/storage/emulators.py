@@ -13,12 +13,14 @@ own. A test that needs one that is not installed is skipped, with the reason.
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,10 +29,11 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlencode
 
 import pytest
@@ -85,31 +88,69 @@ def gofakes3() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def hdfs() -> Iterator[str]:
-    """The URL of the NameNode of a cluster. Skips the test without Java or Maven."""
+def hdfs(shared: Path) -> Iterator[str]:
+    """The URL of the NameNode of a cluster. Skips the test without Java or Maven.
+
+    Args:
+        shared: a directory of all workers of a run. The first of them starts the cluster, and the
+            last one ends it: it takes as long to start as its tests take.
+    """
     if not java_is_there():
         pytest.skip("HDFS needs Java 17 or newer, and there is none")
     class_path, why = hadoop_class_path(HDFS_POM)
     if class_path is None:
         pytest.skip(why)
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="hdfs-", ignore_cleanup_errors=True) as place:
-        is_ready = Path(place) / "site.xml"
-        java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={place}"]
-        manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
-        # A client waits half a second for a file of one replica, if it asks for it too early.
-        parts = ["-nomr", "-format", "-datanodes", "2", "-D", "dfs.replication=2"]
-        ports = ["-nnport", str(port), "-writeConfig", str(is_ready)]
-        command = [*java, "-cp", class_path, manager, *parts, *ports]
-        with running(command, port) as process:
-            deadline = time.monotonic() + _START_S
-            while not is_ready.exists():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    pytest.skip("HDFS did not start")
-                time.sleep(0.1)
+    state = shared / "hdfs.json"
+    with (shared / "hdfs.lock").open("w") as lock, (shared / "hdfs.users").open("w") as users:
+        with _locked(lock):
+            if not state.exists():
+                state.write_text(json.dumps(_start_hdfs(class_path, shared)))
+            # Released by the kernel if this worker dies.
+            fcntl.flock(users, fcntl.LOCK_SH)
+            port, pid, place = json.loads(state.read_text())
+        try:
             yield f"hdfs://127.0.0.1:{port}"
-            # It would take its time to stop, and nothing of it is kept.
-            process.kill()
+        finally:
+            with _locked(lock), suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                state.unlink()
+                # It would take its time to stop, and nothing of it is kept.
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _locked(file: IO[str]) -> Iterator[None]:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _start_hdfs(class_path: str, directory: Path) -> tuple[int, int, str]:
+    """The port of the NameNode of a new cluster, the id of its process, and the directory of its data."""
+    port = free_port()
+    place = tempfile.mkdtemp(prefix="hdfs-", dir=directory)
+    is_ready = Path(place) / "site.xml"
+    java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={place}"]
+    manager = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
+    # A client waits half a second for a file of one replica, if it asks for it too early.
+    parts = ["-nomr", "-format", "-datanodes", "2", "-D", "dfs.replication=2"]
+    ports = ["-nnport", str(port), "-writeConfig", str(is_ready)]
+    process = _started([*java, "-cp", class_path, manager, *parts, *ports])
+    try:
+        _await_port(process, port)
+        deadline = time.monotonic() + _START_S
+        while not is_ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.skip("HDFS did not start")
+            time.sleep(0.1)
+    except BaseException:
+        process.kill()
+        raise
+    return port, process.pid, place
 
 
 def _s3_options(port: int, key: str, secret: str) -> dict[str, str]:
@@ -211,18 +252,24 @@ def running(
     command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server process that listens. Skips the test if it does not start."""
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = _started(command, environment)
     try:
         _await_port(process, port)
         yield process
     finally:
         process.terminate()
         process.wait(30)
+
+
+def _started(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
