@@ -286,14 +286,17 @@ def test_a_table_can_decline_the_shuffle(tmp_path: Path, spark: SparkSession) ->
 
 def test_files_close_at_their_target_size(tmp_path: Path, spark: SparkSession) -> None:
     store = open_store(str(tmp_path))
-    frame = spark.range(0, 3_000_000, 1, 1).selectExpr("id", "uuid() AS s")
+    frame = spark.range(0, 300_000, 1, 1).selectExpr("id", "uuid() AS s")
     config = configuration(SparkEngine().schema_of(frame))
     spec = WriteSpec(
-        location=store.location, configuration=config, target_file_size_bytes=16 * 1024 * 1024
+        location=store.location,
+        configuration=config,
+        target_file_size_bytes=1024 * 1024,
+        row_group_rows=50_000,
     )
     files = SparkEngine().write(frame, spec, store=store).files
     assert len(files) > 1
-    assert sum(msgspec.json.decode(each.stats or "{}")["numRecords"] for each in files) == 3_000_000
+    assert sum(msgspec.json.decode(each.stats or "{}")["numRecords"] for each in files) == 300_000
 
 
 # -- schemas --------------------------------------------------------------------------------------

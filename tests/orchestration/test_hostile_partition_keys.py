@@ -99,6 +99,9 @@ def test_one_key_at_a_time_is_replaced_and_loaded_alone(lake, frame_of, request)
         *("' OR 1 = 1 --", "\\'", "a%2Fb", "..", "__HIVE_DEFAULT_PARTITION__"),
         *("a|b", "e\u0301", " lead and trail ", "s3://bucket/x"),
     ]
+    if options:
+        # Names of directories do not depend on the engine, texts in SQL do.
+        chosen = ["' OR 1 = 1 --", "\\'", "__HIVE_DEFAULT_PARTITION__", " lead and trail "]
     for generation, key in enumerate(chosen, 2):
         events, reader, loaded = customers(lake, frame_of, generation)
         before = {row["p"]: row["g"] for row in lake.rows()}
@@ -132,8 +135,10 @@ def test_an_empty_key_writes_nothing(lake, frame_of):
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_values_that_no_key_can_be_are_selected_alone(tmp_path, frame_of, partitioned):
+def test_values_that_no_key_can_be_are_selected_alone(tmp_path, frame_of, partitioned, request):
     values = [*KEYS, *HARDER]
+    # A write on Spark takes a second.
+    chosen = HARDER[::2] if "spark" in request.node.name else HARDER
     table = DeltaTable(tmp_path / "t", must_exist=False)
     table.append(
         frame_of([{"p": value, "g": 1} for value in values]),
@@ -142,14 +147,14 @@ def test_values_that_no_key_can_be_are_selected_alone(tmp_path, frame_of, partit
     schema = StructType(
         (StructField("p", PrimitiveType("string")), StructField("g", PrimitiveType("long")))
     )
-    for value in HARDER:
+    for value in chosen:
         selection = PartitionSelection((value,), ((DimensionSlice("p", (value,)),),))
         where = partition_predicate(selection, schema)
         table.overwrite(frame_of([{"p": value, "g": 2}]), where=where)
         found = table.snapshot().scan(where=where).to_arrow().to_pylist()
         assert found == [{"p": value, "g": 2}]
     rows = table.snapshot().scan().to_arrow().to_pylist()
-    assert {row["p"]: row["g"] for row in rows} == {v: 2 if v in HARDER else 1 for v in values}
+    assert {row["p"]: row["g"] for row in rows} == {v: 2 if v in chosen else 1 for v in values}
     assert len(rows) == len(values)
 
 

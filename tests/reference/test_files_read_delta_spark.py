@@ -144,12 +144,16 @@ def test_no_filter_opens_more_files(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "dat__all_primitive_types",
+    family(
+        [
+            "dat__all_primitive_types",
+            "dat__multi_partitioned",
+            "dat__with_checkpoint",
+            "golden__basic-with-inserts-deletes-checkpoint",
+        ],
         "dat__multi_partitioned",
-        "dat__with_checkpoint",
         "golden__basic-with-inserts-deletes-checkpoint",
-    ],
+    ),
 )
 def test_no_filter_opens_more_files_of_a_real_table(name: str, delta_spark: SparkSession) -> None:
     uri = table_path(name)
