@@ -13,6 +13,8 @@ from tests.conformance.engines import Engine, refusal
 from tests.sample_tables import FEED, SHAPES, Row, data, numbered
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
+# The first and the last shape: on Spark, a merge takes a second.
+first_and_last = pytest.mark.examples(3, on_spark=True)
 both_ways = pytest.mark.parametrize("shape", ["rewrite", "vectors"])
 
 
@@ -34,6 +36,7 @@ def texts(engine: Engine, table: DeltaTable) -> dict[int, str | None]:
 
 
 @every_shape
+@first_and_last
 def test_an_upsert_updates_what_is_there_and_inserts_the_rest(
     shape: str, engine: Engine, table: DeltaTable
 ) -> None:
@@ -52,6 +55,7 @@ def test_an_upsert_updates_what_is_there_and_inserts_the_rest(
 
 
 @every_shape
+@first_and_last
 def test_every_row_gets_the_first_clause_whose_condition_holds(
     shape: str, engine: Engine, table: DeltaTable
 ) -> None:

@@ -164,6 +164,7 @@ def test_rows_move_to_the_partition_they_now_belong_to(
 
 @both_ways
 @pytest.mark.parametrize("mapping", ["name", "id"])
+@pytest.mark.examples(3, on_spark=True)
 def test_mapped_columns_change_and_keep_their_feed(
     mapping: str, properties: dict[str, str], engine: Engine, table: DeltaTable
 ) -> None:
