@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Barrier
 
+import numpy as np
 import pytest
 
 from dagster_delta.errors import StorageFailure
@@ -12,7 +13,7 @@ from dagster_delta.storage.cloud.files import CloudRanges, pieces_of
 from dagster_delta.storage.object_store import FetchBudget
 
 MEGABYTE = 1 << 20
-DATA = b"".join(number.to_bytes(4, "big") for number in range(2 * MEGABYTE))
+DATA = np.arange(2 * MEGABYTE, dtype=">u4").tobytes()
 """8 MiB."""
 
 
