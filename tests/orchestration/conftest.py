@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,29 @@ def migrations_are_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ScriptDirectory, "from_config", from_config)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schemas_of_resources_are_inferred_once() -> Iterator[None]:
+    """Dagster infers the config schema of a resource from its class whenever an object of it is
+    made, which a run does three times: for an IO manager that is a third of the run.
+    """
+    module = sys.modules[dg.ConfigurableResource.__init__.__module__]
+    name = "infer_schema_from_config_class"
+    infer, known = getattr(module, name), {}
+
+    def inferred(model: type, *, fields_to_omit: Collection[str], **options: Any) -> Any:
+        if options:
+            return infer(model, fields_to_omit=fields_to_omit, **options)
+        # Nothing changes a schema: what a resource is configured with goes into a copy.
+        key = (model, frozenset(fields_to_omit))
+        if key not in known:
+            known[key] = infer(model, fields_to_omit=fields_to_omit)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, inferred)
         yield
 
 
