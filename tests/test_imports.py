@@ -143,6 +143,19 @@ def test_a_log_with_deletion_vectors_loads_nothing_that_it_does_not_need(tmp_pat
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
 
 
+def test_rows_in_polars_load_nothing_that_they_do_not_need(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "p": ["a", None]})
+    DeltaTable(tmp_path, must_exist=False).append(rows, partition_by=["p"])
+    statement = (
+        "import polars as pl\n"
+        "from dagster_delta import DeltaTable\n"
+        f"scan = DeltaTable({str(tmp_path)!r}).snapshot().scan()\n"
+        "assert scan.to_polars().height == 2\n"
+        "assert scan.to_polars_lazy().filter(pl.col('id') > 1).collect().height == 1"
+    )
+    assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "duckdb", "fsspec"})
+
+
 def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2], "p": ["a", None]})
     DeltaTable(tmp_path / "source", must_exist=False).append(rows)

@@ -286,7 +286,7 @@ def lazy_frame(
         for frame in found if n_rows is None else _first_rows(found, n_rows):
             yield frame if predicate is None else frame.filter(predicate)
 
-    polars_schema = pl.DataFrame(schema.empty_table()).schema
+    polars_schema = pl.Schema(schema)
     # Two reads of one version are the same, so a self-join may read once.
     return register_io_source(frames, schema=polars_schema, is_pure=True)
 
