@@ -113,7 +113,7 @@ def test_polars_reads_the_rows_of_golden_tables(name: str) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -133,10 +133,16 @@ def test_random_tables_are_the_same_by_polars_and_by_arrow(
     literal: int,
 ) -> None:
     rows = drawn[1].rename_columns([f"c{index}" for index in range(drawn[1].num_columns)])
+    # Bytes that are no text cannot be partition values, and long texts no directories.
+    partition_by = [
+        field.name
+        for field in list(rows.schema)[1:2]
+        if is_partitioned and field.type not in (pa.binary(), pa.string())
+    ]
     table = DeltaTable.create(
         str(tmp_path_factory.mktemp("table")),
         rows.schema,
-        partition_by=rows.column_names[1:2] if is_partitioned else [],
+        partition_by=partition_by,
         properties={"delta.columnMapping.mode": mode, "delta.enableDeletionVectors": "true"},
     )
     table.append(rows)
