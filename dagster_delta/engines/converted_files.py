@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LAYOUTS = 8
 """Different layouts of files that are remembered."""
 _INSTANT = pa.timestamp("us", "UTC")
+_MOMENTS = ("DATE", "TIMESTAMP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class FooterReader:
         usable = {
             index: place
             for index, place in _usable(columns, model).items()
-            if not (has_legacy_times and _is_moment(columns.column(place)))
+            if not (has_legacy_times and columns.column(place).logical_type.type in _MOMENTS)
         }
         statistics = FileStatistics.of_foreign(format_.statistics, usable)
         layout = _Layout(columns, found, has_legacy_times, schema, statistics)
@@ -126,10 +127,6 @@ def _places(columns: pq.ParquetSchema) -> dict[str, int]:
     paths = [columns.column(index).path for index in range(len(columns))]
     counts = Counter(paths)
     return {path: index for index, path in enumerate(paths) if counts[path] == 1}
-
-
-def _is_moment(column: pq.ColumnSchema) -> bool:
-    return column.logical_type.type in ("DATE", "TIMESTAMP")
 
 
 def _storage(column: pq.ColumnSchema) -> tuple[object, ...]:

@@ -130,9 +130,6 @@ def _each_footer(
     store: ObjectStore, paths: Sequence[str], look: Callable[[pa.Schema], _T]
 ) -> list[_T]:
     """The result of a function over the `pyarrow.Schema` of each file."""
-
-    def open_and_look(path: str) -> _T:
-        return look(read_arrow_schema(store, decode_path(path)))
-
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
-        return list(readers.map(open_and_look, paths))
+        schemas = readers.map(lambda path: read_arrow_schema(store, decode_path(path)), paths)
+        return list(map(look, schemas))

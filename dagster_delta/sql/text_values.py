@@ -10,6 +10,7 @@ import decimal
 import re
 import zoneinfo
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -84,9 +85,9 @@ def text_reader(target: DataType) -> TextReader | None:
         case "date":
             return _stripped(_day)
         case "timestamp":
-            return _stripped(_instant)
+            return _stripped(partial(_moment, is_instant=True))
         case "timestamp_ntz":
-            return _stripped(_local_time)
+            return _stripped(partial(_moment, is_instant=False))
     return None
 
 
@@ -185,14 +186,6 @@ def _days(year: int, month: int, day: int) -> int:
     # The calendar repeats every 400 years (146,097 days); Python has the years 1 to 9999.
     cycles, rest = divmod(year - 2000, 400)
     return dt.date(2000 + rest, month, day).toordinal() - 719_163 + cycles * 146_097
-
-
-def _instant(text: str) -> int:
-    return _moment(text, is_instant=True)
-
-
-def _local_time(text: str) -> int:
-    return _moment(text, is_instant=False)
 
 
 def _moment(text: str, *, is_instant: bool) -> int:

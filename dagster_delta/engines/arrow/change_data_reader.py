@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
-from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
@@ -57,9 +56,11 @@ class _ChangeFileReader:
                 changes.files.filter(pc.is_null(changes.files["selection"]))
             ),
         )
-        self._selections = DeletionVectorLoader(store)
+        selections = DeletionVectorLoader(store)
         # A file that lost rows and got others back occurs twice, with the same two vectors.
-        self._load = lru_cache(maxsize=2)(self._load_vector)
+        self._load = lru_cache(maxsize=2)(
+            lambda vector, data_file: selections.load(vector, data_file=data_file)
+        )
 
     def versioned_sources(self) -> Iterator[tuple[int, BatchSource]]:
         for row in _rows(self._files):
@@ -78,9 +79,6 @@ class _ChangeFileReader:
         if file.deletion_vector is not None:
             selected = selected - self._load(file.deletion_vector, file.path)
         return replace(file, deletion_vector=None, selected=selected) if selected else None
-
-    def _load_vector(self, vector: DeletionVectorDescriptor, data_file: str) -> BitMap64:
-        return self._selections.load(vector, data_file=data_file)
 
 
 def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
-from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
+from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     ROW_INDEX,
     DataFileReader,
@@ -225,11 +225,7 @@ def _sources(
             copied = None if copier is None else copier.sources(rest, reader)
             yield from copied or reader.sources([rest])
         elif not rewrite.keeps_rest:
-            yield from reader.sources([_only(file, rows)])
-
-
-def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
-    return file if rows is None else replace(file, selected=rows)
+            yield from reader.sources([file if rows is None else replace(file, selected=rows)])
 
 
 def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterator[pa.RecordBatch]:

@@ -250,10 +250,6 @@ def _by_way_of_text(operand: str, target: str) -> str:
     return f"CAST(CAST({operand} AS VARCHAR) AS {target})"
 
 
-def _unchanged(operand: str, target: str) -> str:  # noqa: ARG001
-    return operand
-
-
 def _fraction_to_text(source: DecimalType) -> _Rule | None:
     if source.precision == _MAX_PRECISION:
         return None
@@ -281,18 +277,14 @@ def _four_digit_year(operand: str, target: str) -> str:
     )
 
 
-def _text_to_bytes(operand: str, target: str) -> str:  # noqa: ARG001
-    return f"encode({operand})"
-
-
 _RULES: dict[tuple[str, str], _Rule] = {
     ("decimal", "integral"): _truncated,
     ("decimal", "float"): _by_way_of_text,
     ("decimal", "double"): _by_way_of_text,
     ("float", "integral"): _truncated_float,
     ("double", "integral"): _truncated_float,
-    ("timestamp", "timestamp"): _unchanged,
+    ("timestamp", "timestamp"): lambda operand, _: operand,
     ("date", "string"): _four_digit_year,
     ("timestamp", "string"): _four_digit_year,
-    ("string", "binary"): _text_to_bytes,
+    ("string", "binary"): lambda operand, _: f"encode({operand})",
 }

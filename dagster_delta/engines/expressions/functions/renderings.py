@@ -103,10 +103,6 @@ def _sql_logical(call: Call, operands: Sequence[str]) -> str:
     return f"({f' {call.name.upper()} '.join(operands)})"
 
 
-def _sql_in(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    return f"({operands[0]} IN ({', '.join(operands[1:])}))"
-
-
 def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
     branches = " ".join(
         f"WHEN {condition} THEN {value}"
@@ -130,7 +126,7 @@ _CONDITIONS = {
     "not": Rendering(template("(NOT {0})")),
     **dict.fromkeys(("=", "<", "<=", ">", ">="), Rendering(template("({0} {name} {1})"))),
     "<=>": Rendering(template("({0} IS NOT DISTINCT FROM {1})")),
-    "in": Rendering(_sql_in),
+    "in": Rendering(lambda _, operands: f"({operands[0]} IN ({', '.join(operands[1:])}))"),
     "is null": Rendering(template("({0} IS NULL)")),
     "isnotnull": REWRITTEN,
     "isnan": Rendering(template("coalesce(isnan({0}), FALSE)")),

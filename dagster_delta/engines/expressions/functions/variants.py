@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.expressions.rendering import Rendering, duckdb_type, register_function
+from dagster_delta.engines.expressions.rendering import (
+    Rendering,
+    duckdb_type,
+    register_function,
+    template,
+)
 from dagster_delta.engines.variant.variants import variants_from_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType
@@ -39,18 +44,14 @@ def _sql_get(call: Call, operands: Sequence[str]) -> str:
     return f"CAST({sql} AS {sql_type_name(target)})" if integral else sql
 
 
-def _sql_is_variant_null(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    return f"coalesce(struct_extract({operands[0]}, 'value') = '\\x00'::BLOB, FALSE)"
-
-
-def _sql_call(call: Call, operands: Sequence[str]) -> str:
-    return f"{call.name}({', '.join(operands)})"
-
+_CALL = Rendering(template("{name}({all})"), may_raise=True)
 
 VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
-    "parse_json": Rendering(_sql_call, may_raise=True),
-    "try_parse_json": Rendering(_sql_call, may_raise=True),
-    "is_variant_null": Rendering(_sql_is_variant_null),
+    "parse_json": _CALL,
+    "try_parse_json": _CALL,
+    "is_variant_null": Rendering(
+        template("coalesce(struct_extract({0}, 'value') = '\\x00'::BLOB, FALSE)")
+    ),
     "variant_get": Rendering(_sql_get, may_raise=True),
     "try_variant_get": Rendering(_sql_get, may_raise=True),
 }
@@ -59,7 +60,7 @@ VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the functions called by the SQL of variants with a connection."""
     register = partial(register_function, connection)
-    register("parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
+    register("parse_json", variants_from_json, ["VARCHAR"], _DUCKDB_VARIANT)
     register("try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
     results = {
         "boolean": ("BOOLEAN", pa.bool_()),
@@ -72,10 +73,6 @@ def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
     for kind, (result, arrow_type) in results.items():
         register(f"variant_get_{kind}", _getter(arrow_type, tries=False), inputs, result)
         register(f"try_variant_get_{kind}", _getter(arrow_type, tries=True), inputs, result)
-
-
-def _parse_json(texts: pa.Array) -> pa.Array:
-    return variants_from_json(texts)
 
 
 def _try_parse_json(texts: pa.Array) -> pa.Array:

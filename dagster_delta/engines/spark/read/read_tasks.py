@@ -86,7 +86,7 @@ class ReadTask:
         opened = None
         for batch in batches:
             opened = opened or self.plan.open()
-            rows = _decode_files(batch.column(0))
+            rows = [_DECODER.decode(text) for text in batch.column(0).to_pylist()]
             plan = msgspec.structs.replace(opened, files=_file_table(rows))
             if self.with_positions:
                 keys = np.array([each.key for each in rows], dtype=np.int64)
@@ -114,6 +114,7 @@ class _FileRow(msgspec.Struct, frozen=True):
     """See `keys_of_files`."""
 
 
+_DECODER = msgspec.json.Decoder(_FileRow)
 _LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
 
 
@@ -127,10 +128,6 @@ def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table
         rows = [{**row, "key": int(key)} for row, key in zip(rows, keys, strict=True)]
     texts = [msgspec.json.encode(each).decode() for each in rows]
     return pa.table({"file": pa.array(texts, pa.string())})
-
-
-def _decode_files(texts: pa.StringArray) -> list[_FileRow]:
-    return [msgspec.json.decode(each, type=_FileRow) for each in texts.to_pylist()]
 
 
 def _file_table(rows: Sequence[_FileRow]) -> pa.Table:
