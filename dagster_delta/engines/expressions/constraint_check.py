@@ -6,16 +6,13 @@ Spec: Column Invariants; CHECK Constraints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _NO_PYTHON_VALUE = "(outside the years 1 to 9999)"
 
@@ -67,7 +64,6 @@ def refuse_violations(
 def _violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
-
     rows = python_rows(batch.take(positions.slice(0, _MAX_EXAMPLES)))
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation
     remedy = (

@@ -114,7 +114,7 @@ class DataFileWriter:
         self._job.add(batch)
 
     def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
-        """Take rows of one partition as a `RowGroupEncoder` of the same spec has encoded them."""
+        """Take rows of one partition, encoded in the format of the same spec."""
         self._job.add_encoded(key, group)
 
     def finish(self) -> WriteResult:
