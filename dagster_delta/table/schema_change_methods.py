@@ -425,8 +425,12 @@ class SchemaChangeMethods(TableHandle):
         self,
         actions: Sequence[SchemaAction],
         *,
+        dry_run: bool = False,
+        enable_features: bool = False,
         existing_rows: ExistingRows = "rewrite",
-        **options: Unpack[AlterOptions],
+        engine: EngineName | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
         from dagster_delta.table.schema.schema_change_operation import (
             SchemaChangeOptions,
@@ -436,7 +440,9 @@ class SchemaChangeMethods(TableHandle):
         result = change_schema(
             self._existing(),
             actions,
-            SchemaChangeOptions(existing_rows=existing_rows, **options),
+            SchemaChangeOptions(
+                existing_rows, enable_features, engine, dry_run, commit_info, on_progress
+            ),
             clock=now_ms,
         )
         self._adopt(result)
@@ -454,6 +460,7 @@ def _position(*, first: bool, after: str | None) -> Position:
 
 
 def _as_type(data_type: object) -> DataType:
+    """The type for an argument of the caller."""
     if isinstance(data_type, str):
         from dagster_delta.evolution.alter.type_spelling import parse_type
 
