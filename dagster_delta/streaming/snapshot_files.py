@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,9 +15,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import index_column, string_column
 from dagster_delta.protocol.values.arrow_values import every, integer_scalar
 from dagster_delta.table.read.file_planner import FilePlanner
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 
 SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 """Columns of LIVE_FILE_SCHEMA that a stream needs to read files."""

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.actions import Metadata
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
-
-if TYPE_CHECKING:
-    from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 GENERATION_KEY = "delta.generationExpression"
 """Field metadata: the Spark SQL that a generated column is computed by."""

@@ -19,7 +19,7 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,14 +34,12 @@ from dagster_delta.protocol.schema import (
     data_type_from_json,
     walk_fields,
 )
+from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.protocol.values.partition_values import (
     parse_partition_value,
     serialize_partition_value,
 )
-
-if TYPE_CHECKING:
-    from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 EXISTING_DEFAULT_KEY = "dagsterDelta.existingDefault"
 """Field metadata: type and text of the value in files that lack the column."""

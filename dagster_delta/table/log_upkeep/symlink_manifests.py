@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -17,9 +16,7 @@ from dagster_delta.protocol.values.partition_values import decode_path, partitio
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.spark_uris import spark_path
 from dagster_delta.table.log.reader import read_commits_after
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 

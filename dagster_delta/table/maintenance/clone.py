@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.clock import Clock
 from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists, TableNotFound
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
@@ -54,9 +54,6 @@ from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult, Transaction
-
-if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
 
 # Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 
+from dagster_delta.clock import Clock
 from dagster_delta.engines.converted_files import ConvertedFile, FooterReader
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, TableAlreadyExists
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
@@ -33,9 +34,6 @@ from dagster_delta.protocol.values.partition_values import (
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult, Transaction
-
-if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
 
 _FOOTER_READERS = 32
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

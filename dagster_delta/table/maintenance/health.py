@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +13,8 @@ from dagster_delta.table.log.reader import find_segment
 from dagster_delta.table.maintenance.optimize import MIN_SIZE_SHARE
 from dagster_delta.table.read.file_totals import add_up_files
 from dagster_delta.table.read.partition_codes import partition_texts
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.planning import write_spec
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ Spec: Add File and Remove File; Add CDC File.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.clock import Clock
 from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
@@ -28,9 +28,6 @@ from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.maintenance.file_listing import ListedFiles
 from dagster_delta.table.maintenance.vacuum_plan import ReferencedFiles, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
 
 _HOUR_MS = 60 * 60 * 1000
 _AGES = (

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.clock import Clock
 from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
@@ -34,9 +34,6 @@ from dagster_delta.table.maintenance.removed_files import (
 from dagster_delta.table.maintenance.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.transaction import Transaction
-
-if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument
@@ -20,9 +20,7 @@ from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_versions
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 
 _CONCURRENT_READS = 16
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.log.tail import RawCommit
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
@@ -41,9 +41,6 @@ from dagster_delta.table.log.reader import (
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from dagster_delta.protocol.schema import StructField
 
 StartFrom: TypeAlias = Literal["earliest", "latest"] | int
 """Where a watch begins: after the latest commit, at the oldest commit, or at a version."""

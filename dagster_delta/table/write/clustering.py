@@ -6,7 +6,6 @@ Spec: Clustered Table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,10 +17,8 @@ from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.schema_change.table_actions import cluster_by
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.planning import new_column_name
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
 
 
 def define_clustering(

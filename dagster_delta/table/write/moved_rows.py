@@ -5,8 +5,6 @@ Spec: Add File and Remove File (dataChange).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +17,10 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
 
 
 def stage_moved_rows(

@@ -5,8 +5,7 @@ Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dagster_delta.clock import Clock
 from dagster_delta.engines.plans import WriteResult
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
@@ -16,9 +15,6 @@ from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.table.write.row_write import DYNAMIC, PlannedWrite, RowWrite, overwrite_check
 from dagster_delta.table.write.transaction import CommitResult
-
-if TYPE_CHECKING:
-    from dagster_delta.clock import Clock
 
 
 def append_rows(
