@@ -18,7 +18,7 @@ from dagster_delta.orchestration.components.delta_component import (
 from dagster_delta.orchestration.components.discovered_tables import table_key
 from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import plain_options
 from dagster_delta.storage import open_store
 
 
@@ -99,8 +99,7 @@ class DeltaSensorComponent(DeltaComponent, SensorOptions):
                 f"asset_key_prefix of sensor {self.name} goes with a root, and asset_key with one "
                 "table"
             )
-        return lambda uri: table_key(prefix, _as_spelled(root, self.storage_options), uri)
-
-
-def _as_spelled(root: str, storage_options: StorageOptions | None) -> str:
-    return open_store(root, plain_options(storage_options)).location.uri
+        options = self.storage_options
+        return lambda uri: table_key(
+            prefix, open_store(root, plain_options(options)).location.uri, uri
+        )

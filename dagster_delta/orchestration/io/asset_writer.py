@@ -100,7 +100,8 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = _snapshot(table)
     data = _read_once(data)
-    schema = _without(engine_for(data).schema_of(data), write.control_columns)
+    columns = engine_for(data).schema_of(data)
+    schema = StructType(tuple(each for each in columns if each.name not in write.control_columns))
     predicate = None
     if write.selection is not None:
         # Rows are cast to the types of the table, so its types determine the partition predicate.
@@ -244,10 +245,6 @@ def _outside_of_run(
         table=error.table or write.uri,
         examples=error.examples,
     )
-
-
-def _without(schema: StructType, names: tuple[str, ...]) -> StructType:
-    return StructType(tuple(each for each in schema if each.name not in names))
 
 
 def _skip_reason(result: CommitResult) -> str | None:

@@ -266,17 +266,14 @@ def _check_directory(store: ObjectStore, *, is_file: bool) -> None:
 
 def _check_no_table(listed: Sequence[ObjectMeta], found: Sequence[ObjectMeta], source: str) -> None:
     """Refuse data files of a Delta table, of which a file alone does not say which rows live."""
-    roots = {file.path.partition("_delta_log/")[0] for file in listed if _is_log(file.path)}
+    logs = (file.path for file in listed if "/_delta_log/" in f"/{file.path}")
+    roots = {path.partition("_delta_log/")[0] for path in logs}
     for file in found:
         if any(file.path.startswith(root) for root in roots):
             raise InvalidArgument(
                 f"the source {source} matches {file.path}, a file of a Delta table: read the table "
                 "as an asset, or name a directory without tables"
             )
-
-
-def _is_log(path: str) -> bool:
-    return path.startswith("_delta_log/") or "/_delta_log/" in path
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:

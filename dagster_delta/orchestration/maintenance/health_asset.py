@@ -88,7 +88,9 @@ def delta_health_asset(
         delta_health_asset(root="s3://lake", automation_condition=AutomationCondition.on_cron(…))
     """
     limits = _limits(thresholds or {})
-    given = _given_tables(tuple(assets), selection, tables or {}, root, storage_options)
+    assets = tuple(assets)
+    only_root = root is not None and not assets and not tables
+    given = () if only_root else maintained_tables(assets, selection, tables or {}, storage_options)
     options = {"kinds": {"deltalake"}, "description": "Health of Delta tables.", **asset_options}
     key = dg.AssetKey([*_prefix(options), name])
     resources = {each.io_manager_key for each in given if each.io_manager_key}
@@ -121,18 +123,6 @@ def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
     check_health_limits(thresholds)
     merged = {**DEFAULT_THRESHOLDS, **thresholds}
     return {name: limit for name, limit in merged.items() if limit is not None}
-
-
-def _given_tables(
-    assets: tuple[Asset, ...],
-    selection: dg.AssetSelection | None,
-    tables: Mapping[str, str],
-    root: str | None,
-    storage_options: StorageOptions | Mapping[str, Any] | None,
-) -> tuple[MaintainedTable, ...]:
-    if root is not None and not assets and not tables:
-        return ()
-    return maintained_tables(assets, selection, tables, storage_options)
 
 
 def _prefix(options: Mapping[str, Any]) -> list[str]:

@@ -180,7 +180,7 @@ def _watch(
     *,
     needs_change_feed: bool,
 ) -> Watch:
-    listed = (tables,) if isinstance(tables, str) else tuple(dict.fromkeys(tables))
+    listed = tuple(dict.fromkeys(_names(tables)))
     root = options.get("root")
     if bool(listed) == bool(root):
         raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
@@ -195,7 +195,7 @@ def _watch(
     return Watch(
         sensor_name=name,
         # In the store's spelling, so that one table has one name in the cursor.
-        tables=tuple(_location(each) for each in listed),
+        tables=tuple(each.rstrip("/") or each for each in listed),
         root=root,
         storage_options=lambda: plain_options(options.get("storage_options")),
         rules=CommitRules(
@@ -223,10 +223,6 @@ def _watch(
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _location(uri: str) -> str:
-    return uri.rstrip("/") or uri
 
 
 def _at_least_one(name: str, option: str, options: DeltaSensorOptions, default: int) -> int:
