@@ -25,10 +25,14 @@ class Operation:
     """Test on Spark, or None where it does not do it."""
 
 
+def _on_both(what: str, test: str) -> Operation:
+    """One that the same test shows on each engine."""
+    return Operation(what, test, test)
+
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    _on_both(
         "Read every golden table, or reject it by name",
-        "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
         "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
     ),
     Operation(
@@ -36,9 +40,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/conformance/test_golden_tables.py::test_time_travel_gives_the_rows_of_each_version",
         "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
     ),
-    Operation(
+    _on_both(
         "Time travel by timestamp, including in-commit timestamps",
-        "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
         "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
     ),
     Operation(
@@ -72,9 +75,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_shredded_variants_spark.py::"
         "test_tables_of_others_say_what_they_say_in_spark",
     ),
-    Operation(
+    _on_both(
         "Write, update and validate variants, also in tables with the preview feature",
-        "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
     Operation(
@@ -82,22 +84,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_shredded_variants.py::test_every_file_that_is_written_is_split",
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
-    Operation(
+    _on_both(
         "Variant functions in SQL: `parse_json`, `variant_get`, `is_variant_null` and their "
         "`try_` forms",
         "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
-        "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
     ),
-    Operation(
+    _on_both(
         "Spark SQL without Spark: operators, casts and functions proved equal, "
         "`current_timestamp()`, intervals, and what looks into arrays and maps included",
         "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
-        "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
     ),
-    Operation(
+    _on_both(
         "Materialize partition columns in the data files (`materializePartitionColumns`)",
-        "tests/reference/test_table_features_delta_spark.py::"
-        "test_partition_columns_stand_in_the_files_too",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_partition_columns_stand_in_the_files_too",
     ),
@@ -133,9 +131,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_overwrite.py::test_rows_outside_the_predicate_are_refused_with_examples",
         "tests/conformance/test_writes.py::test_rows_outside_the_predicate_are_refused",
     ),
-    Operation(
+    _on_both(
         "Dynamic partition overwrite",
-        "tests/conformance/test_writes.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
         "tests/conformance/test_writes.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
     ),
     Operation(
@@ -241,9 +238,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_append.py::test_the_same_call_in_a_race_lands_once",
         "tests/conformance/test_writes.py::test_rows_are_written_once_per_application_version",
     ),
-    Operation(
+    _on_both(
         "Concurrent writers: no row lost or duplicated, even with crashes and lost replies",
-        "tests/table/test_concurrent_writers.py::ConcurrentWriters",
         "tests/table/test_concurrent_writers.py::ConcurrentWriters",
     ),
     Operation(
@@ -266,9 +262,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/conformance/test_golden_tables.py::test_the_feed_of_a_table_is_the_expected_one",
         "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",
     ),
-    Operation(
+    _on_both(
         "Change data feed: schema changes within the range are handled, or rejected by name",
-        "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
         "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
     ),
     Operation(
@@ -292,9 +287,8 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
         "tests/table/test_named_writes.py::test_a_view_is_selected_from_and_inserted_into",
     ),
-    Operation(
+    _on_both(
         "Sort the rows within each data file (`sort_by`)",
-        "tests/conformance/test_writes.py::test_the_rows_of_every_file_are_sorted",
         "tests/conformance/test_writes.py::test_the_rows_of_every_file_are_sorted",
     ),
     Operation(
@@ -309,9 +303,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_dml_delta_spark.py::"
         "test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives",
     ),
-    Operation(
+    _on_both(
         "Idempotent delete, update and merge (`idempotency`)",
-        "tests/conformance/test_row_changes.py::test_an_application_changes_rows_once",
         "tests/conformance/test_row_changes.py::test_an_application_changes_rows_once",
     ),
     Operation(
@@ -321,10 +314,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_merge_delta_spark.py::"
         "test_every_merge_gives_the_rows_that_delta_spark_gives",
     ),
-    Operation(
+    _on_both(
         'Merge adds columns and widens types (`schema_mode="merge"`)',
-        "tests/reference/test_merge_evolution_delta_spark.py::"
-        "test_a_merge_adds_the_columns_that_delta_spark_adds",
         "tests/reference/test_merge_evolution_delta_spark.py::"
         "test_a_merge_adds_the_columns_that_delta_spark_adds",
     ),
@@ -335,10 +326,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/conformance/test_writes.py::"
         "test_a_predicate_on_rows_keeps_the_others_and_stands_in_the_feed",
     ),
-    Operation(
+    _on_both(
         "Row tracking: ids are stable across delete, update, merge and OPTIMIZE, and read with "
         "`row_ids=True`",
-        "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
         "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
     ),
     Operation(
@@ -346,10 +336,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_draft_row_ids.py::test_ids_stay_through_every_change",
         "tests/table/test_draft_row_ids.py::test_spark_keeps_ids_too",
     ),
-    Operation(
+    _on_both(
         "Set and unset properties, enable features and upgrade the protocol of an existing table",
-        "tests/reference/test_table_features_delta_spark.py::"
-        "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
     ),
@@ -507,28 +495,22 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_only_changes_of_the_columns_that_were_asked_for_count",
         None,
     ),
-    Operation(
+    _on_both(
         "Dagster sensors: new commits by any writer, a listing for an idle table",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_a_listing_each",
-        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_a_listing_each",
     ),
-    Operation(
+    _on_both(
         "Dagster components: tables, sensors and maintenance in a `defs.yaml`, scaffolded by `dg`",
         "tests/orchestration/test_components.py::"
         "test_a_table_is_observed_checked_and_watched_by_ten_lines",
-        "tests/orchestration/test_components.py::"
-        "test_a_table_is_observed_checked_and_watched_by_ten_lines",
     ),
-    Operation(
+    _on_both(
         "Dagster components: every table below a root as an asset, loaded without storage access",
         "tests/orchestration/test_components.py::"
         "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
-        "tests/orchestration/test_components.py::"
-        "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
     ),
-    Operation(
+    _on_both(
         "Dagster components: SQL assets and incremental assets in a `defs.yaml`",
-        "tests/orchestration/test_components.py::test_queries_and_incremental_assets_are_declared",
         "tests/orchestration/test_components.py::test_queries_and_incremental_assets_are_declared",
     ),
     Operation(
@@ -547,14 +529,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_memory_budget.py::test_the_peak_of_a_zorder_follows_its_limit",
         None,
     ),
-    Operation(
+    _on_both(
         "Health of all tables on one page of the UI, with plots and an asset check",
         "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
-        "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
     ),
-    Operation(
+    _on_both(
         "Dagster Pipes: a job elsewhere reports its commits as materializations",
-        "tests/orchestration/test_pipes.py::test_a_commit_by_another_process_is_a_materialization",
         "tests/orchestration/test_pipes.py::test_a_commit_by_another_process_is_a_materialization",
     ),
     Operation(
@@ -585,22 +565,17 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_descriptions.py::"
         "test_comments_of_spark_columns_reach_the_log_and_the_ui",
     ),
-    Operation(
+    _on_both(
         "Table history in the Dagster UI, each commit linked to its run",
         "tests/orchestration/test_table_history.py::"
         "test_every_commit_links_to_the_run_that_made_it",
-        "tests/orchestration/test_table_history.py::"
-        "test_every_commit_links_to_the_run_that_made_it",
     ),
-    Operation(
+    _on_both(
         "Dagster sensors: changed partitions become runs for their partition keys",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
-        "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
     ),
-    Operation(
+    _on_both(
         "Observable external tables: automation reacts to changed rows, not to maintenance",
-        "tests/orchestration/test_observations.py::"
-        "test_automation_fires_on_commits_and_not_on_maintenance",
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
@@ -610,11 +585,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_log_is_cut_where_delta_spark_cuts_it",
         None,
     ),
-    Operation(
+    _on_both(
         "Files stay few: changed rows, unchanged rows and small files of one statement go to the "
         "same files where there are no deletion vectors",
-        "tests/conformance/test_few_files.py::"
-        "test_a_merge_unites_small_files_that_it_touches_with_its_new_rows",
         "tests/conformance/test_few_files.py::"
         "test_a_merge_unites_small_files_that_it_touches_with_its_new_rows",
     ),
@@ -664,10 +637,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it",
         None,
     ),
-    Operation(
+    _on_both(
         "Symlink manifests, on request or kept by every commit",
-        "tests/reference/test_maintenance_delta_spark.py::"
-        "test_symlink_manifests_are_those_of_delta_spark",
         "tests/reference/test_maintenance_delta_spark.py::"
         "test_symlink_manifests_are_those_of_delta_spark",
     ),
@@ -730,31 +701,24 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_clone.py::test_cloning_again_brings_what_changed_and_nothing_else",
         None,
     ),
-    Operation(
+    _on_both(
         "Clones of this library and of delta-spark are read and written by both",
         "tests/reference/test_clone_delta_spark.py::"
         "test_clones_of_delta_spark_are_read_and_written_by_us",
-        "tests/reference/test_clone_delta_spark.py::"
-        "test_clones_of_delta_spark_are_read_and_written_by_us",
     ),
-    Operation(
+    _on_both(
         "`DEFAULT` as a value in UPDATE and MERGE",
         "tests/reference/test_column_values_delta_spark.py::"
         "test_the_keyword_default_means_what_it_means_to_delta_spark",
-        "tests/reference/test_column_values_delta_spark.py::"
-        "test_the_keyword_default_means_what_it_means_to_delta_spark",
     ),
-    Operation(
+    _on_both(
         "Change a column to any type online: backfilled in batches, including concurrent "
         "writes, published in one commit, resumable after a crash",
         "tests/reference/test_column_change.py::"
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
-        "tests/reference/test_column_change.py::"
-        "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
     ),
-    Operation(
+    _on_both(
         "Column changes convert every string that Spark's CAST accepts, and every pair of types",
-        "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
         "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
     ),
     Operation(
