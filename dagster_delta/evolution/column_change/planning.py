@@ -1,6 +1,6 @@
 """Online change of a column to any type: checks and plans a request.
 
-Spec: none of the protocol's own; the states are in `column_change_states`.
+Spec: none of the protocol's own; the states are in `column_change.states`.
 """
 
 from __future__ import annotations
