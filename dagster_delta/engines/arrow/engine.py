@@ -63,6 +63,7 @@ class ArrowEngine:
             plan.columns,
             where=plan.where,
             verifies_pages=plan.verifies_pages,
+            is_collected=plan.is_collected,
         )
         return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
 

@@ -137,12 +137,19 @@ class Scan(RowFrames):
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a data file.
             InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
         """
+        return self._batches(is_collected=False)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pa.Table`. Raises as `to_batches` does."""
+        return self._batches(is_collected=True).read_all()
+
+    def _batches(self, *, is_collected: bool) -> pa.RecordBatchReader:
         if self.where is not None:
             self.where.check_embeddable()
-        engine, names = embedded_engine(), _EMBEDDED_FILE_COLUMNS
+        names = (*_EMBEDDED_FILE_COLUMNS, *(ROW_ID_COLUMNS if self.row_ids else ()))
+        rows = embedded_engine().read(self._plan(names, is_collected=is_collected))
         if not self.row_ids:
-            return engine.read(self._plan(names))
-        rows = engine.read(self._plan((*names, *ROW_ID_COLUMNS)))
+            return rows
         schema = to_arrow_schema(self.schema)
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
@@ -262,11 +269,13 @@ class Scan(RowFrames):
     def _predicates(self) -> tuple[Predicate, ...]:
         return self._planner.predicates_of(self.where)
 
-    def _plan(self, file_columns: Sequence[str]) -> ReadPlan:
+    def _plan(self, file_columns: Sequence[str], *, is_collected: bool = False) -> ReadPlan:
         found = self._planner.candidates(*self._predicates, columns=file_columns)
-        return self._read_plan(found.files, is_decided=found.is_decided)
+        return self._read_plan(found.files, is_decided=found.is_decided, is_collected=is_collected)
 
-    def _read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
+    def _read_plan(
+        self, files: pa.Table, *, is_decided: bool, is_collected: bool = False
+    ) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
         if self.row_ids:
             configuration = tracked_configuration(configuration)
@@ -279,6 +288,7 @@ class Scan(RowFrames):
             columns=columns,
             where=None if is_decided else self.where,
             verifies_pages=self.verify_checksums,
+            is_collected=is_collected,
         )
 
 

@@ -7,6 +7,7 @@ them, keep their order.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,12 @@ def read_files(
     where: SqlExpression | None = None,
     threads: int | None = None,
     verifies_pages: bool = True,
+    is_collected: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The live rows of many data files in file order, decoded by several threads.
 
-    `threads`: workers; by default one per core, and more if the store is remote.
+    `threads`: workers; by default one per core, and more if the store is remote. `is_collected`:
+    whether the caller keeps all batches: any number may then wait for it.
     """
     reader = DataFileReader(
         store,
@@ -64,11 +67,16 @@ def read_files(
     sources = reader.sources(data_files(files))
     if threads is None and _is_little(store, files):
         return _merge_small(batch for source in sources for batch in source())
-    return read_ahead(store, sources, threads=threads)
+    most = sys.maxsize if is_collected else MAX_BUFFERED_BYTES
+    return read_ahead(store, sources, threads=threads, max_buffered_bytes=most)
 
 
 def read_ahead(
-    store: ObjectStore, sources: Iterable[BatchSource], *, threads: int | None = None
+    store: ObjectStore,
+    sources: Iterable[BatchSource],
+    *,
+    threads: int | None = None,
+    max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all sources in order, read concurrently; small batches are joined.
 
@@ -80,7 +88,7 @@ def read_ahead(
         prefetch_in_order(
             sources,
             threads=threads or _thread_count(store),
-            max_buffered_bytes=MAX_BUFFERED_BYTES,
+            max_buffered_bytes=max_buffered_bytes,
         )
     )
 
