@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,24 +91,34 @@ TABLES = ["plain", "partitioned", "plain by this library", "partitioned by this 
 
 
 @pytest.fixture(scope="module")
-def tables(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same 80 rows in 8 files: with partitions or without, by delta-spark or this library."""
+def location(
+    delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """Where a table is, made when it is first asked for.
+
+    The same 80 rows in 8 files: with partitions or without, by delta-spark or this library.
+    """
     directory = tmp_path_factory.mktemp("skipped")
-    found = {name: str(directory / name.replace(" ", "_")) for name in TABLES}
-    for name, columns in (("plain", []), ("partitioned", ["p", "q"])):
-        theirs, ours = found[name], DeltaTable(found[f"{name} by this library"], must_exist=False)
+
+    @cache
+    def made(kind: str) -> Path:
+        theirs, ours = directory / kind, directory / f"{kind}_by_this_library"
+        columns = ["p", "q"] if kind == "partitioned" else []
         clause = f"PARTITIONED BY ({', '.join(columns)})" if columns else ""
+        table = DeltaTable(ours, must_exist=False)
         for number in range(NUM_FILES):
             target = f"CREATE TABLE delta.`{theirs}` USING delta {clause} AS"
             if number:
                 target = f"INSERT INTO delta.`{theirs}`"
             delta_spark.sql(target + _ROWS.format(first=10 * number))
             written = DeltaTable(theirs).snapshot().scan(where=f"id >= {10 * number}")
-            ours.append(written.to_arrow(), partition_by=columns or None)
+            table.append(written.to_arrow(), partition_by=columns or None)
         # What Spark plans is read from checkpoints.
         DeltaTable(theirs).checkpoint()
-        ours.checkpoint()
-    return found
+        table.checkpoint()
+        return directory
+
+    return lambda name: str(made(name.partition(" ")[0]) / name.replace(" ", "_"))
 
 
 def by_delta_spark(session: SparkSession, uri: str, where: str) -> DataFrame:
@@ -136,10 +148,11 @@ def more_than_delta_spark(
 
 @pytest.mark.parametrize("name", family(TABLES, "partitioned by this library"))
 def test_no_filter_opens_more_files(
-    name: str, tables: dict[str, str], delta_spark: SparkSession
+    name: str, location: Callable[[str], str], delta_spark: SparkSession
 ) -> None:
-    assert DeltaTable(tables[name]).snapshot().num_files == NUM_FILES
-    assert more_than_delta_spark(delta_spark, tables[name], FILTERS) == {}
+    uri = location(name)
+    assert DeltaTable(uri).snapshot().num_files == NUM_FILES
+    assert more_than_delta_spark(delta_spark, uri, FILTERS) == {}
 
 
 @pytest.mark.parametrize(
