@@ -14,6 +14,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.parquet.read import batch_sizes
+from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
 from tests.families import family
 
 ROWS = 60_000
@@ -79,6 +80,24 @@ def test_batches_of_long_values_hold_all_rows_in_order(tmp_path: Path, where: st
         num_batches += 1
     assert start == len(codes)
     assert num_batches > 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "may_expand"),
+    [
+        ("short", {}, False),
+        ("short", {"write_statistics": False}, True),
+        ("long" * 1_000, {}, True),
+    ],
+)
+def test_text_may_expand_unless_the_footer_says_how_long_it_is(
+    entry: str, options: dict[str, bool], *, may_expand: bool
+) -> None:
+    sink = pa.BufferOutputStream()
+    rows = pa.table({"s": [f"{index} {entry}" for index in range(100)] * 200})
+    pq.write_table(rows, sink, compression="none", **options)
+    statistics = read_footer(pa.BufferReader(sink.getvalue())).statistics
+    assert batch_sizes.may_expand(statistics, 0, 0) is may_expand
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

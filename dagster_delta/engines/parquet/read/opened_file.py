@@ -111,7 +111,7 @@ class OpenedFile:
         """
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)
-        sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
+        sizes = BatchSizes(self.statistics, group, parquet_columns, dictionaries)
         encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows
@@ -141,7 +141,7 @@ class OpenedFile:
         `columns_with_long_entries`.
         """
         columns = range(self.footer.num_columns)
-        return bool(columns_with_long_entries(self.handle, self.footer, group, columns))
+        return bool(columns_with_long_entries(self.handle, self.statistics, group, columns))
 
     def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
         """The Parquet columns to decode as dictionaries."""
@@ -150,7 +150,7 @@ class OpenedFile:
             # Checking the other dictionaries costs a round trip each.
             return repetitive
         rest = [index for index in parquet_columns if index not in repetitive]
-        return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
+        return [*repetitive, *columns_with_long_entries(self.handle, self.statistics, group, rest)]
 
     @contextmanager
     def _reader(

@@ -22,6 +22,8 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+    from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+
 _INT96_UNIT = "us"
 """INT96 is read as microseconds: it holds times outside the range of nanoseconds."""
 STREAM_BYTES = 256 * 1024
@@ -82,20 +84,21 @@ def repetitive_columns(
 
 
 def columns_with_long_entries(
-    handle: pa.NativeFile, footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+    handle: pa.NativeFile, statistics: ChunkStatistics, group: int, parquet_columns: Sequence[int]
 ) -> list[int]:
     """Those of the Parquet columns that are top-level text with long entries in the dictionary.
 
     Any row may have such an entry, so the decoded size of rows is known only from their indexes
     into the dictionary.
     """
+    footer = statistics.metadata
     row_group, schema = footer.row_group(group), footer.schema
     expandable = [
         index
         for index in parquet_columns
         if _is_top_level_text(schema.column(index))
         and row_group.column(index).has_dictionary_page
-        and may_expand(row_group.column(index), schema.column(index))
+        and may_expand(statistics, group, index)
     ]
     if not expandable:
         return []
