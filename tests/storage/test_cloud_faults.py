@@ -156,15 +156,24 @@ def _check_error(cloud: Cloud, uri: str, way: Way, failure: DeltaError) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("cloud", CLOUDS, indirect=True)
-@pytest.mark.parametrize("step", [0, 1, 2])
 def test_an_answer_that_stalls_is_asked_for_again(
-    cloud: Cloud, step: int, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = _table(cloud)
+    rows = _rows(cloud, uri)
     monkeypatch.setattr(client, "_LONGEST_SILENCE", timedelta(seconds=2))
-    with cloud.endpoint.failing("GET", "", "stalled", passed=step, times=1) as asked:
-        assert _act(cloud, uri, "open") == _rows(cloud, uri)
-    assert asked
+
+    def open_while_an_answer_stalls(step: int) -> None:
+        with (
+            cloud.again() as here,
+            here.endpoint.failing("GET", "", "stalled", passed=step, times=1) as asked,
+        ):
+            assert _act(here, uri, "open") == rows
+        assert asked
+
+    # All three wait at the same time.
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(open_while_an_answer_stalls, range(3)))
 
 
 @pytest.mark.usefixtures("impatient")
