@@ -18,7 +18,7 @@ LONG: tuple[Way, ...] = ("503 SlowDown", "reset", "cut", "page", "unfinished pag
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("cloud", CLOUDS, indirect=True)
-def test_a_listing_is_whole_or_a_failure(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_is_whole_or_a_failure(cloud: Cloud) -> None:
     uri = f"{cloud.uri}/t"
     filled = open_store(uri, cloud.sound)
     names = [f"x/{number:04d}" for number in range(KEYS)]
