@@ -14,6 +14,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.parquet.read import batch_sizes
+from dagster_delta.engines.parquet.read.source import columns_with_long_entries
 from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
 from tests.families import family
 
@@ -83,21 +84,25 @@ def test_batches_of_long_values_hold_all_rows_in_order(tmp_path: Path, where: st
 
 
 @pytest.mark.parametrize(
-    ("entry", "options", "may_expand"),
+    ("entry", "options", "is_measured"),
     [
-        ("short", {}, False),
-        ("short", {"write_statistics": False}, True),
+        ("short" * 200, {}, False),
+        ("short" * 200, {"write_statistics": False}, True),
         ("long" * 1_000, {}, True),
     ],
 )
-def test_text_may_expand_unless_the_footer_says_how_long_it_is(
-    entry: str, options: dict[str, bool], *, may_expand: bool
+def test_text_is_measured_unless_the_footer_says_how_long_it_is(
+    entry: str, options: dict[str, bool], *, is_measured: bool
 ) -> None:
     sink = pa.BufferOutputStream()
     rows = pa.table({"s": [f"{index} {entry}" for index in range(100)] * 200})
     pq.write_table(rows, sink, compression="none", **options)
-    statistics = read_footer(pa.BufferReader(sink.getvalue())).statistics
-    assert batch_sizes.may_expand(statistics, 0, 0) is may_expand
+    handle = pa.BufferReader(sink.getvalue())
+    statistics = read_footer(handle).statistics
+    found = columns_with_long_entries(handle, statistics, 0, [0])
+    assert found == ([0] if is_measured else [])
+    # A writer may have counted otherwise.
+    assert batch_sizes.BatchSizes(statistics.metadata, 0, [0], []).rows <= 1024
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-    from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
-
 BATCH_ROWS = 65_536
 """Maximum rows of a batch: a multiple of the rows in a container of a deletion vector."""
 BATCH_BYTES = 32 * 1024 * 1024
@@ -39,12 +37,11 @@ class BatchSizes:
 
     def __init__(
         self,
-        statistics: ChunkStatistics,
+        footer: pq.FileMetaData,
         group: int,
         parquet_columns: Sequence[int],
         dictionaries: Sequence[int],
     ) -> None:
-        footer = statistics.metadata
         row_group = footer.row_group(group)
         size_bytes = 0.0
         is_certain = True
@@ -53,7 +50,7 @@ class BatchSizes:
             if index in dictionaries:
                 continue
             size_bytes += max(chunk.total_uncompressed_size, chunk.num_values * _width(column))
-            is_certain = is_certain and not may_expand(statistics, group, index)
+            is_certain = is_certain and not may_expand(chunk, column)
         self._most = BATCH_ROWS if is_certain else _FIRST_ROWS
         self._position = 0
         self.rows = self._fitting(size_bytes, row_group.num_rows)
@@ -79,21 +76,12 @@ class BatchSizes:
         return self._most
 
 
-def may_expand(statistics: ChunkStatistics, group: int, parquet_column: int) -> bool:
+def may_expand(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> bool:
     """Whether decoded values may take many times the bytes of the encoded ones."""
-    footer = statistics.metadata
-    chunk, column = (
-        footer.row_group(group).column(parquet_column),
-        footer.schema.column(parquet_column),
-    )
     if column.physical_type != "BYTE_ARRAY" or _EXPANDING_ENCODINGS.isdisjoint(chunk.encodings):
         return False
     # No value is longer than the uncompressed chunk.
-    size_bytes = chunk.total_uncompressed_size
-    if min(chunk.num_values, BATCH_ROWS) * size_bytes <= BATCH_BYTES:
-        return False
-    text_bytes = statistics.text_bytes(parquet_column, group)
-    return text_bytes is None or not 0 <= text_bytes <= max(size_bytes, BATCH_BYTES)
+    return bool(min(chunk.num_values, BATCH_ROWS) * chunk.total_uncompressed_size > BATCH_BYTES)
 
 
 def split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -111,7 +111,7 @@ class OpenedFile:
         """
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)
-        sizes = BatchSizes(self.statistics, group, parquet_columns, dictionaries)
+        sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
         encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows

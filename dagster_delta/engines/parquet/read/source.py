@@ -98,7 +98,8 @@ def columns_with_long_entries(
         for index in parquet_columns
         if _is_top_level_text(schema.column(index))
         and row_group.column(index).has_dictionary_page
-        and may_expand(statistics, group, index)
+        and may_expand(row_group.column(index), schema.column(index))
+        and not _is_short(statistics.text_bytes(index, group), row_group.column(index))
     ]
     if not expandable:
         return []
@@ -112,6 +113,14 @@ def columns_with_long_entries(
         for index, column in zip(sorted(expandable), first.columns, strict=True)
         if longest_entry(column.dictionary) * BATCH_ROWS > BATCH_BYTES
     ]
+
+
+def _is_short(text_bytes: int | None, chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether the values of a row group take no more than a batch or their pages, if the footer is
+    right: a writer may have counted otherwise, so `BatchSizes` begins with few rows all the same.
+    """
+    most = max(chunk.total_uncompressed_size, BATCH_BYTES)
+    return text_bytes is not None and 0 <= text_bytes <= most
 
 
 def _is_top_level_text(column: pq.ColumnSchema) -> bool:
