@@ -68,7 +68,8 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         # verification of their bytecode, which takes seconds.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
         "-XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=512m -Xms1536m -Xmn768m "
-        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+        "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions "
+        "-XX:-BytecodeVerificationRemote",
         # The tables of tests are small: to compile a query costs more than to interpret it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
