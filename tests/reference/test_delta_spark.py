@@ -45,7 +45,7 @@ def test_delta_spark_reads_what_we_wrote(
     alike(read_by_delta_spark(delta_spark, uri), ours)
 
 
-@pytest.mark.parametrize("name", family(BUILDERS, "every_type", "mapped_by_id", "not_null"))
+@pytest.mark.parametrize("name", family(BUILDERS, "mapped_by_id", "not_null"))
 def test_delta_spark_appends_to_our_table_and_we_read_it(
     name: str, delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -267,7 +267,7 @@ def test_a_converted_directory_is_the_table_that_delta_spark_makes_of_it(
     assert readings(delta_spark, ours) == {fingerprint(table.snapshot().scan().to_arrow())}
 
 
-@pytest.mark.parametrize("partition_by", [[], ["day", "t"]])
+@pytest.mark.parametrize("partition_by", family([[], ["day", "t"]], ["day", "t"]))
 def test_symlink_manifests_are_those_of_delta_spark(
     delta_spark: SparkSession, tmp_path: Path, partition_by: list[str]
 ) -> None:
