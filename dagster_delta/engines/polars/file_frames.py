@@ -2,7 +2,8 @@
 
 polars reads a file if the footer shows that each column is stored in the type that the table has,
 under its own name. The embedded engine reads the others, and again what polars fails on, so that
-errors are the same. Only some damaged page headers differ: over them polars aborts the process.
+its errors are raised. Damage that polars does not notice is not reported, and over some damaged
+page headers polars aborts the process.
 
 Spec: Data Files; Partition Values; Column Mapping.
 """
