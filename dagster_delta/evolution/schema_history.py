@@ -75,12 +75,10 @@ def _counterpart(old: StructField, candidates: list[StructField]) -> StructField
     if number is not None:
         return next((each for each in candidates if field_id(each) == number), None)
     # If mapping was turned on in between, the old name is now the physical name.
-    name = old.name.casefold()
-    return next((each for each in candidates if _unmapped_name(each).casefold() == name), None)
-
-
-def _unmapped_name(field: StructField) -> str:
-    return str(field.metadata.get(PHYSICAL_NAME_KEY, field.name))
+    for each in candidates:
+        if str(each.metadata.get(PHYSICAL_NAME_KEY, each.name)).casefold() == old.name.casefold():
+            return each
+    return None
 
 
 def _definition(field: StructField) -> str:

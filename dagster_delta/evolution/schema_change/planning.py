@@ -97,7 +97,8 @@ def plan_schema_changes(
         _keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
     _check_result(configuration, draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
-    _note_costs(draft, fills)
+    for column, sql in fills.items():
+        draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
     return SchemaChangePlan(
         configuration,
         draft.configuration,
@@ -164,11 +165,6 @@ def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
     if defaults:
         check_column_values(StructType(tuple(defaults)))
         check_default_values(defaults)
-
-
-def _note_costs(draft: SchemaDraft, fills: Mapping[str, str]) -> None:
-    for column, sql in fills.items():
-        draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
 
 
 def _materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
