@@ -59,7 +59,7 @@ class RawCommit(NamedTuple):
     first instead of keeping only the newest."""
 
 
-class CommitContents(NamedTuple):
+class FileActionCounts(NamedTuple):
     """How many file actions a commit holds."""
 
     num_adds: int
@@ -73,7 +73,7 @@ class LogTail(msgspec.Struct):
     """A run of commits, oldest first. Immutable after decoding."""
 
     commits: tuple[RawCommit, ...]
-    contents: list[CommitContents] = msgspec.field(default_factory=list)
+    contents: list[FileActionCounts] = msgspec.field(default_factory=list)
     """Of every commit."""
     keys: list[str] = msgspec.field(default_factory=list)
     """Key of every file action, in order. See `file_key`."""
@@ -172,7 +172,7 @@ def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -
         elif line != _NO_ACTION:
             others.append(line)
     tail.contents.append(
-        CommitContents(
+        FileActionCounts(
             len(tail.add_paths) - num_adds, tail.num_removes - num_removes, newest_removal_ms
         )
     )
