@@ -328,6 +328,44 @@ def test_a_default_for_existing_rows_is_read_by_the_embedded_engine(tmp_path: Pa
         _assert_same(collect(scan), _by_arrow(scan))
 
 
+@pytest.mark.parametrize("name", ["^x$", "^.*$", "*", "a*"])
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_a_name_that_is_a_pattern_to_polars_names_one_column(
+    tmp_path: Path, name: str, mapping: str
+) -> None:
+    schema = pa.schema([(name, pa.string()), ("x", pa.string())])
+    properties = {"delta.columnMapping.mode": mapping}
+    table = DeltaTable.create(str(tmp_path), schema, properties=properties)
+    table.append(pa.table({name: ["right"], "x": ["wrong"]}))
+    scan = table.snapshot().scan()
+    for collect in COLLECTS:
+        assert collect(scan).to_dicts() == [{name: "right", "x": "wrong"}]
+
+
+def test_a_name_with_nul_is_read_by_the_embedded_engine(tmp_path: Path) -> None:
+    rows = pa.table({"a\0b": [1, 2]})
+    table = DeltaTable.create(
+        str(tmp_path), rows.schema, properties={"delta.columnMapping.mode": "name"}
+    )
+    table.append(rows)
+    assert table.snapshot().scan().to_polars().to_series().to_list() == [1, 2]
+
+
+def test_files_that_take_many_turns_are_read_by_one_reader(
+    tmp_path: Path, num_read_by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_frames, "_MAX_RUNS", 1)
+    vectors = {"delta.enableDeletionVectors": "true"}
+    table = DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]), properties=vectors)
+    for start in range(0, 60, 10):
+        table.append(pa.table({"n": range(start, start + 10)}))
+    table.delete("n IN (15, 25, 55)")
+    scan = table.snapshot().scan()
+    for collect in COLLECTS:
+        _assert_same(collect(scan), _by_arrow(scan))
+    assert set(num_read_by_arrow) == {6}
+
+
 def test_files_of_both_readers_keep_their_order(
     tmp_path: Path, num_read_by_arrow: list[int]
 ) -> None:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _FILES_AT_ONCE = 64
 """Files of one query of polars, whose footers are read before it starts."""
+_MAX_RUNS = 8
+"""Where the readers take more turns among those files, the embedded engine reads them all."""
 
 _BATCH_ROWS = 131_072
 """Rows of a frame: by default polars collects four times as many, in more memory."""
@@ -90,7 +92,18 @@ def is_readable(plan: ReadPlan) -> bool:
         and len(schema) > 0
         and plan.store.local_path("") is not None
         and all(_is_flat(field.data_type) and padded_type(field) is None for field in schema)
+        and not any(_is_pattern(name) for name in (*schema.names, *_stored_names(plan)))
     )
+
+
+def _stored_names(plan: ReadPlan) -> Iterator[str]:
+    mode = plan.configuration.column_mapping_mode
+    return (physical_name(field, mode) for field in plan.schema)
+
+
+def _is_pattern(name: str) -> bool:
+    """Whether polars takes a name for a pattern of names, or Arrow hands it over cut at a NUL."""
+    return "*" in name or "\0" in name or (name.startswith("^") and name.endswith("$"))
 
 
 def _is_flat(data_type: DataType) -> bool:
@@ -151,13 +164,16 @@ class FileFrames:
 
     def frame(self) -> pl.DataFrame:
         """All rows. Raises as `batches` does."""
-        empty, num_files = pl.DataFrame(schema=self._polars_schema), self._plan.files.num_rows
-        read = (self._read(files, None, None, _whole) for files in self._segments(num_files))
+        empty = pl.DataFrame(schema=self._polars_schema)
+        segments = self._segments(_FILES_AT_ONCE, at_most=self._plan.files.num_rows)
+        read = (self._read(files, None, None, _whole) for files in segments)
         found = [frame for frames in read for frame in frames if frame.height]
         return pl.concat(found or [empty], rechunk=False)
 
-    def _segments(self, count: int) -> Iterator[list[tuple[DataFile, _NativeFile | None]]]:
-        """Neighbouring files that one reader reads, from `count` files and more at a time."""
+    def _segments(
+        self, count: int, at_most: int = _FILES_AT_ONCE
+    ) -> Iterator[list[tuple[DataFile, _NativeFile | None]]]:
+        """Neighbouring files that one reader reads, `count` files at first and more each time."""
         files = data_files(self._plan.files)
         while some := list(islice(files, count)):
             known = [(file, self._native(file)) for file in some]
@@ -165,9 +181,11 @@ class FileFrames:
                 # The files of a table are mostly alike.
                 yield [*known, *((file, None) for file in files)]
                 return
-            for _, together in groupby(known, lambda pair: pair[1] is None):
-                yield list(together)
-            count = min(2 * count, max(count, _FILES_AT_ONCE))
+            runs = [list(run) for _, run in groupby(known, lambda pair: pair[1] is None)]
+            if len(runs) > _MAX_RUNS:
+                runs = [[(file, None) for file, _ in known]]
+            yield from runs
+            count = min(4 * count, max(count, at_most))
 
     def _read(
         self,
@@ -236,10 +254,12 @@ class FileFrames:
     def _native(self, file: DataFile) -> _NativeFile | None:
         """None if polars does not read the file. Raises as `batches` does."""
         store = self._plan.store
-        path = store.local_path(file.path)
-        if path is None or file.deletion_vector is not None or not len(self._stored):
+        if file.deletion_vector is not None or not len(self._stored):
             return None
         with naming_data_file(store, file.path):
+            path = store.local_path(file.path)
+            if path is None:
+                return None
             with store.open_input(file.path) as handle:
                 footer = read_data_footer(handle)
             leaves = self._leaves_of(footer.schema_arrow)
