@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import deltalake
@@ -47,3 +48,22 @@ def test_we_append_to_a_table_of_deltalake_and_it_reads_us(tmp_path: Path) -> No
     deltalake.write_deltalake(uri, PARTITION_ROWS, partition_by=["p"])
     DeltaTable(uri).append(PARTITION_ROWS)
     assert read_by_deltalake(uri).num_rows == 2 * PARTITION_ROWS.num_rows
+
+
+@pytest.mark.parametrize(
+    "value", ["-692927436204506.61", "692927436204506.61", "100000000000000000.01"]
+)
+def test_decimals_are_found_whose_bounds_deltalake_computes_as_doubles(
+    tmp_path: Path, value: str
+) -> None:
+    number = Decimal(value)
+    for each in (number, Decimal("5.00")):
+        rows = pa.table({"d": pa.array([each], pa.decimal128(20, 2))})
+        deltalake.write_deltalake(str(tmp_path), rows, mode="append")
+    snapshot = DeltaTable(str(tmp_path)).snapshot()
+    for operator in ("=", "<=", ">="):
+        found = snapshot.scan(where=f"d {operator} {value}BD").to_arrow()["d"].to_pylist()
+        assert number in found
+    scan = snapshot.scan(where=f"d = {value}BD")
+    assert (scan.to_arrow().num_rows, scan.num_files) == (1, 1)
+    assert snapshot.scan(where=f"d <> {value}BD").to_arrow()["d"].to_pylist() == [Decimal("5.00")]

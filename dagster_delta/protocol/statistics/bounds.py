@@ -6,7 +6,7 @@ Spec: Per-file Statistics; Partition Value Serialization.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -29,6 +29,13 @@ _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _FLOATS = ("float", "double")
 _TIMESTAMPS = ("timestamp", "timestamp_ntz")
+
+_DOUBLE = PrimitiveType("double")
+
+DOUBLE_DIGITS = 15
+"""Decimals of so many digits are doubles and back without a difference."""
+DOUBLE_ERROR = 2.0**-50
+"""More than the relative difference of any decimal from its double, there and back."""
 
 # Writers may truncate timestamps in statistics to milliseconds.
 _MILLISECOND = 1_000
@@ -207,10 +214,25 @@ def _without_nan(values: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
-    """The minimum, lowered if it may be the text of a float."""
+    """The minimum, lowered if it may be the text of a float, or of a decimal as a double."""
+    if isinstance(data_type, DecimalType):
+        return _moved(minimum, data_type, pc.subtract)
     if _name(data_type) == "double":
         return pc.min_element_wise(minimum, _as_float(minimum))
     return minimum
+
+
+def _moved(bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]) -> pa.Array:
+    """Decimal bounds moved outwards by what a double may differ from them; null if that is no value
+    of the type. Some writers, such as deltalake, compute bounds as doubles.
+    """
+    if data_type.precision <= DOUBLE_DIGITS:
+        return bounds
+    numbers = bounds.cast(pa.float64())
+    moved = move(numbers, pc.multiply(pc.abs(numbers), scalar_of(DOUBLE_ERROR, _DOUBLE)))
+    most = scalar_of(10.0 ** (data_type.precision - data_type.scale) * (1 - DOUBLE_ERROR), _DOUBLE)
+    fitting = pc.if_else(pc.less(pc.abs(moved), most), moved, null_scalar(pa.float64()))
+    return fitting.cast(bounds.type, safe=False)
 
 
 def _as_float(values: pa.Array) -> pa.Array:
@@ -226,6 +248,8 @@ def _as_float(values: pa.Array) -> pa.Array:
 def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     """The maximum, raised if a writer may have truncated it."""
     name = _name(data_type)
+    if isinstance(data_type, DecimalType):
+        return _moved(maximum, data_type, pc.add)
     if name in _TIMESTAMPS:
         ticks = maximum.view(pa.int64())
         known = pc.less(ticks, integer_scalar(_LAST_MICROSECOND))

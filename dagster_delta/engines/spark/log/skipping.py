@@ -20,6 +20,8 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.statistics.bounds import (
+    DOUBLE_DIGITS,
+    DOUBLE_ERROR,
     LAST_CHARACTER,
     STRING_PREFIX_LENGTH,
     Sides,
@@ -289,6 +291,16 @@ def _with_range(
             minimum = functions.least(minimum, minimum.try_cast("float").cast("double"))
         if maximum is not None:
             maximum = functions.greatest(maximum, maximum.try_cast("float").cast("double"))
+    data_type = bounds.data_type
+    if isinstance(data_type, DecimalType) and data_type.precision > DOUBLE_DIGITS:
+        # Some writers compute them as doubles. What is no value of the type is unknown.
+        spelled = f"decimal({data_type.precision}, {data_type.scale})"
+        if minimum is not None:
+            number = minimum.cast("double")
+            minimum = (number - functions.abs(number) * DOUBLE_ERROR).try_cast(spelled)
+        if maximum is not None:
+            number = maximum.cast("double")
+            maximum = (number + functions.abs(number) * DOUBLE_ERROR).try_cast(spelled)
     if name in _TIMESTAMPS and maximum is not None:
         # Writers may truncate timestamps in statistics to milliseconds.
         maximum = functions.try_add(maximum, functions.lit(_MILLISECOND))
