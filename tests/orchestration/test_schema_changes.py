@@ -413,3 +413,10 @@ def test_readers_are_found_among_all_assets_of_the_code_location(tmp_path: Path)
         ]
         told_of = plain(event.step_output_data.metadata)["delta/schema_change"]
     assert "| `report` | (no column lineage) |" in told_of
+
+
+def test_the_assets_of_a_job_may_be_an_iterator(tmp_path: Path) -> None:
+    resources = {"io_manager": DeltaIOManager(root_uri=str(tmp_path))}
+    job = delta_schema_change_job("change", assets=iter([orders]))
+    definitions = dg.Definitions([orders], jobs=[job], resources=resources)
+    assert definitions.resolve_job_def("change").name == "change"

@@ -71,7 +71,8 @@ def delta_schema_change_job(
     Examples:
         delta_schema_change_job(assets=[flights, weather])
     """
-    assets = tuple(options.get("assets", ()))
+    # An iterator gives them once.
+    options["assets"] = assets = tuple(options.get("assets", ()))
     tables = tables_of_job(options)
     allowed = options.get("enable_column_change", False)
     tables = tuple(replace(each, allow_column_changes=allowed) for each in tables)
