@@ -128,6 +128,42 @@ def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, sour
     assert [row["v"] for row in lake.rows()] == [0.5]
 
 
+@pytest.mark.parametrize("schema_mode", ["merge", "overwrite"])
+@pytest.mark.parametrize("existing_rows", ["rewrite", "lazy"])
+def test_a_default_upstream_reaches_older_rows(lake, source, schema_mode, existing_rows):
+    assets = copy(source, metadata={"schema_mode": schema_mode})
+    lake.materialize(*assets)
+    source.table.add_column(
+        "w", "STRING", default="'new'", existing_rows=existing_rows, enable_features=True
+    )
+    source.table.append(rows(k3=3).append_column("w", pa.array(["paid"])))
+    second = lake.metadata(lake.materialize(*assets))
+    assert {row["id"]: row["w"] for row in lake.rows()} == {1: "new", 2: "new", 3: "paid"}
+    because = second["delta/full_refresh_because"]
+    assert "column w was added with a default, which older rows may have" in because
+    source.upsert(k2=5)
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is False
+
+
+def test_a_default_that_the_table_has_too_needs_no_full_refresh(lake, source):
+    assets = copy(source, metadata={"schema_mode": "merge"})
+    lake.materialize(*assets)
+    for table in (source.table, lake.table()):
+        table.add_column("w", "STRING", default="'new'", enable_features=True)
+    source.table.append(rows(k3=3).append_column("w", pa.array(["paid"])))
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is False
+    assert {row["id"]: row["w"] for row in lake.rows()} == {1: "new", 2: "new", 3: "paid"}
+
+
+def test_rows_that_were_added_one_by_one_keep_what_they_had(lake, source, caplog):
+    assets = copy(source, mode="append", keys=(), metadata={"schema_mode": "merge"})
+    lake.materialize(*assets)
+    source.table.add_column("w", "STRING", default="'new'", enable_features=True)
+    source.table.append(rows(k3=3).append_column("w", pa.array(["paid"])))
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is False
+    assert {row["id"]: row["w"] for row in lake.rows()} == {1: None, 2: None, 3: "paid"}
+
+
 def test_a_change_of_type_upstream_is_the_reason_of_a_full_refresh(lake, source):
     @delta_change_feed_asset("source", keys="id", metadata={"schema_mode": "overwrite"})
     def events(changes: pa.Table) -> pa.Table:

@@ -1,9 +1,10 @@
 """Column changes of an upstream table that older rows of the target do not reflect.
 
-An added column needs no work: older rows have no value for it. A renamed column would leave its
-older values under the old name; the ids of column mapping distinguish it from a new column.
+An added column needs no work if older rows have no value for it. With a default they may have one,
+and no change tells it. A renamed column would leave its older values under the old name; the ids of
+column mapping distinguish it from a new column.
 
-Spec: Column Mapping; Type Widening.
+Spec: Column Mapping; Type Widening; Default Columns.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ from typing import Literal
 
 from dagster_delta.evolution.merge_schema import diff_schemas, widenable_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
+from dagster_delta.protocol.schema import (
+    DataType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    walk_fields,
+)
 
 _Path = tuple[str, ...]
 
@@ -24,9 +33,10 @@ _Path = tuple[str, ...]
 class ColumnChange:
     """One column of the upstream table, before and now."""
 
-    kind: Literal["renamed", "dropped", "widened"]
+    kind: Literal["renamed", "dropped", "widened", "filled"]
+    """`filled`: it was added with a default, which older rows may have."""
     path: _Path
-    """Previous logical path."""
+    """Previous logical path; of a filled column the current one."""
     new_path: _Path | None = None
     """Current logical path; None for a dropped column."""
     types: tuple[DataType, DataType] | None = None
@@ -34,6 +44,8 @@ class ColumnChange:
 
     def __str__(self) -> str:
         name = ".".join(self.path)
+        if self.kind == "filled":
+            return f"column {name} was added with a default, which older rows may have"
         if self.new_path is None:
             return f"column {name} was dropped"
         if self.types is None:
@@ -69,7 +81,24 @@ def column_changes(
         for change in columns_narrower_than(now.schema, target)
         if _folded(change.path) in retyped and change.path[0].casefold() in names
     ]
-    return found
+    return [*found, *(each for each in _filled(before, now, target) if each.path[0] in columns)]
+
+
+def _filled(
+    before: TableConfiguration, now: TableConfiguration, target: TableConfiguration
+) -> list[ColumnChange]:
+    """Columns that were added with a default, unless they were added so to the target, too."""
+    known = {name.casefold() for name in before.schema.names}
+    known |= {field.name.casefold() for field in target.schema if _has_default(field)}
+    return [
+        ColumnChange("filled", (field.name,), (field.name,))
+        for field in now.schema
+        if _has_default(field) and field.name.casefold() not in known
+    ]
+
+
+def _has_default(field: StructField) -> bool:
+    return not field.metadata.keys().isdisjoint((DEFAULT_KEY, EXISTING_DEFAULT_KEY))
 
 
 def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:

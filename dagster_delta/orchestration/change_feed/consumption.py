@@ -60,6 +60,8 @@ class Consumer:
     on_gap: OnGap
     full_refresh: str | None
     """Who requested a full refresh; None if no one requested it."""
+    updates_rows: bool = False
+    """Whether the target has the current row of each key, not one for each change."""
     replaces_schema: bool = False
     """Whether a full refresh replaces the target's columns by those of the upstream table: with the
     schema_mode overwrite."""
@@ -128,7 +130,13 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         return planned.refreshed(_gap(error, upstream, consumer), where)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
     # column keeps its values, and values of a wider column are cast or refused as in any write.
-    if any(each.kind == "renamed" or consumer.replaces_schema for each in moved):
+    # Rows that were added one by one keep what they had then.
+    refreshing = {"renamed"}
+    if consumer.updates_rows:
+        refreshing.add("filled")
+    if consumer.replaces_schema:
+        refreshing |= {"dropped", "widened"}
+    if any(each.kind in refreshing for each in moved):
         return planned.refreshed(_other_columns(moved, upstream, consumer), where)
     return replace(
         planned, changes=changes, columns_not_followed="; ".join(map(str, moved)) or None
