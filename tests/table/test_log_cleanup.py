@@ -326,19 +326,23 @@ def test_a_write_cleans_up_after_its_checkpoint_unless_the_table_keeps_its_log()
         assert counted.calls["list_from"] == (1 if keeps == "true" else 0)
 
 
-def test_a_long_log_is_listed_after_every_hundredth_commit_only(
+def test_the_longer_a_log_is_the_less_often_it_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(post_commit, "_SHORT_LOG", 5)
-    monkeypatch.setattr(post_commit, "_CLEANED_EVERY", 8)
+    monkeypatch.setattr(post_commit, "_CLEANED_EVERY", ((8, 12), (5, 8)))
     store = MemoryStore()
     make(7, store=store, checkpointInterval="2")
-    age(store, [0, 1, 2, 3, 4, 5], since=(time.time_ns() // 1_000_000 - 40 * DAY) // DAY * DAY)
+    long_ago = (time.time_ns() // 1_000_000 - 40 * DAY) // DAY * DAY
+    age(store, [0, 1, 2, 3, 4, 5], since=long_ago)
     table = DeltaTable("", store=store)
     assert table.append(ROWS).version == 7
     assert versions(store, ".json")[0] == 0
     assert table.append(ROWS).version == 8
-    assert versions(store, ".json")[0] > 0
+    assert versions(store, ".json")[0] == 4
+    for _ in range(8):
+        age(store, list(range(9)), since=long_ago)
+        result = table.append(ROWS)
+        assert versions(store, ".json")[0] == (4 if result.version < 12 else 8)
 
 
 def test_a_handle_goes_on_when_its_checkpoint_was_cleaned_up() -> None:

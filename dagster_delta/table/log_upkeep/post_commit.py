@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 # Looking for expired versions lists the log, in time proportional to its length.
-_SHORT_LOG = 1000
-_CLEANED_EVERY = 100
-"""Commits after which a longer log is cleaned up, about."""
+_CLEANED_EVERY = ((10_000, 1000), (1000, 100))
+"""Versions from which a log is cleaned up less often, and after how many commits, about."""
 
 
 def follow_commit(
@@ -172,8 +171,8 @@ def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
     interval = _checkpoint_interval(snapshot)
-    checkpoints = max(1, _CLEANED_EVERY // interval)
-    if snapshot.version > _SHORT_LOG and snapshot.version // interval % checkpoints:
+    commits = next((each for version, each in _CLEANED_EVERY if snapshot.version > version), 0)
+    if snapshot.version // interval % max(1, commits // interval):
         return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
     from dagster_delta.table.read.snapshot import Snapshot
