@@ -173,7 +173,6 @@ def _table(cluster: str) -> str:
     family(
         product(OPERATIONS, ("reset", "lost"), (1, 1000)),
         ("append", "lost", 1),
-        ("delete", "lost", 1000),
     ),
 )
 def test_a_broken_connection_leaves_the_table_as_it_was_or_the_commit_once(

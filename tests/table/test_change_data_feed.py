@@ -543,7 +543,7 @@ def operations(draw: st.DrawFn) -> list[tuple[str, Any]]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(operations(), st.sampled_from(sorted(KINDS)))
 def test_the_feed_applied_to_the_rows_at_the_start_gives_the_rows_at_the_end(
     steps: list[tuple[str, Any]], kind: str

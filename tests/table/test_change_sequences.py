@@ -198,7 +198,7 @@ def data(rows: dict[int, Values]) -> pa.Table:
 
 TestChangedTable = ChangedTable.TestCase
 TestChangedTable.settings = settings(
-    max_examples=30,
+    max_examples=18,
     stateful_step_count=10,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -397,7 +397,7 @@ def checkpoint_alone(storage: ObjectStore, version: int) -> MemoryStore:
 
 TestConcurrentWriters = ConcurrentWriters.TestCase
 TestConcurrentWriters.settings = settings(
-    max_examples=20,
+    max_examples=12,
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -538,7 +538,7 @@ OPERATIONS: dict[str, Any] = {
 """What may be done to a table; each leaves the rows of a lazy one equal to those of the other."""
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     names=st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=6),
     vectors=st.booleans(),

@@ -507,7 +507,7 @@ source_rows = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     first=table_rows,
     second=table_rows,

@@ -164,7 +164,7 @@ def apply_to_table(table: DeltaTable, name: str, argument: Any) -> None:
 @pytest.mark.parametrize("partition_by", [(), ("p",)], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("vectors", ["false", "true"])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=STEPS, inline_bytes=st.sampled_from([0, 128]))
 def test_the_table_holds_the_rows_of_the_model(
     vectors: str, mode: str, partition_by: tuple[str, ...], steps: Any, inline_bytes: int
