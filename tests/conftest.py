@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         on_classic = "connect_session" not in asked or classic
         (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
         if ON_SAIL and item.name in SAIL_LIMITS:
-            item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=False))
+            item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=True))
     # One worker runs the tests on Spark from the start, the other meanwhile those without, and the
     # second only starts a JVM if there is work left for it.
     _mark_cases_beside_the_examples(kept)
