@@ -18,12 +18,9 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.sql.casts import cast_depends_on_time_zone
-from dagster_delta.sql.functions.dates import TIME_ZONE_FUNCTIONS
-from dagster_delta.sql.functions.text import LikePiece, Wildcard, like_pieces
-from dagster_delta.sql.literals import moves_local_days
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
-from dagster_delta.sql.types import BOOLEAN, STRING, TIMESTAMP
+from dagster_delta.sql.functions.patterns import LikePiece, Wildcard, like_pieces
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
+from dagster_delta.sql.types import BOOLEAN, STRING
 
 # Each operator, and its equivalent with swapped operands.
 _OPERATORS: dict[str, tuple[Operator, Operator]] = {
@@ -77,8 +74,11 @@ def to_predicate(
                 return IsTrue(convert(child))
             negated = IsTrue(Not(convert(child)))
             return negated if name == "<=>" else Not(negated)
-    if not session_is_utc and depends_on_time_zone(expression):
-        return Unknown("it depends on the time zone of the session", _operands(expression))
+    if not session_is_utc:
+        from dagster_delta.sql.functions.time_zones import depends_on_time_zone
+
+        if depends_on_time_zone(expression):
+            return Unknown("it depends on the time zone of the session", _operands(expression))
     found = _leaf(expression) or (compute and compute(expression))
     return found or Unknown(operands=_operands(expression))
 
@@ -93,22 +93,6 @@ def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
         case Call(name, operands) if name in _NULL_OF_NULL:
             return tuple(dict.fromkeys(path for each in operands for path in _operands(each)))
     return ()
-
-
-def depends_on_time_zone(expression: Typed) -> bool:
-    """Whether some part of the expression depends on the session's time zone."""
-    return any(map(_is_zoned, walk(expression)))
-
-
-def _is_zoned(node: Typed) -> bool:
-    if isinstance(node, Cast) and node.child.data_type is not None:
-        return cast_depends_on_time_zone(node.child.data_type, node.data_type)
-    if isinstance(node, Call) and node.name == "interval shift":
-        amounts = (each.value for each in node.arguments[1:] if isinstance(each, Literal))
-        return node.data_type == TIMESTAMP and moves_local_days(*(int(str(n)) for n in amounts))
-    if isinstance(node, Call) and node.name in TIME_ZONE_FUNCTIONS:
-        return any(each.data_type == TIMESTAMP for each in node.arguments)
-    return isinstance(node, Literal) and node.depends_on_time_zone
 
 
 def _leaf(expression: Typed) -> Predicate | None:

@@ -21,7 +21,7 @@ from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.functions.text import Wildcard, like_pieces
+from dagster_delta.sql.functions.patterns import Wildcard, like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from enum import Enum
-from typing import TypeAlias
 
 from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.patterns import ESCAPE, Wildcard, like_pieces
 from dagster_delta.sql.functions.signatures import (
     Resolve,
     boolean_call,
@@ -120,49 +119,6 @@ TEXT_FUNCTIONS: Mapping[str, Resolve] = {
     "sha2": _resolve_sha2,
     "sha256": fixed(STRING, STRING),
 }
-
-
-ESCAPE = "\\"
-
-
-class Wildcard(Enum):
-    """A wildcard of a pattern."""
-
-    ANY = "%"
-    """Any text, the empty one included."""
-    ONE = "_"
-    """One character."""
-
-
-LikePiece: TypeAlias = str | Wildcard
-
-
-def like_pieces(pattern: str, escape: str = ESCAPE) -> list[LikePiece]:
-    """A LIKE pattern as text (never empty, never beside text) and wildcards.
-
-    Raises:
-        Refusal: an escape precedes a character that Spark does not let it escape.
-    """
-    pieces: list[LikePiece] = []
-
-    def add(text: str) -> None:
-        if pieces and isinstance(pieces[-1], str):
-            pieces[-1] += text
-        else:
-            pieces.append(text)
-
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            following = next(characters, "")
-            if following not in ("%", "_", escape):
-                raise Refusal(f"the LIKE pattern {pattern!r}, in which an escape has no meaning,")
-            add(following)
-        elif character in "%_":
-            pieces.append(Wildcard(character))
-        else:
-            add(character)
-    return pieces
 
 
 def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:

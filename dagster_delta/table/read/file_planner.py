@@ -19,6 +19,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import Constant, Or, Predicate
@@ -114,14 +115,11 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.engines.expressions.generated_filters import with_constants
+        from dagster_delta.engines.expressions.computed_parts import computed_filter, with_constants
         from dagster_delta.sql.skipping import to_predicate
 
-        compute = None
-        if columns := self.snapshot.configuration.partition_columns:
-            from dagster_delta.engines.expressions.generated_filters import computed_filter
-
-            compute = partial(computed_filter, columns)
+        columns = self.snapshot.configuration.partition_columns
+        compute = partial(computed_filter, columns) if columns else None
         return to_predicate(
             with_constants(condition), session_is_utc=self._session_is_utc, compute=compute
         )
@@ -130,9 +128,12 @@ class FilePlanner:
         """The predicate, extended by the conditions that it implies for generated partition
         columns.
         """
+        configuration = self.snapshot.configuration
+        if not any(GENERATION_KEY in field.metadata for field in configuration.partition_schema):
+            return predicate
         from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 
-        return with_generated_filters(predicate, self.snapshot.configuration)
+        return with_generated_filters(predicate, configuration)
 
     def candidates(
         self, *predicates: Predicate, columns: Sequence[str] = LIVE_FILE_SCHEMA.names
