@@ -17,7 +17,8 @@ from dagster_delta.engines.expressions.rendering import (
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 from dagster_delta.sql.functions.dates import pattern_units
-from dagster_delta.sql.functions.text import ESCAPE, LINE_END, TEXT_END
+from dagster_delta.sql.functions.patterns import ESCAPE
+from dagster_delta.sql.functions.text import LINE_END, TEXT_END
 from dagster_delta.sql.functions.whitelist import CONVERSIONS
 from dagster_delta.sql.typed import Call, Literal, types_of
 from dagster_delta.sql.types import BINARY, DATE, STRING, common_type, is_integral
