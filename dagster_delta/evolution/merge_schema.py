@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from dagster_delta.errors import SchemaMismatch
+from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.protocol.features.type_widening import (
     TypeChange,
     is_widening,
@@ -136,12 +137,48 @@ def check_strict(
     """
     diff = diff_schemas(table, data)
     if diff.added:
+        remedy = f"drop them, or pass {option} to change the table"
+        if renames := _likely_renames(diff):
+            remedy = _rename_remedy(renames, option)
         raise SchemaMismatch(
-            f"the data has columns that the table lacks ({_names(diff.added)}); drop them, or pass "
-            f"{option} to change the table:\n{diff}",
+            f"the data has columns that the table lacks ({_names(diff.added)}); {remedy}:\n{diff}",
             column=diff.added[0].column,
         )
     _check_required(table, diff.missing, filled)
+
+
+def _likely_renames(diff: SchemaDiff) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Paths in the table and new names of the columns that the data seems to call otherwise: of
+    each type, one column is missing in a struct and one is new.
+    """
+    missing, added = _by_struct_and_type(diff.missing), _by_struct_and_type(diff.added)
+    return tuple(
+        (paths[0], added[key][0][-1])
+        for key, paths in missing.items()
+        if len(paths) == 1 and len(added.get(key, ())) == 1
+    )
+
+
+def _by_struct_and_type(
+    differences: tuple[ColumnDifference, ...],
+) -> dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]]:
+    found: dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]] = {}
+    for each in differences:
+        data_type = each.table_type if each.data_type is None else each.data_type
+        found.setdefault((each.path[:-1], str(data_type)), []).append(each.path)
+    return found
+
+
+def _rename_remedy(renames: tuple[tuple[tuple[str, ...], str], ...], option: str) -> str:
+    actions = ", ".join(
+        f"RENAME COLUMN {dotted(path)} TO {dotted((new,))}" for path, new in renames
+    )
+    old = ", ".join(dotted(path) for path, _ in renames)
+    return (
+        f"if {old} was renamed, rename the column of the table first, with ALTER TABLE … {actions} "
+        "(DeltaTable.alter, or delta_schema_change_job), or use the old name in the data; if it is "
+        f"another column, drop it, or pass {option}, which adds it to the table and keeps {old}"
+    )
 
 
 def _check_required(
