@@ -65,11 +65,16 @@ ASSETS = [orders, by_price, ids, opaque, by_mean]
 
 
 def run(
-    lake: Lake, config: dict[str, Any], *, switch: bool = True, **options: Any
+    lake: Lake,
+    config: dict[str, Any],
+    *,
+    switch: bool = True,
+    assets: list[dg.AssetsDefinition] = ASSETS,
+    **options: Any,
 ) -> dg.ExecuteInProcessResult:
-    job = delta_schema_change_job(assets=ASSETS, selection=dg.AssetSelection.assets(orders))
+    job = delta_schema_change_job(assets=assets, selection=dg.AssetSelection.assets(orders))
     manager = DeltaIOManager(root_uri=str(lake.root), enable_column_change=switch)
-    definitions = dg.Definitions(assets=ASSETS, jobs=[job], resources={"io_manager": manager})
+    definitions = dg.Definitions(assets=assets, jobs=[job], resources={"io_manager": manager})
     resolved = definitions.resolve_job_def(job.name)
     return resolved.execute_in_process(run_config=config, instance=lake.instance, **options)
 
@@ -108,6 +113,61 @@ def test_by_default_a_change_is_only_planned_with_those_who_read_the_column(fill
     assert metadata["delta/dry_run"] is True
     assert table_of(filled).version() == version
     assert observed(filled) == []
+
+
+@dg.asset(deps=[orders])
+def everything() -> dg.MaterializeResult[None]:
+    deps = {
+        name: [dg.TableColumnDep(asset_key=orders.key, column_name=name)]
+        for name in ("id", "price")
+    }
+    lineage = dg.TableColumnLineage(deps)
+    return dg.MaterializeResult(metadata={"dagster/column_lineage": lineage})
+
+
+@dg.asset(
+    deps=[everything],
+    metadata={
+        "dagster/column_lineage": dg.TableColumnLineage(
+            {
+                name: [dg.TableColumnDep(asset_key=dg.AssetKey("everything"), column_name=name)]
+                for name in ("id", "price")
+            }
+        )
+    },
+)
+def copy_of_everything() -> None:
+    """Reads every column of an asset that reads every column."""
+
+
+def test_the_plan_of_a_new_column_lists_the_assets_that_read_every_column(lake: Lake) -> None:
+    assets = [*ASSETS, everything, copy_of_everything]
+    lake.materialize(*assets)
+    report = planned_with(lake, assets, "ADD COLUMN note STRING")
+    assert "| `everything` | every column |" in report
+    assert "| `copy_of_everything` | every column of everything |" in report
+    assert "| `opaque` | (no column lineage) |" in report
+    for name in ("by_price", "ids", "by_mean"):
+        assert f"`{name}`" not in report
+
+
+def test_a_plan_says_that_no_asset_is_affected_and_why(lake: Lake) -> None:
+    lake.materialize(orders, ids)
+    other = "affected: by their column lineage, those that read the table read other columns"
+    assert other in planned_with(lake, [orders, ids], "ADD COLUMN note STRING")
+    assert other in planned_with(lake, [orders, ids], "RENAME COLUMN price TO cost")
+    none = "No asset of the code location reads the table"
+    assert none in planned_with(lake, [orders], "ADD COLUMN note STRING")
+    assert "No asset" not in planned_with(lake, [orders], "SET TBLPROPERTIES (delta.appendOnly = true)")
+    by_location = delta_schema_change_job(tables={"orders": table_of(lake).uri})
+    config = {"statement": "ADD COLUMN note STRING"}
+    result = by_location.execute_in_process(config, instance=lake.instance)
+    assert "the job has it by location" in told(result)["delta/schema_change"]
+
+
+def planned_with(lake: Lake, assets: list[dg.AssetsDefinition], statement: str) -> str:
+    report: str = told(run(lake, {"statement": statement}, assets=assets))["delta/schema_change"]
+    return report
 
 
 def test_a_dry_run_without_leave_plans_and_names_what_is_off_in_the_words_of_the_launchpad(

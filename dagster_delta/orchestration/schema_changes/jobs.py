@@ -9,9 +9,8 @@ materialisation.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import dagster as dg
 from dagster_shared.check import CheckError
@@ -25,14 +24,12 @@ from dagster_delta.orchestration.maintenance.maintained_tables import Maintained
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
+from dagster_delta.orchestration.schema_changes.readers import readers_of_change
 from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
 from dagster_delta.orchestration.table_metadata import table_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-
-_LINEAGE_KEY = "dagster/column_lineage"
-_UNKNOWN = "(no column lineage)"
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
@@ -110,10 +107,7 @@ def _change(
 ) -> None:
     info = commit_info_of_op(context, chosen.name)
     report = change_schema_step(table, config, context.log, info)
-    readers: Mapping[str, tuple[str, ...]] = {}
-    if chosen.asset_key is not None and report.columns:
-        known = (*assets, *_assets_of_code_location(context))
-        readers = _downstream_readers(context.instance, known, chosen.asset_key, report.columns)
+    readers = _readers(context, chosen, report, assets)
     metadata = _metadata(table, report, readers)
     context.add_output_metadata(metadata)
     if chosen.asset_key is not None and not config.dry_run:
@@ -122,16 +116,30 @@ def _change(
         context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata))
 
 
-def _metadata(
-    table: "DeltaTable", report: ChangeReport, readers: Mapping[str, tuple[str, ...]]
-) -> RawMetadata:
-    lines = [report.markdown]
-    if readers:
-        rows = [f"| `{asset}` | {', '.join(columns)} |" for asset, columns in readers.items()]
-        head = "| downstream asset | reads |\n|---|---|"
-        lines.append("\n".join(["### Who reads the columns", "", head, *rows]))
+def _readers(
+    context: dg.OpExecutionContext,
+    chosen: MaintainedTable,
+    report: ChangeReport,
+    assets: tuple[object, ...],
+) -> str:
+    """The assets that the change may affect, as Markdown; empty if it changes no column."""
+    if not (report.columns or report.columns_beside_new):
+        return ""
+    if chosen.asset_key is None:
+        return "Assets that read the table are not known: the job has it by location, not by asset."
+    return readers_of_change(
+        context.instance,
+        (*assets, *_assets_of_code_location(context)),
+        chosen.asset_key,
+        report.columns,
+        report.columns_beside_new,
+    )
+
+
+def _metadata(table: "DeltaTable", report: ChangeReport, readers: str) -> RawMetadata:
+    markdown = f"{report.markdown}\n\n{readers}" if readers else report.markdown
     return {
-        "delta/schema_change": dg.MetadataValue.md("\n\n".join(lines)),
+        "delta/schema_change": dg.MetadataValue.md(markdown),
         "delta/version": table.version(),
         "delta/dry_run": report.is_dry_run,
         "dagster/uri": table.uri,
@@ -165,79 +173,3 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
         return tuple(context.repository_def.assets_defs_by_key.values())
     except CheckError:
         return ()
-
-
-def _downstream_readers(
-    instance: dg.DagsterInstance, assets: Iterable[object], key: dg.AssetKey, columns: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """By asset key, as `a/b`: the columns that an asset reads among some top-level columns of the
-    upstream asset `key`, and among columns computed from them, which are named `a/b.column`.
-
-    The lineage is from an asset's latest materialisation, or else from its definition. Assets
-    without lineage are included, because they may read every column; assets downstream of them are
-    not.
-    """
-    # By key, since the same asset may be given twice, by the job and by the code location.
-    specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
-    found: dict[str, set[str]] = {}
-    waiting = [(key, frozenset(each.casefold() for each in columns))]
-    seen: set[tuple[dg.AssetKey, str]] = set()
-    while waiting:
-        source, wanted = waiting.pop(0)
-        wanted = frozenset(each for each in wanted if (source, each) not in seen)
-        seen |= {(source, each) for each in wanted}
-        for spec in _direct_readers(specs, source) if wanted else ():
-            read, computed = _read_columns(instance, spec, source, wanted)
-            prefix = "" if source == key else f"{source.to_user_string()}."
-            if read is None:
-                found.setdefault(spec.key.to_user_string(), set()).add(_UNKNOWN)
-            elif read:
-                columns_read = found.setdefault(spec.key.to_user_string(), set())
-                columns_read |= {f"{prefix}{each}" for each in read}
-                waiting.append((spec.key, frozenset(each.casefold() for each in computed)))
-    return {reader: tuple(sorted(read)) for reader, read in found.items()}
-
-
-def _specs(assets: Iterable[object]) -> Iterator[dg.AssetSpec]:
-    for asset in assets:
-        if isinstance(asset, dg.AssetsDefinition):
-            yield from asset.specs
-        elif isinstance(asset, dg.AssetSpec):
-            yield asset
-
-
-def _direct_readers(specs: Iterable[dg.AssetSpec], key: dg.AssetKey) -> Iterator[dg.AssetSpec]:
-    for spec in specs:
-        if any(dep.asset_key == key for dep in spec.deps):
-            yield spec
-
-
-def _read_columns(
-    instance: dg.DagsterInstance, spec: dg.AssetSpec, source: dg.AssetKey, wanted: Collection[str]
-) -> tuple[set[str] | None, set[str]]:
-    """The searched columns that an asset reads, and its own columns computed from them; the first
-    is None if it has no lineage.
-    """
-    lineage = _lineage(instance, spec)
-    if lineage is None:
-        return None, set()
-    read: set[str] = set()
-    computed: set[str] = set()
-    for column, deps in lineage.deps_by_column.items():
-        hits = {
-            dep.column_name
-            for dep in deps
-            if dep.asset_key == source and dep.column_name.casefold() in wanted
-        }
-        read |= hits
-        if hits:
-            computed.add(column)
-    return read, computed
-
-
-def _lineage(instance: dg.DagsterInstance, spec: dg.AssetSpec) -> Any:  # noqa: ANN401
-    event = instance.get_latest_materialization_event(spec.key)
-    materialization = None if event is None else event.asset_materialization
-    metadata = {} if materialization is None else materialization.metadata
-    value = metadata.get(_LINEAGE_KEY, spec.metadata.get(_LINEAGE_KEY))
-    return value.value if isinstance(value, dg.MetadataValue) else value

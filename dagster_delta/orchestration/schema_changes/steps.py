@@ -38,6 +38,8 @@ class ChangeReport:
     is_dry_run: bool
     metrics: Mapping[str, int | str] = field(default_factory=dict)
     """Of an online column change; see `DeltaTable.change_column`."""
+    columns_beside_new: tuple[str, ...] = ()
+    """All top-level columns of the earlier schema, if top-level columns were added."""
 
 
 def change_schema_step(
@@ -111,8 +113,16 @@ def _alter(
     else:
         log.info(f"version {result.version}: {config.statement}")
     changes = result.plan.schema_changes
-    columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed))
-    return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run, result.metrics)
+    fields = (path for path in changes.added if len(path) > 1)
+    columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
+    adds_columns = any(len(path) == 1 for path in changes.added)
+    return ChangeReport(
+        result.to_markdown(),
+        tuple(columns),
+        config.dry_run,
+        result.metrics,
+        result.plan.before.schema.names if adds_columns else (),
+    )
 
 
 def _rewrite_teller(log: Logger) -> Callable[[int, int], None]:
