@@ -158,7 +158,9 @@ def test_a_plan_says_that_no_asset_is_affected_and_why(lake: Lake) -> None:
     assert other in planned_with(lake, [orders, ids], "RENAME COLUMN price TO cost")
     none = "No asset of the code location reads the table"
     assert none in planned_with(lake, [orders], "ADD COLUMN note STRING")
-    assert "No asset" not in planned_with(lake, [orders], "SET TBLPROPERTIES (delta.appendOnly = true)")
+    assert "No asset" not in planned_with(
+        lake, [orders], "SET TBLPROPERTIES (delta.appendOnly = true)"
+    )
     by_location = delta_schema_change_job(tables={"orders": table_of(lake).uri})
     config = {"statement": "ADD COLUMN note STRING"}
     result = by_location.execute_in_process(config, instance=lake.instance)

@@ -66,7 +66,7 @@ def report_write(
     if context.has_asset_key and execution is not None:
         execution.set_data_version(context.asset_key, DataVersion(str(snapshot.version)))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
-    effect = _effect(written)
+    effect: Mapping[str, object] = _effect(written)
     keys = () if write.selection is None else write.selection.keys
     by_key = _optional(context, "figures per partition", lambda: _by_partition(write, written))
     if len(keys) == 1:
@@ -115,7 +115,7 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
     }
 
 
-def _effect(written: WrittenAsset) -> dict[str, object]:
+def _effect(written: WrittenAsset) -> dict[str, int | str]:
     metrics = dict(written.metrics)
     if "numTargetRowsInserted" in metrics:
         # The rows written by a merge include copied rows.
@@ -170,9 +170,24 @@ def _optional(
         return {}
 
 
+def _summary(write: AssetWrite, written: WrittenAsset) -> str:
+    """The commit in one line, for the log: in a terminal there is no page with the metadata."""
+    figures = [
+        f"{int(value):,} {key.partition('/')[2].replace('_', ' ')}"
+        for key, value in _effect(written).items()
+        if str(value).isdecimal() and int(value)
+    ]
+    done = (
+        f"{write.name}: version {written.snapshot.version} of {written.snapshot.store.location.uri}"
+    )
+    return ", ".join([f"{done}, mode {written.mode}", *figures])
+
+
 def _warn(context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
     if written.skipped_because is not None:
         context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+    else:
+        context.log.info(_summary(write, written))
     if written.null_columns:
         context.log.warning(
             f"the rows of {write.name} lack columns of its table, which are null in them: "

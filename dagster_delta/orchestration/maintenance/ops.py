@@ -40,6 +40,7 @@ from dagster_delta.orchestration.maintenance.steps import (
     warn_of_damage,
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.report_log import log_report
 from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
@@ -110,8 +111,10 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
 @dg.op(ins=_START, out=_NOTHING)
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Show the latest commits of a table, each with the run that made it."""
-    snapshot = open_table(config).snapshot()
-    context.add_output_metadata(history_metadata(snapshot, _HISTORY_LENGTH))
+    metadata = history_metadata(open_table(config).snapshot(), _HISTORY_LENGTH)
+    for each in metadata.values():
+        log_report(context.log, f"history of {config.uri}", each.value)
+    context.add_output_metadata(metadata)
 
 
 def maintain(
@@ -127,7 +130,11 @@ def maintain(
     table.refresh()
     after = _health_anew(table)
     warn_of_damage(after, context.log)
-    metadata = _maintenance_metadata(table.uri, before, after, reports)
+    markdown = _maintenance_markdown(table.uri, before, after, reports)
+    details = (each.metadata.get("delta/difference") for each in reports)
+    differences = [each.value for each in details if isinstance(each, dg.MarkdownMetadataValue)]
+    log_report(context.log, name, "\n\n".join([markdown, *differences]))
+    metadata = _maintenance_metadata(table.uri, markdown, after, reports)
     context.add_output_metadata(metadata)
     return metadata
 
@@ -164,10 +171,10 @@ def open_table(config: TableConfig) -> "DeltaTable":
 
 
 def _maintenance_metadata(
-    uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
+    uri: str, markdown: str, after: "TableHealth", reports: Sequence[StepReport]
 ) -> RawMetadata:
     metadata: RawMetadata = {
-        "delta/report": dg.MetadataValue.md(_maintenance_markdown(uri, before, after, reports)),
+        "delta/report": dg.MetadataValue.md(markdown),
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
         **health_metadata(after),
     }

@@ -23,6 +23,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
 from dagster_delta.orchestration.maintenance.maintained_tables import MaintainedTable
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.report_log import log_report
 from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
 from dagster_delta.orchestration.schema_changes.readers import readers_of_change
 from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
@@ -108,7 +109,9 @@ def _change(
     info = commit_info_of_op(context, chosen.name)
     report = change_schema_step(table, config, context.log, info)
     readers = _readers(context, chosen, report, assets)
-    metadata = _metadata(table, report, readers)
+    markdown = f"{report.markdown.rstrip()}\n\n{readers}" if readers else report.markdown
+    log_report(context.log, f"{chosen.name}: {report.title}", markdown)
+    metadata = _metadata(table, report, markdown)
     context.add_output_metadata(metadata)
     if chosen.asset_key is not None and not config.dry_run:
         columns = dg.MetadataValue.table_schema(table_schema(table.snapshot().configuration))
@@ -136,8 +139,7 @@ def _readers(
     )
 
 
-def _metadata(table: "DeltaTable", report: ChangeReport, readers: str) -> RawMetadata:
-    markdown = f"{report.markdown}\n\n{readers}" if readers else report.markdown
+def _metadata(table: "DeltaTable", report: ChangeReport, markdown: str) -> RawMetadata:
     return {
         "delta/schema_change": dg.MetadataValue.md(markdown),
         "delta/version": table.version(),

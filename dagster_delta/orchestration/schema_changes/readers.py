@@ -7,6 +7,8 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_delta.evolution.plan_report import table_cell
+
 _LINEAGE_KEY = "dagster/column_lineage"
 _UNKNOWN = "(no column lineage)"
 _ALL = "every column"
@@ -35,7 +37,10 @@ def readers_of_change(
         for reader, read in _readers_of_all(instance, specs, key, columns_beside_new).items():
             readers.setdefault(reader, set()).update(read)
     if readers:
-        rows = [f"| `{asset}` | {', '.join(sorted(read))} |" for asset, read in readers.items()]
+        rows = [
+            f"| `{asset}` | {table_cell(', '.join(sorted(read)))} |"
+            for asset, read in readers.items()
+        ]
         head = "| downstream asset | reads |\n|---|---|"
         return "\n".join(["### Who reads the columns", "", head, *rows])
     if not any(_direct_readers(specs, key)):

@@ -32,6 +32,8 @@ _CALL = re.compile(r"(?<![\w.`])change_column(?![\w(`])")
 class ChangeReport:
     """A change that was made or planned."""
 
+    title: str
+    """One line, for the log."""
     markdown: str
     columns: tuple[str, ...]
     """Top-level columns of the earlier schema that changed or were dropped."""
@@ -106,17 +108,13 @@ def _alter(
         commit_info=info,
         on_progress=_rewrite_teller(log),
     )
-    if config.dry_run:
-        log.info(f"dry run: {config.statement}")
-    elif result.skipped:
-        log.info("no change is needed")
-    else:
-        log.info(f"version {result.version}: {config.statement}")
     changes = result.plan.schema_changes
     fields = (path for path in changes.added if len(path) > 1)
     columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
     adds_columns = any(len(path) == 1 for path in changes.added)
+    done = "no change is needed" if result.skipped else f"version {result.version}"
     return ChangeReport(
+        f"{'dry run' if config.dry_run else done}: {config.statement}",
         result.to_markdown(),
         tuple(columns),
         config.dry_run,
@@ -139,13 +137,12 @@ def _materialize_defaults(
         on_progress=_rewrite_teller(log),
     )
     cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+    title = f"version {result.version}: {cost} were rewritten with their defaults"
     if config.dry_run:
-        log.info(f"dry run: {cost} would be rewritten")
+        title = f"dry run: {cost} would be rewritten"
     elif result.skipped:
-        log.info("the table has no lazy defaults")
-    else:
-        log.info(f"version {result.version}: {cost} were rewritten with their defaults")
-    return ChangeReport(result.to_markdown(), (), config.dry_run)
+        title = "the table has no lazy defaults"
+    return ChangeReport(title, result.to_markdown(), (), config.dry_run)
 
 
 def _change_column(
@@ -165,14 +162,14 @@ def _change_column(
     markdown = plan.to_markdown()
     columns = (plan.change.path[0],)
     if config.dry_run:
-        log.info(f"dry run: {plan.summary}")
-        return ChangeReport(markdown, columns, is_dry_run=True)
+        return ChangeReport(f"dry run: {plan.summary}", markdown, columns, is_dry_run=True)
     progress_log = _ProgressLog(log)
     result = table.change_column(
         **asked, engine=config.engine, commit_info=info, on_progress=progress_log
     )
     report = f"{markdown}\n{progress_log.markdown()}"
-    return ChangeReport(report, columns, is_dry_run=False, metrics=result.metrics)
+    title = f"version {result.version}: {plan.summary}"
+    return ChangeReport(title, report, columns, is_dry_run=False, metrics=result.metrics)
 
 
 def _resume(
@@ -180,7 +177,7 @@ def _resume(
 ) -> ChangeReport:
     state = _require(table)
     if config.dry_run:
-        return _in_progress(state, log)
+        return _in_progress(state)
     progress_log = _ProgressLog(log)
     result = table.resume_column_change(
         batch_bytes=config.batch_bytes,
@@ -189,20 +186,23 @@ def _resume(
         on_progress=progress_log,
     )
     return ChangeReport(
-        progress_log.markdown(), (state.column,), is_dry_run=False, metrics=result.metrics
+        f"version {result.version}: the change of column {state.column} is complete",
+        progress_log.markdown(),
+        (state.column,),
+        is_dry_run=False,
+        metrics=result.metrics,
     )
 
 
 def _cancel(
-    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
+    table: DeltaTable, config: DeltaSchemaChangeConfig, _log: Logger, info: Mapping[str, object]
 ) -> ChangeReport:
     state = _require(table)
     if config.dry_run:
-        return _in_progress(state, log)
+        return _in_progress(state)
     version = table.cancel_column_change(commit_info=info).version
     text = f"The change of `{state.column}` to {state.to_type} was cancelled in version {version}."
-    log.info(text)
-    return ChangeReport(text, (), is_dry_run=False)
+    return ChangeReport(f"version {version}", text, (), is_dry_run=False)
 
 
 def _require(table: DeltaTable) -> ColumnChangeState:
@@ -212,10 +212,8 @@ def _require(table: DeltaTable) -> ColumnChangeState:
     return state
 
 
-def _in_progress(state: ColumnChangeState, log: Logger) -> ChangeReport:
-    text = _spell(state)
-    log.info(f"dry run: {text}")
-    return ChangeReport(text, (state.column,), is_dry_run=True)
+def _in_progress(state: ColumnChangeState) -> ChangeReport:
+    return ChangeReport("dry run", _spell(state), (state.column,), is_dry_run=True)
 
 
 def _spell(state: ColumnChangeState) -> str:
