@@ -29,6 +29,7 @@ from dagster_delta.orchestration.table_metadata import (
     columns_from_log,
     definition_metadata,
 )
+from dagster_delta.storage.locations import cloud_of, local_root, scheme_of
 
 _log = logging.getLogger(__name__)
 
@@ -167,9 +168,21 @@ def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
 
 def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
     """Directories of the table; an environment variable is identified by its name."""
-    parts = (asset.manager.root_uri, *options.table_path(asset.key, asset.name))
+    parts = (_plain_root(asset.manager.root_uri), *options.table_path(asset.key, asset.name))
     # An EnvVar cannot be formatted before a run; its methods return its name.
     return tuple(step for part in parts for step in part.rstrip("/").split("/") if step)
+
+
+def _plain_root(root_uri: str) -> str:
+    """One spelling for all that name the same root: `lake`, `./lake`, `file:///…/lake`."""
+    if type(root_uri) is not str:
+        return root_uri
+    scheme = scheme_of(root_uri)
+    if scheme in (None, "file"):
+        return local_root(root_uri)
+    if (cloud := cloud_of(scheme)) in ("s3", "gcs"):
+        return f"{cloud}:{root_uri.partition(':')[2]}"
+    return root_uri
 
 
 def _with_tables(

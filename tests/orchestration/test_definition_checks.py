@@ -245,6 +245,45 @@ def test_other_roots_and_other_io_managers_are_other_places():
     assert "have one table" in refused(asset("a", "raw", "orders"), there, other=same)
 
 
+@pytest.mark.parametrize(
+    "root",
+    [
+        "./lake",
+        "lake/",
+        "{here}/lake",
+        "{here}//x/../lake/",
+        "file:{here}/lake",
+        "file://{here}/la%6be",
+    ],
+)
+def test_other_spellings_of_a_local_root_are_the_same_place(tmp_path, monkeypatch, root):
+    monkeypatch.chdir(tmp_path)
+    manager = DeltaIOManager(root_uri="lake")
+    other = DeltaIOManager(root_uri=root.format(here=tmp_path))
+    there = asset("b", "raw", "orders", io_manager_key="other")
+    message = refused(asset("a", "raw", "orders"), there, io_manager=manager, other=other)
+    assert "the assets a/raw/orders and b/raw/orders have one table, raw/orders" in message
+    inside = asset("items", metadata={"schema": "raw/orders"}, io_manager_key="other")
+    message = refused(asset("a", "raw", "orders"), inside, io_manager=manager, other=other)
+    assert "the table of items lies inside" in message
+    elsewhere = DeltaIOManager(root_uri=f"{tmp_path}/lake2")
+    check(asset("a", "raw", "orders"), there, io_manager=manager, other=elsewhere)
+
+
+def test_other_schemes_of_a_bucket_are_the_same_place():
+    manager, other = DeltaIOManager(root_uri="s3://lake"), DeltaIOManager(root_uri="s3a://lake/")
+    there = asset("b", "raw", "orders", io_manager_key="other")
+    assert "have one table" in refused(
+        asset("raw", "orders"), there, io_manager=manager, other=other
+    )
+    check(
+        asset("raw", "orders"),
+        there,
+        io_manager=manager,
+        other=DeltaIOManager(root_uri="gs://lake"),
+    )
+
+
 def test_a_table_inside_another_is_refused():
     inner = asset("items", metadata={"schema": "raw/orders"})
     message = refused(asset("raw", "orders"), inner)
