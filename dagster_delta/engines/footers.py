@@ -17,7 +17,11 @@ from dagster_delta.engines.parquet.read.source import naming_data_file, read_dat
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import (
+    StatisticsColumn,
+    is_name_in_collections,
+    parse_statistics_json,
+)
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -79,7 +83,9 @@ def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[Stat
             physical.append(physical_name(step, mode))
             if isinstance(step.data_type, StructType):
                 level = step.data_type
-        columns.append(StatisticsColumn(tuple(physical), field.data_type))
+        names = tuple(physical)
+        is_own = not is_name_in_collections(names)
+        columns.append(StatisticsColumn(names, field.data_type, has_null_count=is_own))
     return columns
 
 

@@ -15,7 +15,13 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
 from dagster_delta.protocol.statistics.bounds import (
     ColumnBounds,
     bounds_of_partition_values,
@@ -28,7 +34,10 @@ from dagster_delta.protocol.statistics.predicates import (
     possible_outcomes,
     referenced_columns,
 )
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.statistics.statistics import (
+    StatisticsColumn,
+    is_name_in_collections,
+)
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
@@ -142,6 +151,7 @@ def skipping_columns(
     """The leaves that may have statistics, by logical path."""
     partitioned = {(name,) for name in configuration.partition_columns}
     padded = char_paths(configuration.schema)
+    may_hold_collections = _may_hold_collections(configuration)
     columns = {}
     for path in sorted(referenced_columns(predicate) - partitioned):
         level: DataType = configuration.schema
@@ -153,5 +163,23 @@ def skipping_columns(
             physical.append(physical_name(field, configuration.column_mapping_mode))
             level = field.data_type
         if not isinstance(level, StructType) and len(physical) == len(path):
-            columns[path] = StatisticsColumn(tuple(physical), level, is_padded=path in padded)
+            names = tuple(physical)
+            columns[path] = StatisticsColumn(
+                names,
+                level,
+                is_padded=path in padded,
+                has_null_count=not (may_hold_collections and is_name_in_collections(names)),
+            )
     return columns
+
+
+def _may_hold_collections(configuration: TableConfiguration) -> bool:
+    """Whether files may have arrays or maps: with column mapping, also those of dropped columns."""
+    is_mapped = configuration.column_mapping_mode != "none"
+    return is_mapped or _has_collection(configuration.schema)
+
+
+def _has_collection(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_has_collection(field.data_type) for field in data_type)
+    return isinstance(data_type, ArrayType | MapType)

@@ -120,6 +120,10 @@ _ROWS_PER_CHUNK = 65_536
 # Types whose bounds writers do not store, or store in different forms.
 _WITHOUT_BOUNDS = frozenset({"binary", "variant", "void"})
 
+# Names of the elements, keys and values of collections in data files: those of the specification,
+# and those of Arrow in different languages and in DuckDB.
+_NAMES_IN_COLLECTIONS = frozenset({"element", "item", "l", "key", "value", "keys", "values"})
+
 
 class StatisticsColumn(msgspec.Struct, frozen=True):
     """A column whose statistics are requested."""
@@ -131,6 +135,9 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
     is_padded: bool = False
     """Whether texts are padded when they are read, so that the bounds differ from the padded
     values."""
+    has_null_count: bool = True
+    """False if the null count under its path may be that of other values, see
+    `is_name_in_collections`."""
 
     @property
     def has_bounds(self) -> bool:
@@ -150,6 +157,15 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
     def bound_type(self) -> pa.DataType:
         """Arrow type of its bounds; null if it has none."""
         return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
+
+
+def is_name_in_collections(path: tuple[str, ...]) -> bool:
+    """Whether the null count at a path may be that of elements, keys or values of a collection.
+
+    deltalake up to 1.5 stores their null counts as if they were top-level columns: those of the
+    values of any map as `value`.
+    """
+    return path[0] in _NAMES_IN_COLLECTIONS
 
 
 def statistics_schema(columns: Sequence[StatisticsColumn]) -> pa.Schema:
@@ -199,8 +215,8 @@ def project_parsed_statistics(
         for group in ("minValues", "maxValues"):
             found = fields.at((group, *column.path)) if column.has_bounds else None
             arrays.append(_converted(found, column.bound_type, len(stats_parsed)))
-        counts = fields.at(("nullCount", *column.path))
-        if counts is None:
+        counts = fields.at(("nullCount", *column.path)) if column.has_null_count else None
+        if counts is None and column.has_null_count:
             # The name of a draft of the specification.
             counts = fields.at(("nullCounts", *column.path))
         arrays.append(_converted(counts, pa.int64(), len(stats_parsed)))
@@ -333,7 +349,7 @@ class _Decoder:
                     arrays.append(_parse_statistic_values(values, each.data_type))
                 else:
                     arrays.append(pa.nulls(len(rows), pa.null()))
-            if isinstance(each.data_type, StructType):
+            if isinstance(each.data_type, StructType) or not each.has_null_count:
                 arrays.append(pa.nulls(len(rows), pa.int64()))
                 continue
             counts = [

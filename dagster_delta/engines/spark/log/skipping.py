@@ -160,7 +160,7 @@ def statistics_bounds(
     found: dict[tuple[str, ...], Bounds] = {}
     for path, each in columns.items():
         bounds = _SparkBounds(functions, each.data_type, None, None, True, True)
-        nulls = leaf("nullCount", *each.path)
+        nulls = leaf("nullCount", *each.path) if each.has_null_count else None
         if nulls is not None and nulls.stored_as in (None, *_COUNTS):
             always = functions.lit(True)
             count = nulls.column
