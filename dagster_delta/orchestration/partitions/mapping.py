@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, date, datetime, time, timedelta
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.partitions.predicates import days_of_window
 
 PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 """From the values of one table partition, by column, to partition keys."""
@@ -146,21 +147,77 @@ def _dimension_keys(
     if text is None:
         return []
     if isinstance(definition, dg.TimeWindowPartitionsDefinition):
-        key = _window_key(definition, text, column)
-        return [key]
+        return _window_keys(definition, text, column)
     return [text]
 
 
-def _window_key(definition: dg.TimeWindowPartitionsDefinition, text: str, column: str) -> str:
+def _window_keys(
+    definition: dg.TimeWindowPartitionsDefinition, text: str, column: str
+) -> list[str]:
+    """The keys of the time windows that a partition value belongs to: of the key itself, of a date
+    as the predicates of partitions read it, or of an instant.
+    """
+    is_key = _is_key(definition, text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
+        if is_key:
+            return [text]
         raise InvalidArgument(
             f"{text!r} in the partition column {column} is no date or time, so it belongs to no "
             "time window; give partition_keys to say which",
             column=column,
         ) from None
+    if moment.year in {MINYEAR, MAXYEAR}:
+        # Such as 9999-12-31 for no date: Dagster cannot compute its window.
+        return []
+    if not _is_date(text):
+        return [text] if is_key else _keys_at(definition, moment)
+    keys = _keys_of_day(definition, moment.date())
+    # A key such as 2024-02-01 of the format %Y-%d-%m is also another date.
+    if is_key and text not in keys:
+        raise InvalidArgument(
+            f"{text!r} in the partition column {column} is a partition key, and as a date it "
+            f"belongs to {', '.join(keys) or 'no key'}; give partition_keys to say which",
+            column=column,
+        )
+    return [text] if is_key else keys
+
+
+def _is_key(definition: dg.TimeWindowPartitionsDefinition, text: str) -> bool:
+    try:
+        return definition.has_partition_key(text)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _keys_at(definition: dg.TimeWindowPartitionsDefinition, moment: datetime) -> list[str]:
     if moment.tzinfo is None:
-        # A date is a day in the time zone of the asset's partitions.
         moment = moment.replace(tzinfo=ZoneInfo(definition.timezone))
-    return definition.get_partition_key_for_timestamp(moment.timestamp())
+    return [definition.get_partition_key_for_timestamp(moment.timestamp())]
+
+
+def _keys_of_day(definition: dg.TimeWindowPartitionsDefinition, day: date) -> list[str]:
+    """The windows of a day or longer that mean this day in a date column, and every shorter window
+    that holds a part of it.
+    """
+    zone = ZoneInfo(definition.timezone)
+    moment = datetime.combine(day, time(0), zone).timestamp()
+    end = datetime.combine(day + timedelta(days=1), time(0), zone).timestamp()
+    keys = []
+    while moment < end:
+        key = definition.get_partition_key_for_timestamp(moment)
+        window = definition.time_window_for_partition_key(key)
+        first, after = days_of_window(window)
+        if first == after or first <= day < after:
+            keys.append(key)
+        moment = window.end.timestamp()
+    return keys

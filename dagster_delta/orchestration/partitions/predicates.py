@@ -60,7 +60,7 @@ def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, .
     if _is_integer(data_type):
         return tuple(_digits(key, each.column, data_type) for key in each.keys)
     if data_type == PrimitiveType("date"):
-        days = [_days(window) for window in each.windows]
+        days = [days_of_window(window) for window in each.windows]
         if all(start + timedelta(days=1) == end for start, end in days):
             return tuple(start for start, _ in days)
     return None
@@ -209,8 +209,8 @@ def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
     on which it begins. Shorter windows must add up to whole days.
     """
     windows = each.windows or ()
-    if all(start < end for start, end in map(_days, windows)):
-        return [_days(window) for window in windows]
+    if all(start < end for start, end in map(days_of_window, windows)):
+        return [days_of_window(window) for window in windows]
     joined = _join_windows(windows)
     for window in joined:
         if not (_is_midnight(window.start) and _is_midnight(window.end)):
@@ -220,10 +220,13 @@ def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
                 "a timestamp, timestamp_ntz or string column",
                 column=each.column,
             )
-    return [_days(window) for window in joined]
+    return [days_of_window(window) for window in joined]
 
 
-def _days(window: TimeWindow) -> tuple[date, date]:
+def days_of_window(window: TimeWindow) -> tuple[date, date]:
+    """The days that a time window means in a date column, half open; none if it is shorter than a
+    day.
+    """
     if window.end.replace(tzinfo=None) - window.start.replace(tzinfo=None) < timedelta(days=1):
         return window.start.date(), window.start.date()
     return window.start.date(), window.end.date()

@@ -1,0 +1,82 @@
+"""Changed partitions of a table become exactly the partition keys that its writer means by them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.engines.expressions.evaluation import evaluate_filter
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.partitions.mapping import PartitionMapping
+from dagster_delta.orchestration.partitions.partitions import select_partitions
+from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.sql.filters import parse_filter
+
+DAYS_OF_DATES = StructType((StructField("day", PrimitiveType("date")),))
+
+
+def keys_of(definition: dg.PartitionsDefinition, text: str) -> list[str]:
+    return PartitionMapping(definition, "day", None).map([{"day": text}]).keys
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        dg.DailyPartitionsDefinition("2024-03-01", end_date="2024-05-01"),
+        dg.DailyPartitionsDefinition("2024-03-01", end_date="2024-05-01", hour_offset=6),
+        dg.DailyPartitionsDefinition(
+            "2024-03-01", end_date="2024-05-01", timezone="America/New_York", minute_offset=30
+        ),
+        dg.DailyPartitionsDefinition("2024-03-01", end_date="2024-05-01", timezone="Africa/Cairo"),
+        dg.WeeklyPartitionsDefinition("2024-03-01", end_date="2024-05-01", hour_offset=6),
+        dg.MonthlyPartitionsDefinition("2024-03-01", end_date="2024-05-01", hour_offset=6),
+    ],
+    ids=["day", "day at 6", "day of New York", "day of Cairo", "week at 6", "month at 6"],
+)
+def test_a_date_belongs_to_the_key_whose_write_replaces_it(definition) -> None:
+    days = [date(2024, 3, 1) + timedelta(days=number) for number in range(61)]
+    rows = pa.record_batch({"day": days})
+    replaced_by: dict[date, list[str]] = {day: [] for day in days}
+    for key in definition.get_partition_keys():
+        selection = select_partitions(definition, [key], "day", asset="events")
+        predicate = partition_predicate(selection, DAYS_OF_DATES)
+        condition = parse_filter(predicate, DAYS_OF_DATES, datetime.now(UTC))
+        for day in rows.filter(evaluate_filter(condition, rows))["day"].to_pylist():
+            replaced_by[day].append(key)
+    assert {day: keys_of(definition, day.isoformat()) for day in days} == replaced_by
+
+
+def test_a_partition_value_that_is_a_key_belongs_to_it() -> None:
+    days = dg.DailyPartitionsDefinition("01.01.2024", fmt="%d.%m.%Y", hour_offset=6)
+    assert keys_of(days, "05.03.2024") == ["05.03.2024"]
+    months = dg.TimeWindowPartitionsDefinition("202401", "%Y%m", cron_schedule="0 0 1 * *")
+    assert keys_of(months, "202403") == ["202403"]
+
+
+def test_a_date_belongs_to_each_hour_of_its_day() -> None:
+    hours = dg.HourlyPartitionsDefinition("2024-03-01-00:00", timezone="Europe/Berlin")
+    assert len(keys_of(hours, "2024-03-30")) == 24
+    # The clock skips an hour.
+    assert len(keys_of(hours, "2024-03-31")) == 23
+    assert keys_of(hours, "2024-03-31 12:30:00") == ["2024-03-31-12:00"]
+
+
+def test_a_key_that_is_another_date_too_is_refused() -> None:
+    days = dg.DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
+    with pytest.raises(InvalidArgument, match="as a date it belongs to 2024-05-03"):
+        keys_of(days, "2024-03-05")
+    assert keys_of(days, "2024-31-03") == ["2024-31-03"]
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31", "9999-12-31 23:59:59"])
+def test_a_date_at_an_end_of_the_calendar_belongs_to_no_key(text) -> None:
+    for definition in (
+        dg.DailyPartitionsDefinition("2024-01-01"),
+        dg.WeeklyPartitionsDefinition("2024-01-01", timezone="America/New_York"),
+    ):
+        mapped = PartitionMapping(definition, "day", None).map([{"day": text}])
+        assert (mapped.keys, mapped.unmapped) == ([], [{"day": text}])
