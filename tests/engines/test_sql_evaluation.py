@@ -227,3 +227,26 @@ check()
         [sys.executable, "-c", script], stdout=nowhere, stderr=nowhere, timeout=60
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arrow_type", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
+def test_the_ends_of_the_range_of_dates_and_times_are_not_read_as_infinite(
+    arrow_type: pa.DataType,
+) -> None:
+    # DuckDB has a function for days of infinite ones: null.
+    greatest = 2**31 - 1 if arrow_type == pa.date32() else 2**63 - 1
+    numbers = pa.int32() if arrow_type == pa.date32() else pa.int64()
+    for number in (greatest, -greatest):
+        table = pa.table({"x": pa.array([number, 0, None], numbers).cast(arrow_type)})
+        schema = from_arrow_schema(table.schema)
+
+        def computed(sql: str) -> list[Any]:
+            return evaluate(parse_expression(sql, schema), table).to_pylist()  # noqa: B023
+
+        assert computed("coalesce(x, x) > DATE '1980-01-01'") == [number > 0, False, None]
+        for sql in ("year(x)", "trunc(x, 'month')", "month(coalesce(x, x)) > 5", "hour(x)"):
+            with pytest.raises(InvalidArgument, match="at the end of their range"):
+                computed(sql)
+        other = "timestamp" if arrow_type == pa.date32() else "date"
+        with pytest.raises(InvalidArgument, match="at the end of their range"):
+            computed(f"cast(x as {other})")

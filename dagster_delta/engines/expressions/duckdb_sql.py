@@ -32,13 +32,15 @@ from dagster_delta.engines.expressions.memory_bounds import (
     longest_value,
     row_bytes,
 )
-from dagster_delta.engines.expressions.rendering import duckdb_type
+from dagster_delta.engines.expressions.rendering import duckdb_type, finite
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
+from dagster_delta.sql.casts import cast_kind
+from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
 from dagster_delta.sql.text_values import reads_text
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
-from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
+from dagster_delta.sql.types import DATE, TIMESTAMP, VARIANT, holds_values, is_primitive
 
 if TYPE_CHECKING:
     import duckdb
@@ -159,11 +161,15 @@ class DuckDbEvaluator:
             case Literal(value, data_type):
                 return _literal_sql(value, data_type)
             case Cast(child, data_type):
-                return cast_sql(self._render(child), types_of([child])[0], data_type)
+                source = types_of([child])[0]
+                is_calendar = _reads_calendar(source, data_type)
+                operand = self._render_of_calendar(child) if is_calendar else self._render(child)
+                return cast_sql(operand, source, data_type)
             case Call("and" | "or", arguments) if any(map(_may_raise, arguments[1:])):
                 return self._render_shielded(node)
             case Call(name, arguments):
-                sql = RENDERINGS[name].sql(node, [self._render(each) for each in arguments])
+                render = self._render_of_calendar if name in _DATE_CALLS else self._render
+                sql = RENDERINGS[name].sql(node, [render(each) for each in arguments])
                 if len(sql) > _MAX_SQL_LENGTH:
                     raise UnsupportedExpression(
                         "the expression is nested too deeply for the embedded engine: "
@@ -174,6 +180,18 @@ class DuckDbEvaluator:
                 raise UnsupportedExpression(
                     f"the embedded engine does not support {construct}: {remedy}"
                 )
+
+    def _render_of_calendar(self, operand: Typed) -> str:
+        """An operand of a call or cast that reads the calendar, checked if it is a date or time."""
+        sql = self._render(operand)
+        match operand:
+            case Literal():
+                return sql
+            case Call(name) if name in _CHECKED_DATES:
+                return sql
+            case Cast(child, data_type) if _reads_calendar(child.data_type, data_type):
+                return sql
+        return finite(sql) if operand.data_type in _CALENDAR_TYPES else sql
 
     def _render_shielded(self, node: Call) -> str:
         """AND and OR that evaluate an operand only if the earlier ones do not decide the result.
@@ -187,6 +205,21 @@ class DuckDbEvaluator:
         )
         plain = RENDERINGS[node.name].sql(node, operands)
         return f"CASE{tests} ELSE {plain} END"
+
+
+_CALENDAR_TYPES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
+_DATE_CALLS = frozenset({*DATE_FUNCTIONS, "date +", "date -"})
+_CHECKED_DATES = frozenset(
+    {"date +", "date -", "interval shift", "add_months", "last_day", "trunc", "date_trunc"}
+)
+"""Calls that make a date or time of another one, which they check."""
+
+
+def _reads_calendar(source: DataType | None, target: DataType) -> bool:
+    """Whether a cast depends on the calendar: times with and without a zone are the same number."""
+    if source not in _CALENDAR_TYPES or source is None:
+        return False
+    return cast_kind(source) != cast_kind(target)
 
 
 def _calls_python(node: Typed) -> bool:

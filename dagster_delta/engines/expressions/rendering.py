@@ -63,6 +63,14 @@ def raising(message: str) -> str:
     return f"error('{quoted}')"
 
 
+def finite(operand: str) -> str:
+    """DuckDB SQL of a date or time that fails for the two values that DuckDB reads as infinite: the
+    greatest of the type, and its negative. To Spark they are days and times like any other.
+    """
+    refused = raising("dates and times at the end of their range: use the Spark engine")
+    return f"CASE WHEN isinf({operand}) THEN {refused} ELSE {operand} END"
+
+
 def function(duckdb_name: str, result: str | None = None) -> ToSql:
     """A call of the DuckDB function, cast to a DuckDB type where given."""
     call = f"{duckdb_name}({{all}})"
