@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.parquet.read.file_projection import num_steps_found
 from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.features.column_mapping import physical_name

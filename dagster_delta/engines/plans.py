@@ -55,7 +55,7 @@ class ReadPlan(msgspec.Struct, frozen=True):
             return
         if "deletion_vector" not in self.files.column_names:
             return
-        marked = self.files.filter(pc.is_valid(self.files["deletion_vector"]))
+        marked = pc.filter(self.files, pc.is_valid(self.files["deletion_vector"]))
         if marked.num_rows:
             # Other readers ignore deletion vectors in their count, and return the deleted rows.
             raise InvalidTable(

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.merge_join import (
     MergeJoin,
@@ -218,7 +219,7 @@ class _Changing:
     ) -> None:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
-            chosen = rows if len(places) == len(clauses) else rows.take(index_of(places))
+            chosen = rows if len(places) == len(clauses) else pc.take(rows, index_of(places))
             if index in self._updates and self._plan.clauses[index].text.kind == "matched":
                 mine = source_rows[places]
                 # Wide rows of the source do not show in the size of the batches of the table.
@@ -256,12 +257,12 @@ def _insert_rows(writing: _Writing, numbers: IdentityNumbers) -> int:
         places = np.flatnonzero(~source_matched[start : start + batch.num_rows])
         if not len(places):
             continue
-        rows = batch if len(places) == batch.num_rows else batch.take(index_of(places))
+        rows = batch if len(places) == batch.num_rows else pc.take(batch, index_of(places))
         chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
         for index, insertion in enumerate(insertions):
             mine = np.flatnonzero(chosen == index)
             if len(mine):
-                for new in insertion.rows(rows.take(index_of(mine))):
+                for new in insertion.rows(pc.take(rows, index_of(mine))):
                     writing.writers.data.add(writing.writers.ids.as_new(new))
                     writing.writers.record(new, "insert")
                     num_rows += new.num_rows

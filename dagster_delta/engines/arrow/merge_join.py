@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.engines.expressions.evaluation import column_at
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
@@ -63,7 +63,7 @@ class SemiJoinFilter:
         self._mask = size - 1
         self._is_there = np.zeros(size, dtype=bool)
         for chunk in keys.chunks:
-            self._is_there[self._places(chunk.drop_null())] = True
+            self._is_there[self._places(pc.drop_null(chunk))] = True
 
     @staticmethod
     def takes(keys: pa.ChunkedArray) -> bool:
@@ -146,7 +146,7 @@ class SourceKeys(msgspec.Struct, frozen=True):
             for each in source_only:
                 columns = source_columns(rows, each.columns)
                 kept = places_where(each.is_true(columns, rows.num_rows))
-                rows, places = rows.take(index_of(kept)), places[kept]
+                rows, places = pc.take(rows, index_of(kept)), places[kept]
             for part, key in zip(parts, keys, strict=True):
                 part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
             numbers.append(places + start)
@@ -222,7 +222,7 @@ class MergeJoin:
 
         def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                kept = batch.filter(semi_join.may_be_there(column_at(batch, path)))
+                kept = pc.filter(batch, semi_join.may_be_there(column_at(batch, path)))
                 if kept.num_rows:
                     yield kept
 
@@ -263,15 +263,15 @@ class MergeJoin:
         numbers = index_of(np.concatenate(self._source_keys.rows))
         for rows, columns in self._target_rows(batches):
             values = self._keys[0].values(columns, rows.num_rows)
-            places = pc.index_in(values.cast(keys.type), value_set=keys, skip_nulls=True)
-            taken = pc.indices_nonzero(places.is_valid())
+            places = pc.index_in(pc.cast(values, keys.type), value_set=keys, skip_nulls=True)
+            taken = pc.indices_nonzero(pc.is_valid(places))
             arrays = {
-                "f": rows.column(FILE_ORDINAL).take(taken),
-                "r": rows.column(ROW_INDEX).take(taken),
-                "s": numbers.take(places.take(taken)),
+                "f": pc.take(rows.column(FILE_ORDINAL), taken),
+                "r": pc.take(rows.column(ROW_INDEX), taken),
+                "s": pc.take(numbers, pc.take(places, taken)),
             }
             for index, path in enumerate(self._carried):
-                arrays[f"c{index}"] = columns[path].take(taken)
+                arrays[f"c{index}"] = pc.take(columns[path], taken)
             if len(taken):
                 yield pa.RecordBatch.from_pydict(arrays)
 
@@ -381,7 +381,7 @@ class MergeJoin:
             rows = batch
             for each in self._target_only:
                 columns = target_columns(rows, each.columns)
-                rows = rows.filter(each.is_true(columns, rows.num_rows))
+                rows = pc.filter(rows, each.is_true(columns, rows.num_rows))
             yield rows, target_columns(rows, self.target_paths)
 
     def _matching(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
@@ -398,7 +398,7 @@ class MergeJoin:
             kept = is_true if kept is None else pc.and_(kept, is_true)
         ordinals, rows = _numpy(batch.column("f")), _numpy(batch.column("r"))
         if kept is not None:
-            columns = {path: values.filter(kept) for path, values in columns.items()}
+            columns = {path: pc.filter(values, kept) for path, values in columns.items()}
             places = places_where(kept)
             ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
         if len(rows):

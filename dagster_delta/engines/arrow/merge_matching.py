@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.merge_join import MergeJoin, Pairs, places_where, target_columns
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
@@ -60,7 +61,7 @@ class ClauseChoice:
             taken = columns
             if len(open_rows) < num_rows:
                 places = index_of(open_rows)
-                taken = {path: columns[path].take(places) for path in condition.columns}
+                taken = {path: pc.take(columns[path], places) for path in condition.columns}
             is_true = condition.is_true(taken, len(open_rows))
             chosen[open_rows[places_where(is_true)]] = index
         return chosen

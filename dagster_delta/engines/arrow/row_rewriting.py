@@ -13,10 +13,10 @@ from functools import partial
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
@@ -127,7 +127,7 @@ class _FileUpdate(msgspec.Struct, frozen=True):
         start, end = opened.first_rows[group], opened.first_rows[group + 1]
         marks = deleted_row_mask(self.matches, start, end - start)
         live = opened.wanted_rows(start, end - start)
-        return marks if live is None else marks.filter(live)
+        return marks if live is None else pc.filter(marks, live)
 
     def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
         """The rows of a row group that change, with their new values."""
@@ -290,14 +290,14 @@ class _Rewriting:
     def _take_marked(self, batch: pa.RecordBatch) -> None:
         marks = batch.column(_MATCHES)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self._schema)
-        matching = rows.filter(marks)
+        matching = pc.filter(rows, marks)
         self.num_copied_rows += rows.num_rows - matching.num_rows
         changed = self._change(matching) if matching.num_rows else None
         if changed is not None and self._update is not None:
             columns = (*self._update.columns, self._writers.ids.version_column)
             self._write(_put_back(rows, changed, marks, columns))
         else:
-            self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
+            self._write(pc.filter(rows, pc.invert(marks)) if matching.num_rows else rows)
 
     def _change(self, matching: pa.RecordBatch) -> pa.RecordBatch | None:
         """The matching rows with new values, None if they are deleted; recorded if requested."""
@@ -327,7 +327,7 @@ def _put_back(
     places[marked] = rows.num_rows + np.arange(changed.num_rows)
     index = index_of(places)
     arrays = [
-        pa.concat_arrays([old, new]).take(index) if name in columns else old
+        pc.take(pa.concat_arrays([old, new]), index) if name in columns else old
         for name, old, new in zip(rows.schema.names, rows.columns, changed.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.expressions.rendering import duckdb_type, raising, register_function
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType

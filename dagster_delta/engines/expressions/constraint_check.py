@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
@@ -51,10 +52,8 @@ def refuse_violations(
 
     `results`: for each constraint a pyarrow boolean Array or ChunkedArray, one value per row.
     """
-    import pyarrow.compute as pc
-
     for constraint, result in zip(constraints, results, strict=True):
-        passes = result.fill_null(constraint.null_passes)
+        passes = pc.fill_null(result, constraint.null_passes)
         if pc.all(passes, min_count=0).as_py():
             continue
         positions = pc.indices_nonzero(pc.invert(passes))
@@ -64,7 +63,7 @@ def refuse_violations(
 def _violation(
     constraint: Constraint, batch: pa.RecordBatch, positions: pa.UInt64Array, table: str
 ) -> ConstraintViolation:
-    rows = python_rows(batch.take(positions.slice(0, _MAX_EXAMPLES)))
+    rows = python_rows(pc.take(batch, positions.slice(0, _MAX_EXAMPLES)))
     kind = PartitionMismatch if constraint.is_partition else ConstraintViolation
     remedy = (
         "write only rows that it covers, or widen the predicate"

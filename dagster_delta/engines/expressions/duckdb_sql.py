@@ -17,8 +17,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.expressions.casts import cast_may_raise, cast_sql, register_text_casts
 from dagster_delta.engines.expressions.functions.renderings import RENDERINGS
 from dagster_delta.engines.expressions.functions.variants import (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import whole_array
@@ -39,7 +39,7 @@ def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table)
     """
     expression.check_filter()
     found = whole_array(_evaluator(expression).values(batch))
-    return found.cast(pa.bool_()) if pa.types.is_null(found.type) else found
+    return pc.cast(found, pa.bool_()) if pa.types.is_null(found.type) else found
 
 
 def evaluate(
@@ -203,7 +203,7 @@ def _operand(node: Typed) -> Callable[[Columns], pa.Array | pa.ChunkedArray] | N
                 return None
             target = to_arrow_type(data_type)
             # Whole numbers beyond 2^53 round to the nearest double, as they do in Spark.
-            return lambda columns: inner(columns).cast(target, safe=False)
+            return lambda columns: pc.cast(inner(columns), target, safe=False)
     return None
 
 
@@ -216,7 +216,7 @@ def _widens(source: DataType, target: DataType) -> bool:
 
 
 def _as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return values if values.type == target else values.cast(target)
+    return values if values.type == target else pc.cast(values, target)
 
 
 def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, operands_of, walk
 from dagster_delta.sql.types import BINARY, BOOLEAN, STRING, VARIANT, is_primitive

@@ -248,7 +248,9 @@ class FileFrames:
         if value is None:
             texts = string_column([text])
             parsed = parse_partition_column(texts, field.data_type, column=field.name)
-            value = self._values[field.name, text] = pl.Series(parsed)
+            # A series of an array alone would load all of `pyarrow.compute`.
+            row = pl.Series(pa.RecordBatch.from_arrays([parsed], [""]))
+            value = self._values[field.name, text] = row.struct.field("")
         return value
 
     def _native(self, file: DataFile) -> _NativeFile | None:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.expressions.evaluation import column_at, evaluate
 from dagster_delta.engines.plans import Assignment, Constraint

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
@@ -80,7 +81,7 @@ def split_by_partition(
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     starts = [0, *bounds.tolist()]
     positions = index_of(order)
-    ordered = rows.take(positions) if shares_memory else None
+    ordered = pc.take(rows, positions) if shares_memory else None
     for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
         row = order[start]
         key = tuple(values[row_codes[row]] for row_codes, values in encoded)
@@ -88,7 +89,7 @@ def split_by_partition(
         if ordered is None:
             # Taking each group separately releases the batch: a small waiting partition must not
             # keep all the others in memory.
-            yield key, rows.take(positions.slice(start, length))
+            yield key, pc.take(rows, positions.slice(start, length))
         else:
             yield key, ordered.slice(start, length)
 
@@ -100,7 +101,7 @@ def _encode(
 
     Values with the same serialised form (null and "") get one code, so they are one partition.
     """
-    dictionary = column.dictionary_encode(null_encoding="encode")
+    dictionary = pc.dictionary_encode(column, null_encoding="encode")
     data_type, name = partition_column.data_type, partition_column.name
     texts = [
         serialize_partition_value(each, data_type, column=name)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.protocol.features.row_tracking import (
     MaterializedColumns,
@@ -80,7 +81,7 @@ def remaining_rows(
         store=target.store,
         version=target.version,
         configuration=target.configuration,
-        files=target.files.filter(boolean_column(staying)),
+        files=pc.filter(target.files, boolean_column(staying)),
         columns=target.columns,
     )
     source, tracked = keep_row_ids(source, data)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.engines.values.store_assignment import assign_batches
@@ -84,7 +85,7 @@ class SourceRows:
             return _rows_without_columns(len(rows))
         found = [each.select(list(columns)) for each in self._batches]
         if len(found) == 1:
-            return found[0].take(index_of(rows))
+            return pc.take(found[0], index_of(rows))
         # A string column of many batches may be longer than one array can be, so it is not joined
         # before the rows are taken.
         owners = self._owners(rows)
@@ -94,13 +95,13 @@ class SourceRows:
         for part in np.split(order, bounds):
             if len(part):
                 owner = int(owners[part[0]])
-                parts.append(found[owner].take(index_of(rows[part] - self._starts[owner])))
+                parts.append(pc.take(found[owner], index_of(rows[part] - self._starts[owner])))
         if not parts:
             return found[0].slice(0, 0)
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
         joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-        return joined.take(index_of(back))
+        return pc.take(joined, index_of(back))
 
     def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the batch that has each row."""

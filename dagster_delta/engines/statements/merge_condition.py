@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.expressions.evaluation import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.protocol.schema import DataType, PrimitiveType
@@ -73,7 +73,7 @@ class Computed:
         """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""
         values = self.values(columns, num_rows)
         if pa.types.is_null(values.type):
-            values = values.cast(pa.bool_())
+            values = pc.cast(values, pa.bool_())
         return pc.fill_null(values, FALSE)
 
 
@@ -152,7 +152,7 @@ def bounds_predicate(key: JoinKey, bounds: pa.Array, *, has_nulls: bool) -> Pred
     `bounds`: `pyarrow.Array` of the least and the greatest value of the source's side; nulls if it
     has none.
     """
-    column, known = _key_column(key), bounds.drop_null()
+    column, known = _key_column(key), pc.drop_null(bounds)
     if column is None:
         return Unknown("a computed key")
     found: Predicate = Constant(False)

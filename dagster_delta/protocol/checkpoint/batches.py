@@ -103,7 +103,7 @@ def _left_alone(batch: _AddBatch, adds: pa.BooleanArray, hidden: HiddenFiles) ->
     paths = pa.chunked_array([batch.column("path", adds)], pa.string())
 
     def vectors_of(touched: pa.BooleanArray) -> pa.ChunkedArray:
-        return pa.chunked_array([batch.column("deletion_vector", adds).filter(touched)])
+        return pa.chunked_array([pc.filter(batch.column("deletion_vector", adds), touched)])
 
     kept = hidden.rows_to_keep(paths, vectors_of)
     return adds if kept is None else pc.replace_with_mask(adds, adds, kept)
@@ -152,7 +152,7 @@ class _AddBatch:
         found = pa.nulls(keep.true_count, data_type)
         if self.has("add", ADD_SOURCES[name]):
             values = pc.struct_field(self._adds, ADD_SOURCES[name])
-            chosen = values if keep.true_count == len(keep) else values.filter(keep)
+            chosen = values if keep.true_count == len(keep) else pc.filter(values, keep)
             found = conform(chosen, data_type)
         return required(found, ADD_SOURCES[name]) if name in REQUIRED_ADD_COLUMNS else found
 
@@ -171,11 +171,11 @@ class _AddBatch:
         parsed = pc.struct_field(self._adds, "stats_parsed")
         if paths is not None and not any(self.has("add", "stats_parsed", *each) for each in paths):
             return None
-        return pa.chunked_array([parsed.filter(keep)])
+        return pa.chunked_array([pc.filter(parsed, keep)])
 
 
 def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa.Table]:
     """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA."""
     for removes in part.remove_batches():
         kept = hidden.rows_to_keep(removes["path"], removes["deletion_vector"].filter)
-        yield removes if kept is None else removes.filter(kept)
+        yield removes if kept is None else pc.filter(removes, kept)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
+from dagster_delta.protocol.values.arrow_columns import struct_column
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 _DELETION_VECTOR_FIELDS = {
@@ -70,7 +71,7 @@ def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
         return _conform_deletion_vector(values, data_type)
     if pa.types.is_map(data_type):
         return _conform_map(values, data_type)
-    return values.cast(data_type)
+    return pc.cast(values, data_type)
 
 
 def required(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
@@ -90,16 +91,16 @@ def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> 
         for item in data_type
     ]
     # Some writers write a struct of nulls for a missing vector.
-    present = children[0].is_valid()
+    present = pc.is_valid(children[0])
     for item, child in zip(data_type, children, strict=True):
-        found = child.filter(present)
+        found = pc.filter(child, present)
         if item.name not in _MAY_BE_NULL:
             required(found, _DELETION_VECTOR_FIELDS[item.name])
         if pa.types.is_integer(item.type) and (pc.min(found).as_py() or 0) < 0:
             raise pa.ArrowInvalid(
                 f"{_DELETION_VECTOR_FIELDS[item.name]} of a deletion vector is negative"
             )
-    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=pc.invert(present))
+    return struct_column(children, data_type, pc.invert(present))
 
 
 def _conform_map(values: pa.MapArray, data_type: pa.DataType) -> pa.MapArray:
@@ -113,7 +114,7 @@ def _conform_map(values: pa.MapArray, data_type: pa.DataType) -> pa.MapArray:
         [keys, items], fields=[data_type.key_field, data_type.item_field]
     )
     relative = pc.subtract(offsets, pa.scalar(first, pa.int32()))
-    validity = values.is_valid().buffers()[1] if values.null_count else None
+    validity = pc.is_valid(values).buffers()[1] if values.null_count else None
     buffers = [validity, relative.buffers()[1]]
     return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])
 

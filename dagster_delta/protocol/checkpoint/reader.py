@@ -227,7 +227,7 @@ class CheckpointPart:
                 for kind in wanted
             }
             for kind, present in markers.items():
-                column = batch.column(kind).filter(present)
+                column = pc.filter(batch.column(kind), present)
                 kept.add([column])
                 for action in column.to_pylist():
                     yield kind, plain_value(action, column.type)
@@ -275,14 +275,14 @@ class CheckpointPart:
         A `pa.BooleanArray` over all rows, and the chunks of a string column over the adds.
         """
         if not self.has("add", "path"):
-            return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
+            return pc.fill_null(pa.nulls(self.num_rows, pa.bool_()), False), []
         masks, paths, count = [], [], 0
         kept = self._kept_bytes()
         leaf = self._leaf_indices.get("add.path")
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
                 path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
-                present = path.is_valid()
+                present = pc.is_valid(path)
                 masks.append(present)
                 count += present.true_count
                 if leaf is not None:
@@ -436,7 +436,7 @@ def _removes(structs: pa.StructArray, present: pa.BooleanArray, sources: Sequenc
         if REMOVE_SOURCES[wanted.name] not in sources:
             columns.append(pa.nulls(present.true_count, wanted.type))
             continue
-        values = pc.struct_field(structs, REMOVE_SOURCES[wanted.name]).filter(present)
+        values = pc.filter(pc.struct_field(structs, REMOVE_SOURCES[wanted.name]), present)
         columns.append(conform(values, wanted.type))
     return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, plant
 from dagster_delta.protocol.table_properties import ColumnMappingMode
-from dagster_delta.protocol.values.arrow_columns import whole_array
+from dagster_delta.protocol.values.arrow_columns import struct_column, whole_array
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 # Physical names to columns, or to trees of them.
@@ -75,7 +75,10 @@ def _build(tree: _Tree, *, mask: pa.BooleanArray | None = None) -> pa.StructArra
     arrays = [
         _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
     ]
-    return pa.StructArray.from_arrays(arrays, names=list(tree), mask=mask)
+    if mask is None:
+        return pa.StructArray.from_arrays(arrays, names=list(tree))
+    types = zip(tree, (array.type for array in arrays), strict=True)
+    return struct_column(arrays, pa.struct(types), mask)
 
 
 def parsed_partition_values(

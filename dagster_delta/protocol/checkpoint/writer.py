@@ -35,7 +35,12 @@ from dagster_delta.protocol.features.row_tracking import (
     is_row_id_mark,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.values.arrow_columns import index_column, nested_column, whole_array
+from dagster_delta.protocol.values.arrow_columns import (
+    index_column,
+    nested_column,
+    struct_column,
+    whole_array,
+)
 from dagster_delta.protocol.values.arrow_values import every
 
 if TYPE_CHECKING:
@@ -238,9 +243,9 @@ def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
     """Deletion vector descriptors under their wire names."""
     whole = whole_array(column)
     # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
-    return pa.StructArray.from_arrays(
-        whole.flatten(), names=list(_VECTOR_NAMES.values()), mask=whole.is_null()
-    )
+    children = whole.flatten()
+    types = zip(_VECTOR_NAMES.values(), (child.type for child in children), strict=True)
+    return struct_column(children, pa.struct(types), pc.is_null(whole))
 
 
 def _struct(columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.StructArray:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptDeletionVector, InvalidArgument
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.values.arrow_columns import boolean_column

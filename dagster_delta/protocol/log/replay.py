@@ -144,7 +144,7 @@ def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.Chu
         return paths
     storage_type = pc.struct_field(deletion_vectors, "storage_type")
     offset = pc.struct_field(deletion_vectors, "offset")
-    at = pc.binary_join_element_wise(_AT, offset.cast(pa.string()), _NOTHING)
+    at = pc.binary_join_element_wise(_AT, pc.cast(offset, pa.string()), _NOTHING)
     vector_id = pc.binary_join_element_wise(
         storage_type,
         pc.struct_field(deletion_vectors, "path_or_inline_dv"),
@@ -183,7 +183,7 @@ class HiddenFiles:
         touched = pc.is_in(_canonical_paths(paths), value_set=self._paths).combine_chunks()
         if not touched.true_count:
             return None
-        keys = keys_of(paths.filter(touched), deletion_vectors(touched))
+        keys = keys_of(pc.filter(paths, touched), deletion_vectors(touched))
         left_alone = pc.invert(pc.is_in(keys, value_set=self._keys))
         return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
 

@@ -42,6 +42,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     integer_column,
     map_column,
     string_column,
+    struct_column,
 )
 from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
 
@@ -411,8 +412,5 @@ def deletion_vector_column(
         integer_column([None if v is None else v.size_in_bytes for v in vectors], pa.int32()),
         integer_column([None if v is None else v.cardinality for v in vectors]),
     ]
-    return pa.StructArray.from_arrays(
-        children,
-        fields=list(DELETION_VECTOR_TYPE),
-        mask=boolean_column([vector is None for vector in vectors]),
-    )
+    absent = boolean_column([vector is None for vector in vectors])
+    return struct_column(children, DELETION_VECTOR_TYPE, absent)

@@ -122,7 +122,7 @@ class ColumnBounds(msgspec.Struct, frozen=True):
         if known is None:
             return None
         listed = pc.unique(array_of(values, data_type))
-        listed = listed.take(pc.sort_indices(listed))
+        listed = pc.take(listed, pc.sort_indices(listed))
         inside = every(False, len(known.minimum))
         for first, last in value_ranges(listed):
             touches = _possible(pc.less_equal(known.minimum, last))
@@ -188,7 +188,7 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
     minimum, maximum = (whole_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
     if _name(data_type) == "string" and pa.types.is_null(minimum.type):
         # Of CHAR(n), see `StatisticsColumn.is_padded`.
-        minimum, maximum = minimum.cast(pa.string()), maximum.cast(pa.string())
+        minimum, maximum = pc.cast(minimum, pa.string()), pc.cast(maximum, pa.string())
     null_count = whole_array(statistics[f"null_count.{index}"])
     records = whole_array(statistics["num_records"])
     is_float = _name(data_type) in _FLOATS
@@ -228,11 +228,11 @@ def _moved(bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Arra
     """
     if data_type.precision <= DOUBLE_DIGITS:
         return bounds
-    numbers = bounds.cast(pa.float64())
+    numbers = pc.cast(bounds, pa.float64())
     moved = move(numbers, pc.multiply(pc.abs(numbers), scalar_of(DOUBLE_ERROR, _DOUBLE)))
     most = scalar_of(10.0 ** (data_type.precision - data_type.scale) * (1 - DOUBLE_ERROR), _DOUBLE)
     fitting = pc.if_else(pc.less(pc.abs(moved), most), moved, null_scalar(pa.float64()))
-    return fitting.cast(bounds.type, safe=False)
+    return pc.cast(fitting, bounds.type, safe=False)
 
 
 def _as_float(values: pa.Array) -> pa.Array:
@@ -241,7 +241,7 @@ def _as_float(values: pa.Array) -> pa.Array:
     The statistics of a file from before the column was widened contain floats: there, 3.4 means the
     double 3.4000000953674316.
     """
-    rounded = values.cast(pa.float32(), safe=False).cast(pa.float64())
+    rounded = pc.cast(pc.cast(values, pa.float32(), safe=False), pa.float64())
     return pc.if_else(pc.is_finite(rounded), rounded, null_scalar(pa.float64()))
 
 
@@ -259,7 +259,7 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     if name == "double":
         return pc.max_element_wise(maximum, _as_float(maximum))
     if name == "string":
-        length = pc.utf8_length(maximum).cast(pa.int64())
+        length = pc.cast(pc.utf8_length(maximum), pa.int64())
         may_be_cut = pc.greater_equal(length, integer_scalar(STRING_PREFIX_LENGTH))
         if pc.any(may_be_cut).as_py():
             last, nothing = string_column([LAST_CHARACTER, ""])
@@ -320,4 +320,4 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         return values.view(pa.int64()).view(target)
     # Unsafe if rounding is intended: long to double, timestamp to date.
     loses = pa.types.is_floating(target) or pa.types.is_date(target)
-    return values.cast(target, safe=not loses)
+    return pc.cast(values, target, safe=not loses)

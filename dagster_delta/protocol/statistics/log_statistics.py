@@ -54,7 +54,7 @@ def checkpoint_statistics(
     # Files by writers that wrote only JSON have no parsed statistics.
     if not pc.any(unknown).as_py() or not part.has("add", "stats"):
         return table
-    filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
+    filled = parse_statistics_json(pc.filter(_texts(part, keep), unknown), columns)
     mask = whole_array(unknown)
     merged = [
         pc.replace_with_mask(whole_array(table.column(i)), mask, whole_array(filled.column(i)))
@@ -80,8 +80,9 @@ def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.Ch
     if not texts.null_count or not part.has("add", "stats_parsed"):
         return texts
     parsed = part.read_parsed_statistics(None, keep)
-    absent = whole_array(texts.is_null())
-    spelled = string_column([_spell(row) for row in whole_array(parsed).filter(absent).to_pylist()])
+    absent = whole_array(pc.is_null(texts))
+    unwritten = pc.filter(whole_array(parsed), absent)
+    spelled = string_column([_spell(row) for row in unwritten.to_pylist()])
     return pa.chunked_array([pc.replace_with_mask(whole_array(texts), absent, spelled)])
 
 

@@ -65,7 +65,7 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
     """
     try:
         if data_type in _TEMPORAL:
-            return string_column(values).cast(to_arrow_type(data_type))
+            return pc.cast(string_column(values), to_arrow_type(data_type))
         return array_of(values, data_type)
     except _UNFIT:
         # A value of one file does not parse: parse each value separately.
@@ -279,10 +279,10 @@ def _converted(
     try:
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
             # A cast cannot drop or add the time zone; both types count UTC microseconds.
-            values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+            values = pc.cast(pc.cast(values, pa.timestamp("us", values.type.tz)), pa.int64())
         elif pa.types.is_date(values.type) and pa.types.is_timestamp(target):
-            values = values.cast(pa.timestamp("us")).cast(pa.int64())
-        return values.cast(target)
+            values = pc.cast(pc.cast(values, pa.timestamp("us")), pa.int64())
+        return pc.cast(values, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Statistics that do not match the column's type: no bounds.
         return pa.nulls(length, target)

@@ -71,6 +71,15 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
 
 
+def struct_column(
+    children: list[pa.Array], data_type: pa.StructType, absent: pa.BooleanArray
+) -> pa.StructArray:
+    """A `pa.StructArray` of the children, null where `absent` is true."""
+    # `StructArray.from_arrays` loads all of `pyarrow.compute` for its mask.
+    validity = pc.invert(absent).buffers()[1]
+    return pa.Array.from_buffers(data_type, len(absent), [validity], children=children)
+
+
 def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """A `pa.Array` of structs and lists of text, integers, booleans and maps of text."""
     if pa.types.is_struct(data_type):
@@ -81,8 +90,7 @@ def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
             )
             for field in fields
         ]
-        absent = boolean_column([each is None for each in values])
-        return pa.StructArray.from_arrays(children, fields=fields, mask=absent)
+        return struct_column(children, data_type, boolean_column([each is None for each in values]))
     if pa.types.is_list(data_type):
         lists = [each or () for each in values]
         offsets = array("i", accumulate(map(len, lists), initial=0))
@@ -126,7 +134,7 @@ def chunks_where(values: pa.Array, mask: pa.BooleanArray) -> list[pa.Array]:
     if not num_dropped:
         return [values]
     if num_dropped * MIN_SLICE_ROWS > len(mask) or pa.types.is_map(values.type):
-        return [values.filter(mask)]
+        return [pc.filter(values, mask)]
     return list(slices_where(values, mask))
 
 
@@ -147,5 +155,4 @@ def _validity(values: Sequence[object]) -> pa.Buffer | None:
 
 def _bitmap(flags: bytes) -> pa.Buffer:
     flag_bytes = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
-    # `Array.cast` loads all of `pyarrow.compute`.
-    return pc.call_function("cast", [flag_bytes], pc.CastOptions(pa.bool_())).buffers()[1]
+    return pc.cast(flag_bytes, pa.bool_()).buffers()[1]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
@@ -72,14 +73,14 @@ def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
         case PrimitiveType("binary"):
             return _binaries(values)
         case PrimitiveType("float" | "double"):
-            return _doubles(values).cast(target, safe=False)
+            return pc.cast(_doubles(values), target, safe=False)
         case PrimitiveType("date"):
             days = _mapped(values, lambda each: each.toordinal() - _EPOCH_DAY)
             return integer_column(days, pa.int32()).view(target)
         case PrimitiveType("timestamp" | "timestamp_ntz"):
             return integer_column(_mapped(values, _microseconds)).view(target)
         case _:
-            return integer_column(values).cast(target)
+            return pc.cast(integer_column(values), target)
 
 
 def _mapped(values: Sequence[Any], function: Callable[[Any], _T]) -> list[_T | None]:

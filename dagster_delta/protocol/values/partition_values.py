@@ -69,7 +69,7 @@ def parse_partition_column(
     if not pa.types.is_dictionary(values.type):
         # Files repeat few values, so only the distinct ones are parsed.
         values = pc.dictionary_encode(values)
-    distinct = values.dictionary.cast(pa.string())
+    distinct = pc.cast(values.dictionary, pa.string())
     check_partition_type(data_type, column=column)
     for null_text in ("", HIVE_NULL):
         if is_null_text(null_text, data_type):
@@ -79,7 +79,7 @@ def parse_partition_column(
         parsed = _parse_distinct(distinct, data_type)
     except pa.ArrowInvalid:
         raise _unparseable(distinct, data_type, column) from None
-    return parsed.take(values.indices)
+    return pc.take(parsed, values.indices)
 
 
 def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:

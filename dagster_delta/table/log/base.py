@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -63,7 +64,7 @@ def vectors_of(
     for part, mask in zip(base.parts, touched_masks, strict=True):
         chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
     later = touched.slice(len(touched) - len(base.rows))
-    chunks += base.rows.column("deletion_vector").filter(later).chunks
+    chunks += pc.filter(base.rows.column("deletion_vector"), later).chunks
     return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
 
 

@@ -54,7 +54,7 @@ class FileTotals(msgspec.Struct, frozen=True):
             column = files["deletion_vector"]
             vectors = len(column) - column.null_count
             if vectors:
-                hidden = pc.struct_field(column, "cardinality").cast(pa.int64())
+                hidden = pc.cast(pc.struct_field(column, "cardinality"), pa.int64())
                 deleted = pc.sum(hidden, min_count=0).as_py()
         return cls(len(files), size_bytes, vectors, deleted)
 

@@ -47,7 +47,7 @@ def in_known_order(rows: pa.Table, paths: pa.Array, error: CorruptLog) -> pa.Tab
     is_same = len(paths) == len(rows) == len(pc.unique(rows.column("path")))
     if not is_same or order.null_count:
         raise error
-    return rows.take(order)
+    return pc.take(rows, order)
 
 
 def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
@@ -73,7 +73,7 @@ def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
         ):
             remaining += slices_where(chunk, mask)
         else:
-            remaining.append(chunk.filter(mask))
+            remaining.append(pc.filter(chunk, mask))
     return remaining
 
 
@@ -129,7 +129,7 @@ def with_logical_keys(
     logical = string_column(configuration.partition_columns)
     chunks = []
     for chunk in partition_values.chunks:
-        keys = logical.take(pc.index_in(chunk.keys, value_set=physical))
+        keys = pc.take(logical, pc.index_in(chunk.keys, value_set=physical))
         names = pc.coalesce(keys, chunk.keys)
         entries = pa.StructArray.from_arrays(
             [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]

@@ -300,7 +300,7 @@ class LogState:
                 hidden, masks = HiddenFiles(tail.keys), base.masks or (None,) * len(base.parts)
                 vectors = base.rows.column("deletion_vector")
                 kept = hidden.rows_to_keep(base.rows.column("path"), vectors.filter)
-                rows = base.rows if kept is None else base.rows.filter(kept)
+                rows = base.rows if kept is None else pc.filter(base.rows, kept)
                 known = [rows, add_columns(tails, tail.live_adds)]
         checkpointed = (
             batches_of_part(part, names, statistics, hidden=hidden, live=mask)
@@ -345,7 +345,7 @@ class LogState:
         base, _ = self._load()
         if base.statistics is not None and base.statistics[0] == columns:
             table = base.statistics[1]
-            return [table if files.kept is None else table.filter(files.kept)]
+            return [table if files.kept is None else pc.filter(table, files.kept)]
         tables = []
         for part, mask in zip(base.parts, files.masks, strict=True):
             with corruption_named(part.path):
@@ -399,7 +399,7 @@ class LogState:
         rows = base.rows
         if kept is not None:
             paths = filtered(paths, kept)
-            rows = rows.filter(kept.slice(len(kept) - len(rows)))
+            rows = pc.filter(rows, kept.slice(len(kept) - len(rows)))
             masks = narrowed(masks, kept)
         added = chosen([path for each in tails for path in each.add_paths], tail.live_adds)
         column = extended(pa.chunked_array(paths, pa.string()), string_column(added))
@@ -447,7 +447,7 @@ class LogState:
             )
         vectors = older.column("deletion_vector")
         kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
-        older = older if kept is None else older.filter(kept)
+        older = older if kept is None else pc.filter(older, kept)
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
         return pa.concat_tables([older, newer])
 
@@ -471,7 +471,7 @@ class LogState:
 
 def _unexpired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
     since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
-    return tombstones if pc.all(since, skip_nulls=False).as_py() else tombstones.filter(since)
+    return tombstones if pc.all(since, skip_nulls=False).as_py() else pc.filter(tombstones, since)
 
 
 def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:

@@ -66,9 +66,9 @@ class CandidateFiles(msgspec.Struct, frozen=True):
         if kept.true_count == len(kept):
             return cls(files, tuple(skipped), statistics, is_decided)
         return cls(
-            files.filter(kept),
+            pc.filter(files, kept),
             tuple(each.filter(kept) for each in skipped),
-            lambda columns: statistics(columns).filter(kept),
+            lambda columns: pc.filter(statistics(columns), kept),
             is_decided,
         )
 
@@ -202,7 +202,7 @@ class FilePlanner:
         self, columns: Sequence[str], is_chosen: Callable[[pa.Table], pa.BooleanArray]
     ) -> pa.Table:
         """The chosen files; of a large table only these are kept in memory."""
-        chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
+        chosen = [pc.filter(each.files, is_chosen(each.files)) for each in self.batches(columns)]
         return pa.concat_tables([_no_files(columns), *chosen])
 
     def may_hold(self, *predicates: Predicate) -> Callable[[Sequence[AddFile]], Sequence[AddFile]]:

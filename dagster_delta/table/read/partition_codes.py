@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column, whole_array
 
 
@@ -24,7 +24,7 @@ def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> 
     texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
     # Spec: an empty text is null. The length separates neighbouring values, whatever they contain.
     known = [pc.fill_null(each, empty) for each in texts]
-    lengths = [pc.utf8_length(each).cast(pa.string()) for each in known]
+    lengths = [pc.cast(pc.utf8_length(each), pa.string()) for each in known]
     return pc.binary_join_element_wise(*lengths, *known, colon)
 
 
@@ -34,8 +34,8 @@ def files_in_partitions(
     is_wanted: Callable[[Mapping[str, str | None]], bool],
 ) -> pa.BooleanArray:
     """Which files are in wanted partitions; the test runs once per partition."""
-    coded = partition_texts(partition_values, names).dictionary_encode()
-    first = pc.index_in(coded.dictionary, value_set=coded.cast(pa.string()))
-    maps = whole_array(partition_values).take(first).to_pylist()
+    coded = pc.dictionary_encode(partition_texts(partition_values, names))
+    first = pc.index_in(coded.dictionary, value_set=pc.cast(coded, pa.string()))
+    maps = pc.take(whole_array(partition_values), first).to_pylist()
     wanted = boolean_column([is_wanted(dict(each or ())) for each in maps])
-    return wanted.take(coded.indices)
+    return pc.take(wanted, coded.indices)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -51,14 +51,14 @@ def select_rows(snapshot: Snapshot, where: SqlExpression | None, engine: Engine)
     predicates = planner.predicates_of(where)
     found = planner.candidates(*predicates)
     (skipped,) = found.skipped
-    whole = found.files.filter(skipped.only_matches)
-    unsure = found.files.filter(pc.invert(skipped.only_matches))
+    whole = pc.filter(found.files, skipped.only_matches)
+    unsure = pc.filter(found.files, pc.invert(skipped.only_matches))
     rows: dict[str, BitMap64] = {}
     if unsure.num_rows:
         plan = read_plan(snapshot, unsure, where)
         rows = {each.path: each.rows for each in engine.find_matches(plan)}
     is_matched = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
-    selected = pa.concat_tables([whole, unsure.filter(is_matched)])
+    selected = pa.concat_tables([whole, pc.filter(unsure, is_matched)])
     paths = frozenset(selected["path"].to_pylist())
     reads = ReadScope(may_hold=planner.may_hold(*predicates), paths=paths)
     return SelectedRows(selected, rows, reads)

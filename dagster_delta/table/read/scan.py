@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine, spark_engine
 from dagster_delta.engines.plans import LoggedFiles, ReadPlan

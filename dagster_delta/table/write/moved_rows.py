@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.rows.row_tracking import keep_row_ids

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
@@ -182,7 +183,7 @@ def _rewrite(
     files = selected.files
     if not assignments and not records:
         staying = boolean_column([not each.leaves for each in touched])
-        files = files.filter(staying)
+        files = pc.filter(files, staying)
     assert transaction.snapshot is not None  # noqa: S101  its files were selected
     location = transaction.store.location
     data = write_spec(configuration, location, check_rows=False)

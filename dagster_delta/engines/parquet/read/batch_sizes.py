@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+import dagster_delta.arrow_compute as pc
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -123,5 +124,5 @@ def _width(column: pq.ColumnSchema) -> float:
 
 def _value_bytes(column: pa.Array) -> NDArray[Any]:
     """The bytes of the value of each row, as an array of numpy."""
-    lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+    lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
     return np.from_dlpack(pc.fill_null(lengths.take(column.indices), 0))

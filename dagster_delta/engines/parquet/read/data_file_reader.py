@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.parquet.read.arrow_views import without_views
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.parquet.read.data_file import DataFile
@@ -355,7 +355,7 @@ def _positions(
     rows = np.arange(start, start + length, dtype=np.int64)
     indexes = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows)])
     if mask is not None:
-        indexes = indexes.filter(mask)
+        indexes = pc.filter(indexes, mask)
     return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
 
 

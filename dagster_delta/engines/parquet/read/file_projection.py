@@ -414,7 +414,7 @@ def _plan_cast(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> 
     if source == to_arrow_type(target):
         return None
     if to_arrow_type(target) == pa.binary() and _is_bytes(source):
-        return lambda array: array.cast(pa.binary())
+        return lambda array: pc.cast(array, pa.binary())
     if not _may_hold(source, target):
         raise _unreadable(source, target, path)
     return value_cast(source, target)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
 from dagster_delta.engines.parquet.read.source import (

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
@@ -98,7 +98,7 @@ def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
     column = files.column("deletion_vector")
     if column.null_count == len(column):
         return ()
-    return [DeletionVectorDescriptor(**each) for each in column.drop_null().to_pylist()]
+    return [DeletionVectorDescriptor(**each) for each in pc.drop_null(column).to_pylist()]
 
 
 def _is_little(store: ObjectStore, files: pa.Table) -> bool:

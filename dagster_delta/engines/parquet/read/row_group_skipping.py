@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.parquet.read.file_projection import locate_leaf, num_steps_found
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
@@ -105,8 +106,8 @@ def _bounds(
     try:
         return ColumnBounds(
             data_type=data_type,
-            minimum=decode([each.minimum for each in known]).cast(arrow_type),
-            maximum=decode([each.maximum for each in known]).cast(arrow_type),
+            minimum=pc.cast(decode([each.minimum for each in known]), arrow_type),
+            maximum=pc.cast(decode([each.maximum for each in known]), arrow_type),
             may_hold_null=boolean_column([each.null_count != 0 for each in known]),
             may_hold_value=boolean_column(
                 [each.null_count != size for each, size in zip(known, sizes, strict=True)]
@@ -123,15 +124,15 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
     """The function from raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
     if types.is_signed_integer(file_type):
-        return lambda raw: integer_column(raw).cast(file_type)
+        return lambda raw: pc.cast(integer_column(raw), file_type)
     # The bounds of half floats are bytes.
     if types.is_floating(file_type) and not types.is_float16(file_type):
         return lambda raw: array_of(raw, from_arrow_type(file_type))
     if types.is_date32(file_type):
-        return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
+        return lambda raw: pc.cast(integer_column(raw, pa.int32()), file_type)
     # Nanoseconds would need rounding, in different directions for each bound.
     if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
-        return lambda raw: integer_column(raw).cast(file_type)
+        return lambda raw: pc.cast(integer_column(raw), file_type)
     if types.is_string(file_type):
         return lambda raw: string_column([b if b is None else b.decode() for b in raw])
     if types.is_decimal(file_type):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.data_file_reader import SPLIT_FILE_BYTES, DataFileReader

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import RewriteResult
@@ -179,7 +179,7 @@ class _Merge(msgspec.Struct, frozen=True):
         times.scanned = merged.scanned
         changed = pc.is_in(scope.files["path"], string_column(list(merged.rows)))
         selected = SelectedRows(
-            scope.files.filter(changed), merged.rows, scope.reads(merged.used_paths)
+            pc.filter(scope.files, changed), merged.rows, scope.reads(merged.used_paths)
         )
         return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
 
