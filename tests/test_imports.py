@@ -25,17 +25,22 @@ HEAVY = (
     "hdfs_native",
 )
 
+PARSER = (
+    "dagster_delta.sql.parser",
+    "dagster_delta.sql.tokens",
+    "dagster_delta.sql.functions.whitelist",
+)
 
 BUDGETS = {
     "scan().to_arrow()": ("read = table.snapshot().scan().to_arrow()", 120),
-    "scan(where=…).to_arrow()": ("read = table.snapshot().scan(where='id = 7').to_arrow()", 151),
+    "scan(where=…).to_arrow()": ("read = table.snapshot().scan(where='id = 7').to_arrow()", 147),
     "append": ("table.append(rows)", 137),
-    "delete": ("table.delete('id = 5')", 188),
-    "update": ("table.update({'v': 'v + 1'}, 'id = 7')", 190),
+    "delete": ("table.delete('id = 5')", 180),
+    "update": ("table.update({'v': 'v + 1'}, 'id = 7')", 181),
     "merge": (
         "merge = table.merge(rows, 't.id = s.id', source_alias='s', target_alias='t')\n"
         "merge.when_matched_update_all().when_not_matched_insert_all().execute()",
-        219,
+        204,
     ),
 }
 """Statements, and how many modules of this package a process may have loaded after one of them."""
@@ -157,6 +162,30 @@ def test_rows_in_polars_load_nothing_that_they_do_not_need(tmp_path: Path) -> No
     )
     forbidden = {"dagster", "pyspark", "pandas", "duckdb", "fsspec", "pyarrow.compute"}
     assert _loaded(statement).isdisjoint(forbidden)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import polars as pl\n"
+        "rows = scan.to_polars_lazy().filter(pl.col('id').is_in([2, 3]) | pl.col('v').is_null())\n"
+        "assert rows.collect().height == 2",
+        "import duckdb\n"
+        "rows = scan.to_duckdb(duckdb.connect()).filter('id = 2')\n"
+        "assert len(rows.fetchall()) == 1",
+    ],
+    ids=["polars", "duckdb"],
+)
+def test_a_filter_of_another_engine_loads_no_parser(statement: str, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3], "v": [1.5, None, 2.5], "z": [{"x": 1}] * 3})
+    DeltaTable(tmp_path, must_exist=False).append(rows)
+    opened = (
+        "from dagster_delta import DeltaTable\n"
+        f"scan = DeltaTable({str(tmp_path)!r}).snapshot().scan()\n"
+    )
+    loaded = set(_loaded_modules(opened + statement))
+    assert "dagster_delta.sql.conditions" in loaded
+    assert loaded.isdisjoint(PARSER)
 
 
 def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ tree over Arrow, and Spark, which gets the text unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
@@ -35,12 +35,16 @@ def parse_expression(sql: str, schema: StructType) -> SqlExpression:
 
 @dataclass(frozen=True)
 class SqlExpression:
-    """A Spark SQL expression; make one with `parse_expression`. Pickles as its text and schema."""
+    """A Spark SQL expression; made by `parse_expression`, or by `conditions.to_expression`. Pickles
+    as its text and schema.
+    """
 
     sql: str
-    """The original text, for Spark."""
+    """The text, for Spark."""
     schema: StructType
     """Logical schema that its names are found in."""
+    known: Typed | None = field(default=None, compare=False, repr=False)
+    """The typed tree, of an expression that is made without parsing its text."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return SqlExpression, (self.sql, self.schema)
@@ -56,6 +60,8 @@ class SqlExpression:
         Raises:
             InvalidArgument, SchemaMismatch: as `parse_expression` does.
         """
+        if self.known is not None:
+            return self.known
         # The grammar and the functions are imported for the first expression, not by every write.
         from dagster_delta.sql.typed_tree import typed_tree
 

@@ -14,6 +14,7 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.syntax import Opaque
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error
 from dagster_delta.sql.typed import Literal
+from dagster_delta.sql.types import decimal_of
 
 _MICROS = {
     "hour": 3_600_000_000,
@@ -134,12 +135,10 @@ def decimal_literal_type(value: Decimal) -> DecimalType:
     Raises:
         BeyondPython: it has more than 38 digits.
     """
-    _, digits, exponent = value.as_tuple()
-    scale = max(0, -int(exponent))
-    precision = max(len(digits) + max(0, int(exponent)), scale, 1)
-    if precision > 38:
+    data_type = decimal_of(value)
+    if data_type is None:
         raise BeyondPython(f"{value} has more than 38 digits")
-    return DecimalType(precision, scale)
+    return data_type
 
 
 def number_literal(sql: str, token: Token, *, negative: bool) -> Literal:

@@ -106,6 +106,19 @@ def walk(expression: Typed) -> Iterator[Typed]:
         yield from walk(each)
 
 
+# Walks of a tree must not overflow the stack, at any depth of the caller.
+_MAX_DEPTH = 120
+
+
+def is_too_deep(expression: Typed) -> bool:
+    """Whether an expression has more levels than may be walked, found without recursion."""
+    depth, level = 0, [expression]
+    while level and depth <= _MAX_DEPTH:
+        depth += 1
+        level = [child for each in level for child in operands_of(each)]
+    return depth > _MAX_DEPTH
+
+
 def types_of(arguments: Sequence[Typed]) -> list[DataType]:
     """The types of typed operands.
 

@@ -29,11 +29,19 @@ from dagster_delta.sql.typed import (
     Refusal,
     Refused,
     Typed,
-    operands_of,
+    is_too_deep,
     types_of,
     walk,
 )
-from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING, VOID, holds_values, sql_type_name
+from dagster_delta.sql.types import (
+    BOOLEAN,
+    INTEGER,
+    STRING,
+    VOID,
+    collation_of,
+    holds_values,
+    sql_type_name,
+)
 
 _LOGICAL = ("and", "or", "not")
 
@@ -174,7 +182,7 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
             raise _unknown(parts, path, level)
         path.append(field.name)
         level = field.data_type
-        collation = _collation(field) or collation
+        collation = collation_of(field) or collation
     # Only a top-level column carries this declaration itself; fields of structs do not.
     declared = None if field is None else padded_type(field)
     return Column(tuple(path), level, collation, char_length(declared))
@@ -188,7 +196,7 @@ def _field(base: Typed, name: str) -> Typed:
             if found is None:
                 raise _unknown((name,), ["a computed value"], struct)
             position = Literal(struct.names.index(found.name) + 1, INTEGER)
-            if holds_values(struct) and _collation(found) is None:
+            if holds_values(struct) and collation_of(found) is None:
                 return Call(".", (base, position), found.data_type)
         case MapType(key_type) if key_type == STRING:
             return _call("[]", (base, Literal(name, STRING)))
@@ -207,25 +215,13 @@ def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> Sche
     )
 
 
-def _collation(field: StructField) -> str | None:
-    """The collation of a text column, or of some text in it."""
-    collations = field.metadata.get("__COLLATIONS")
-    if not isinstance(collations, dict) or not collations:
-        return None
-    return str(next(iter(collations.values())))
-
-
-# Later walks of the tree must not overflow the stack, at any depth of the caller.
-_MAX_DEPTH = 120
-
-
 def typed_tree(sql: str, schema: StructType) -> Typed:
     """Parse and analyse a Spark SQL expression."""
     try:
         expression = _analyse(_parse(sql), schema)
     except RecursionError:
         raise _too_deep() from None
-    if _depth(expression) > _MAX_DEPTH:
+    if is_too_deep(expression):
         raise _too_deep()
     return expression
 
@@ -235,15 +231,6 @@ def _too_deep() -> InvalidArgument:
         "the expression is nested too deeply: combine conditions with AND and OR, of which "
         "there may be any number, and shorten other chains of operators"
     )
-
-
-def _depth(expression: Typed) -> int:
-    """Levels of the tree, found without recursion."""
-    depth, level = 0, [expression]
-    while level and depth <= _MAX_DEPTH:
-        depth += 1
-        level = [child for each in level for child in operands_of(each)]
-    return depth
 
 
 def _parse(sql: str) -> Syntax:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import reduce
 
 from dagster_delta.protocol.schema import (
     DataType,
     DecimalType,
     PrimitiveType,
+    StructField,
     inner_types,
 )
 
@@ -20,6 +22,7 @@ INTEGER = PrimitiveType("integer")
 LONG = PrimitiveType("long")
 STRING = PrimitiveType("string")
 TIMESTAMP = PrimitiveType("timestamp")
+TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
 VARIANT = PrimitiveType("variant")
 VOID = PrimitiveType("void")
 
@@ -60,6 +63,14 @@ def holds_values(data_type: DataType) -> bool:
 def decimal_of_integral(data_type: DataType) -> DecimalType:
     """The decimal that holds every value of an integral type."""
     return DecimalType(_DIGITS[_name(data_type)], 0)
+
+
+def decimal_of(value: Decimal) -> DecimalType | None:
+    """The type that Spark gives to a decimal constant; None if it has more than 38 digits."""
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    precision = max(len(digits) + max(0, int(exponent)), scale, 1)
+    return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
 
 
 def common_type(types: Sequence[DataType]) -> DataType | None:
@@ -113,3 +124,11 @@ def sql_type_name(data_type: DataType) -> str:
     """The SQL name of the type, for messages and casts."""
     names = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
     return names.get(_name(data_type), str(data_type))
+
+
+def collation_of(field: StructField) -> str | None:
+    """The collation of a text column, or of some text in it; None if all are binary."""
+    collations = field.metadata.get("__COLLATIONS")
+    if not isinstance(collations, dict) or not collations:
+        return None
+    return str(next(iter(collations.values())))

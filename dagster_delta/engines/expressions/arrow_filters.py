@@ -1,4 +1,4 @@
-"""Converts filters that DuckDB passes to Arrow datasets to Spark SQL that selects no fewer rows.
+"""Converts filters that DuckDB passes to Arrow datasets to conditions that select no fewer rows.
 
 A part of a conjunction without an exact counterpart is omitted; elsewhere it makes the whole
 unknown. The caller filters the rows again.
@@ -10,16 +10,25 @@ another form is unknown.
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from typing import TypeVar
 
 import pyarrow as pa
 
-from dagster_delta.sql.tokens import quote
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.conditions import (
+    all_of,
+    any_of,
+    compare,
+    constant,
+    find_column,
+    is_in,
+    is_null,
+    negate,
+)
+from dagster_delta.sql.typed import Column, Literal, Typed, is_too_deep
 
 _COMPARISONS: Mapping[str, str] = {
     "equal": "=",
@@ -36,11 +45,11 @@ class _Unknown(Exception):
     """A part of the expression without counterpart."""
 
 
-def filter_to_sql(
-    expression: pa.Expression, schema: pa.Schema, exact_columns: Collection[str]
-) -> str | None:
-    """Spark SQL that is true for every row for which a filter is, and perhaps for more; None if no
-    part of the filter has a counterpart.
+def filter_to_condition(
+    expression: pa.Expression, schema: pa.Schema, exact_columns: StructType
+) -> Typed | None:
+    """A condition that is true for every row for which a filter is, and perhaps for more; None if
+    no part of the filter has a counterpart.
 
     `exact_columns`: columns that Spark SQL compares as Arrow does; others are omitted.
     """
@@ -49,9 +58,11 @@ def filter_to_sql(
         return None
     try:
         constants, nodes = _pickled_nodes(expression)
-        return _condition(_parse(nodes, constants), exact_columns)
+        tree = _parse(nodes, constants)
+        found = _condition(tree, exact_columns)
     except (_Unknown, IndexError, OverflowError, RecursionError, ValueError, pa.ArrowException):
         return None
+    return None if is_too_deep(found) else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,65 +117,55 @@ def _parse(nodes: list[tuple[str, str]], constants: pa.RecordBatch) -> _Column |
     raise _Unknown
 
 
-def _condition(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> str:
+def _condition(node: _Column | _Call | pa.Scalar, exact: StructType) -> Typed:
     if not isinstance(node, _Call):
         raise _Unknown
     match node.name, node.operands:
         case "and_kleene", [left, right]:
             # Without one of its parts, a conjunction selects more rows.
-            parts = [sql for sql in (_known(left, exact), _known(right, exact)) if sql is not None]
-            if parts:
-                return " AND ".join(parts)
-        case "or_kleene", [left, right]:
-            return f"(({_condition(left, exact)}) OR ({_condition(right, exact)}))"
+            parts = [_known(each, exact) for each in (left, right)]
+            if known := [part for part in parts if part is not None]:
+                return all_of(known)
+        case "or_kleene", operands:
+            return any_of([_condition(each, exact) for each in operands])
         case "is_null", [column]:
-            return f"{_column_sql(column, exact)} IS NULL"
+            return is_null(_column(column, exact))
         case "is_valid", [column]:
-            return f"{_column_sql(column, exact)} IS NOT NULL"
+            return negate(is_null(_column(column, exact)))
         case "if_else", [_, then, pa.Scalar(is_valid=False)]:
             # `CASE WHEN c THEN d ELSE NULL END` holds for none but rows for which `d` does.
             return _condition(then, exact)
         case "is_in", [column] if node.options is not None:
-            literals = ", ".join(map(_literal, node.options["value_set"].values))
-            return f"{_column_sql(column, exact)} IN ({literals})"
-        case name, [column, pa.Scalar() as constant] if name in _COMPARISONS:
-            return f"{_column_sql(column, exact)} {_COMPARISONS[name]} {_literal(constant)}"
+            constants = list(map(_literal, node.options["value_set"].values))
+            return _found(is_in(_column(column, exact), constants))
+        case name, [column, pa.Scalar() as scalar] if name in _COMPARISONS:
+            found = _column(column, exact)
+            return _found(compare(found, _COMPARISONS[name], _literal(scalar)))
     raise _Unknown
 
 
-def _known(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> str | None:
+def _known(node: _Column | _Call | pa.Scalar, exact: StructType) -> Typed | None:
     try:
         return _condition(node, exact)
     except _Unknown:
         return None
 
 
-def _column_sql(node: _Column | _Call | pa.Scalar, exact: Collection[str]) -> str:
-    if not isinstance(node, _Column) or node.path[0] not in exact:
+_Part = TypeVar("_Part")
+
+
+def _found(part: _Part | None) -> _Part:
+    if part is None:
         raise _Unknown
-    return ".".join(map(quote, node.path))
+    return part
 
 
-def _literal(constant: pa.Scalar) -> str:
-    value = constant.as_py()
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case float() if math.isfinite(value):
-            # A float is compared as the double of the same value.
-            return f"CAST('{value!r}' AS DOUBLE)"
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
-        case Decimal():
-            return f"CAST('{value:f}' AS DECIMAL({constant.type.precision},{constant.type.scale}))"
-        case dt.datetime() if constant.type.tz is None:
-            return f"TIMESTAMP_NTZ '{value.isoformat(' ')}'"
-        case dt.datetime():
-            utc = value.astimezone(dt.UTC).replace(tzinfo=None)
-            return f"TIMESTAMP '{utc.isoformat(' ')}Z'"
-        case dt.date():
-            return f"DATE '{value}'"
-    raise _Unknown
+def _column(node: _Column | _Call | pa.Scalar, exact: StructType) -> Column:
+    found = find_column(node.path, exact) if isinstance(node, _Column) else None
+    if found is None or found.collation is not None:
+        raise _Unknown
+    return found
+
+
+def _literal(scalar: pa.Scalar) -> Literal:
+    return _found(constant(scalar.as_py()))

@@ -6,12 +6,9 @@ predicate itself, so unsupported parts are omitted.
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,8 +16,20 @@ from polars.io.plugins import register_io_source
 
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.polars.file_frames import FileFrames, is_readable
-from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
+from dagster_delta.sql.conditions import (
+    all_of,
+    any_of,
+    compare,
+    constant,
+    find_column,
+    is_in,
+    is_null,
+    negate,
+    starts_with,
+)
+from dagster_delta.sql.typed import Column, Literal, Typed, is_too_deep
+from dagster_delta.sql.types import BOOLEAN, is_integral
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,16 +55,15 @@ _BOUNDS = {
     "Right": (">", "<="),
     "None": (">", "<"),
 }
-_INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 
-def to_condition(predicate: pl.Expr | None, schema: StructType) -> str | None:
-    """Spark SQL that is true for every row for which the predicate is; None if none is found.
+def to_condition(predicate: pl.Expr | None, schema: StructType) -> Typed | None:
+    """A condition that is true for every row for which the predicate is; None if none is found.
 
     Args:
         predicate: as polars gives it to a source of rows, with literals of the columns' types; None
             for all rows.
-        schema: the columns that the SQL may use.
+        schema: the columns that the condition may use, without texts that Spark pads.
 
     Raises:
         Nothing: an unsupported predicate skips no files.
@@ -64,11 +72,13 @@ def to_condition(predicate: pl.Expr | None, schema: StructType) -> str | None:
         return None
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
-        parts = [_sql(part, schema) for part in _conjuncts(tree)]
+        parts = [_condition(part, schema) for part in _conjuncts(tree)]
     except (RecursionError, pl.exceptions.PolarsError):
         # Too deep, or in a form of another polars version.
         return None
-    return " AND ".join(f"({part})" for part in parts if part is not None) or None
+    known = [part for part in parts if part is not None]
+    found = all_of(known) if known else None
+    return None if found is None or is_too_deep(found) else found
 
 
 def _conjuncts(node: object) -> Iterator[object]:
@@ -80,62 +90,69 @@ def _conjuncts(node: object) -> Iterator[object]:
             yield node
 
 
-def _sql(node: object, schema: StructType) -> str | None:
-    """The same condition as Spark SQL: true, false and null for the same rows."""
+def _condition(node: object, schema: StructType) -> Typed | None:
+    """The same condition in Spark SQL: true, false and null for the same rows."""
     match node:
         case {"Column": str()}:
             found = _column(node, schema)
-            return found[0] if found is not None and found[1] == PrimitiveType("boolean") else None
+            return found if found is not None and found.data_type == BOOLEAN else None
         case {"BinaryExpr": {"op": op, "left": left, "right": right}}:
             if op in _AND or op in _OR:
-                both = _sql(left, schema), _sql(right, schema)
-                word = "AND" if op in _AND else "OR"
-                return None if None in both else f"({both[0]}) {word} ({both[1]})"
+                both = _condition(left, schema), _condition(right, schema)
+                if both[0] is None or both[1] is None:
+                    return None
+                return (all_of if op in _AND else any_of)([both[0], both[1]])
             return _comparison(op, left, right, schema)
         case {"Function": {"function": {"Boolean": function}, "input": inputs}}:
             return _boolean_function(function, inputs, schema)
         case {"Function": {"function": {"StringExpr": "StartsWith"}, "input": [operand, prefix]}}:
-            return _startswith(operand, prefix, schema)
+            column = _column(operand, schema)
+            literal = _literal(prefix, column)
+            return None if column is None or literal is None else starts_with(column, literal)
     return None
 
 
-def _comparison(op: str, left: object, right: object, schema: StructType) -> str | None:
+def _comparison(op: str, left: object, right: object, schema: StructType) -> Typed | None:
     operator = _COMPARISONS.get(op)
-    column = _column(left, schema)
     if operator is None:
         return None
-    if column is None:
-        column = _column(right, schema)
-        literal = _literal(left, column)
-        return None if literal is None or column is None else f"{literal} {operator} {column[0]}"
-    literal = _literal(right, column)
-    return None if literal is None else f"{column[0]} {operator} {literal}"
+    column = _column(left, schema)
+    if column is not None:
+        return _compared(column, operator, _literal(right, column))
+    column = _column(right, schema)
+    literal = _literal(left, column)
+    return None if column is None or literal is None else compare(literal, operator, column)
 
 
-def _boolean_function(function: object, inputs: Sequence[object], schema: StructType) -> str | None:
+def _compared(column: Column, operator: str, literal: Literal | None) -> Typed | None:
+    return None if literal is None else compare(column, operator, literal)
+
+
+def _boolean_function(
+    function: object, inputs: Sequence[object], schema: StructType
+) -> Typed | None:
     if function == "Not":
-        child = _sql(inputs[0], schema)
-        return None if child is None else f"NOT ({child})"
+        child = _condition(inputs[0], schema)
+        return None if child is None else negate(child)
     column = _column(inputs[0], schema)
     if column is None:
         return None
     match function:
         case "IsNull":
-            return f"{column[0]} IS NULL"
+            return is_null(column)
         case "IsNotNull":
-            return f"{column[0]} IS NOT NULL"
+            return negate(is_null(column))
         case {"IsIn": {"nulls_equal": False}}:
             return _membership(column, inputs[1])
         case {"IsBetween": {"closed": closed}} if closed in _BOUNDS:
-            low, high = (_literal(each, column) for each in inputs[1:3])
-            above, below = _BOUNDS[closed]
-            if low is None or high is None:
-                return None
-            return f"{column[0]} {above} {low} AND {column[0]} {below} {high}"
+            bounds = zip(_BOUNDS[closed], inputs[1:3], strict=True)
+            sides = [_compared(column, sign, _literal(each, column)) for sign, each in bounds]
+            known = [side for side in sides if side is not None]
+            return all_of(known) if len(known) == len(sides) else None
     return None
 
 
-def _membership(column: tuple[str, DataType], values: object) -> str | None:
+def _membership(column: Column, values: object) -> Typed | None:
     series = _constant(values)
     if series is None:
         return None
@@ -146,35 +163,18 @@ def _membership(column: tuple[str, DataType], values: object) -> str | None:
     # If the list has a null, a value that is not in it gives null in SQL and false in polars.
     if series.null_count() or not 0 < len(series) <= _MAX_LIST_VALUES:
         return None
-    literals = [_literal_sql(series[i : i + 1], column[1]) for i in range(len(series))]
+    literals = [_value(series, index, column.data_type) for index in range(len(series))]
     known = [each for each in literals if each is not None]
-    return f"{column[0]} IN ({', '.join(known)})" if len(known) == len(literals) else None
+    return is_in(column, known) if len(known) == len(literals) else None
 
 
-def _startswith(operand: object, prefix: object, schema: StructType) -> str | None:
-    column = _column(operand, schema)
-    literal = _literal(prefix, column)
-    return None if column is None or literal is None else f"startswith({column[0]}, {literal})"
-
-
-def _column(node: object, schema: StructType) -> tuple[str, DataType] | None:
-    """A column, or a field in a struct, as SQL with its type; None for padded texts, which Spark
-    compares differently.
+def _column(node: object, schema: StructType) -> Column | None:
+    """A column, or a field in a struct; None for texts with a collation, which Spark compares
+    differently.
     """
     path = _path(node)
-    if path is None:
-        return None
-    fields: DataType = schema
-    field = None
-    for name in path:
-        if not isinstance(fields, StructType) or name not in fields.names:
-            return None
-        field = fields.field(name)
-        if padded_type(field) is not None:
-            return None
-        fields = field.data_type
-    quoted = ".".join("`" + name.replace("`", "``") + "`" for name in path)
-    return quoted, fields
+    column = None if path is None else find_column(path, schema)
+    return None if column is None or column.collation is not None else column
 
 
 def _path(node: object) -> tuple[str, ...] | None:
@@ -187,11 +187,11 @@ def _path(node: object) -> tuple[str, ...] | None:
     return None
 
 
-def _literal(node: object, column: tuple[str, DataType] | None) -> str | None:
+def _literal(node: object, column: Column | None) -> Literal | None:
     if column is None:
         return None
     series = _constant(node)
-    return None if series is None or len(series) != 1 else _literal_sql(series, column[1])
+    return None if series is None or len(series) != 1 else _value(series, 0, column.data_type)
 
 
 def _constant(node: object) -> pl.Series | None:
@@ -202,55 +202,37 @@ def _constant(node: object) -> pl.Series | None:
     return pl.select(expression).to_series()
 
 
-def _literal_sql(series: pl.Series, data_type: DataType) -> str | None:
-    """A value in the Spark SQL of a column's type; None if it is of another type."""
+def _value(series: pl.Series, index: int, data_type: DataType) -> Literal | None:
+    """A value as a constant for a column; None if it is of another type than the column."""
     try:
-        value = series[0]
+        value = series[index]
     except (ValueError, OverflowError):
         # The year is outside Python's range.
         return None
-    kind = data_type.name if isinstance(data_type, PrimitiveType) else ""
-    match value:
-        case bool():
-            return str(value).upper() if kind == "boolean" else None
-        case int():
-            return str(value) if kind in _INTEGERS and -(2**63) < value < 2**63 else None
-        case float():
-            return f"{value!r}D" if kind in ("float", "double") and math.isfinite(value) else None
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'" if kind == "string" else None
-        case bytes():
-            return f"X'{value.hex()}'" if kind == "binary" else None
-        case Decimal():
-            return f"{value:f}BD" if isinstance(data_type, DecimalType) else None
-        case dt.datetime():
-            return _timestamp_sql(series, value, kind)
-        case dt.date():
-            return f"DATE '{value.isoformat()}'" if kind == "date" else None
-    return None
-
-
-def _timestamp_sql(series: pl.Series, value: dt.datetime, kind: str) -> str | None:
-    unit = getattr(series.dtype, "time_unit", None)
     # Python drops nanoseconds.
-    if unit not in ("us", "ms"):
+    if getattr(series.dtype, "time_unit", "us") == "ns":
         return None
-    if value.tzinfo is not None and kind == "timestamp":
-        utc = value.astimezone(dt.UTC).replace(tzinfo=None)
-        return f"TIMESTAMP '{utc.isoformat(sep=' ')}Z'"
-    if value.tzinfo is None and kind == "timestamp_ntz":
-        return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
-    return None
+    literal = constant(value)
+    is_alike = literal is not None and _family(literal.data_type) == _family(data_type)
+    return literal if is_alike else None
 
 
-_ReadRows = Callable[["Sequence[str]", "str | None"], "pa.RecordBatchReader"]
-"""Reads at least these columns of at least the rows for which this Spark SQL is true."""
-_PlanRows = Callable[["Sequence[str]", "str | None"], "ReadPlan | None"]
+def _family(data_type: DataType) -> str:
+    """A name for types of which one constant may be."""
+    if isinstance(data_type, DecimalType):
+        return "decimal"
+    if is_integral(data_type):
+        return "integral"
+    return "double" if data_type == PrimitiveType("float") else str(data_type)
+
+
+_ReadRows = Callable[["Sequence[str]", "Typed | None"], "pa.RecordBatchReader"]
+"""Reads at least these columns of at least the rows for which this condition is true."""
+_PlanRows = Callable[["Sequence[str]", "Typed | None"], "ReadPlan | None"]
 """Plans such a read of exactly these columns; None if only `_ReadRows` can do it."""
 
 
-def _no_plan(_columns: Sequence[str], _where: str | None) -> ReadPlan | None:
+def _no_plan(_columns: Sequence[str], _where: Typed | None) -> ReadPlan | None:
     return None
 
 
@@ -261,7 +243,7 @@ def lazy_frame(
 
     Args:
         schema: schema of all columns.
-        fields: the columns that Spark SQL may use.
+        fields: the columns that conditions may use.
         read: called for a query if there is no plan that polars can read.
         plan: called for every query.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dagster_delta.engines.expressions.arrow_filters import filter_to_sql
+from dagster_delta.engines.expressions.arrow_filters import filter_to_condition
 from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.typed import Typed
 
 
 class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
@@ -17,7 +19,7 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
     DuckDB passes its filters only to datasets, and does not repeat them. A reader of batches could
     be read only once, and whole. `read` returns at least these columns of at least the rows that
-    satisfy the Spark SQL, and is called for every scan. Spark SQL compares `exact_columns` as Arrow
+    satisfy the condition, and is called for every scan. Spark SQL compares `exact_columns` as Arrow
     does.
     """
 
@@ -25,8 +27,8 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def __init__(
         self,
         schema: pa.Schema,
-        read: Callable[[Sequence[str], str | None], pa.RecordBatchReader],
-        exact_columns: Collection[str],
+        read: Callable[[Sequence[str], Typed | None], pa.RecordBatchReader],
+        exact_columns: StructType,
     ) -> None:
         self._schema = schema
         self._read = read
@@ -54,7 +56,7 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def _rows(self, names: Sequence[str], condition: pa.Expression | None) -> Iterator[object]:
         where, needed = None, list(names)
         if condition is not None:
-            where = filter_to_sql(condition, self._schema, self._exact_columns)
+            where = filter_to_condition(condition, self._schema, self._exact_columns)
             needed += _mentioned(str(condition), [n for n in self._schema.names if n not in names])
         try:
             for batch in self._read(needed, where):

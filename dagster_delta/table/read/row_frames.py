@@ -74,7 +74,7 @@ class RowFrames(ABC):
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
         return BatchDataset(
-            self.to_batches().schema, lambda _columns, _where: self.to_batches(), ()
+            self.to_batches().schema, lambda _columns, _where: self.to_batches(), StructType(())
         )
 
     def to_polars_lazy(self) -> pl.LazyFrame:
@@ -87,7 +87,7 @@ class RowFrames(ABC):
         require("polars")
         from dagster_delta.engines.polars import lazy_frame
 
-        # Without fields, no part of a filter is converted to SQL.
+        # Without fields, no part of a filter is converted.
         return lazy_frame(
             self.to_batches().schema, StructType(()), lambda _columns, _where: self.to_batches()
         )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.sql.typed import Typed
     from dagster_delta.table.read.batch_dataset import BatchDataset
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -186,7 +187,7 @@ class Scan(RowFrames):
         from dagster_delta.engines.polars import lazy_frame
 
         schema = to_arrow_schema(self.schema)
-        return lazy_frame(schema, self.schema, self._narrowed, self._plan_for_polars)
+        return lazy_frame(schema, self._exact_columns, self._narrowed, self._plan_for_polars)
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
@@ -217,29 +218,31 @@ class Scan(RowFrames):
         """
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
-        # Spark SQL pads CHAR(n) with spaces before it compares values.
-        padded = {path[0] for path in char_paths(self.snapshot.schema)}
-        exact = set(self.columns) - padded
-        return BatchDataset(to_arrow_schema(self.schema), self._narrowed, exact)
+        return BatchDataset(to_arrow_schema(self.schema), self._narrowed, self._exact_columns)
 
-    def _narrowed(self, columns: Sequence[str], where: str | None) -> pa.RecordBatchReader:
+    @property
+    def _exact_columns(self) -> StructType:
+        """The columns that Spark SQL compares as other engines do: it pads CHAR(n) with blanks
+        first.
+        """
+        padded = {path[0] for path in char_paths(self.snapshot.schema)}
+        exact = [name for name in self.columns if name not in padded]
+        return StructType(tuple(map(self.snapshot.schema.field, exact)))
+
+    def _narrowed(self, columns: Sequence[str], where: Typed | None) -> pa.RecordBatchReader:
         """At least these columns, of at least the rows that satisfy `where`."""
         return self.to_batches() if self.row_ids else self._narrow(columns, where).to_batches()
 
-    def _narrow(self, columns: Sequence[str], where: str | None) -> Scan:
-        if where is None:
-            combined = self.where
-        else:
-            # The text may end with a comment.
-            own = "" if self.where is None else f"({self.where.sql}\n) AND "
-            try:
-                combined = resolve_filter(self.snapshot.schema, f"{own}({where})")
-            except InvalidArgument:
-                # A filter with hundreds of conditions is nested too deeply to parse.
-                combined = self.where
+    def _narrow(self, columns: Sequence[str], where: Typed | None) -> Scan:
+        combined = self.where
+        if where is not None:
+            from dagster_delta.sql.conditions import narrowed, to_expression
+
+            schema = self.snapshot.schema
+            combined = narrowed(combined, where) if combined else to_expression(where, schema)
         return Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
 
-    def _plan_for_polars(self, columns: Sequence[str], where: str | None) -> ReadPlan | None:
+    def _plan_for_polars(self, columns: Sequence[str], where: Typed | None) -> ReadPlan | None:
         """A plan for rows of the scan, without those of files that hold none for `where`; None if
         the rows of its files are not those of the scan.
         """

@@ -1,0 +1,247 @@
+"""Conditions that are built from columns and values, without a text to parse.
+
+They are typed as the same condition in Spark SQL is. A process that needs no other condition does
+not load the parser and the functions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
+from dagster_delta.protocol.schema import DataType, DecimalType, StructField, StructType
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.sql.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    collation_of,
+    common_type,
+    decimal_of,
+    is_numeric,
+)
+
+COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
+"""The operators of `compare`."""
+
+NEVER = Call("=", (Literal(1, INTEGER), Literal(0, INTEGER)), BOOLEAN)
+"""The condition that no row satisfies."""
+
+
+def find_column(path: Sequence[str], schema: StructType) -> Column | None:
+    """The column, or field of a struct, with a path; None if there is none."""
+    level: DataType = schema
+    field: StructField | None = None
+    found: list[str] = []
+    collation: str | None = None
+    for name in path:
+        field = level.get(name) if isinstance(level, StructType) else None
+        if field is None:
+            return None
+        found.append(field.name)
+        level = field.data_type
+        collation = collation_of(field) or collation
+    declared = None if field is None else padded_type(field)
+    return Column(tuple(found), level, collation, char_length(declared))
+
+
+def constant(value: object) -> Literal | None:
+    """The constant, of the type of its Spark SQL literal; None if there is no such literal."""
+    match value:
+        case bool():
+            return Literal(value, BOOLEAN)
+        case int() if -(2**63) <= value < 2**63:
+            return Literal(value, INTEGER if -(2**31) <= value < 2**31 else LONG)
+        case float() if math.isfinite(value):
+            return Literal(value, DOUBLE)
+        case str():
+            # Half of a surrogate pair is not a character.
+            is_text = not any("\ud800" <= character <= "\udfff" for character in value)
+            return Literal(value, STRING) if is_text else None
+        case bytes():
+            return Literal(value, BINARY)
+        case Decimal() if value.is_finite() and (data_type := decimal_of(value)) is not None:
+            return Literal(value, data_type)
+        case dt.datetime(tzinfo=None):
+            return Literal(value, TIMESTAMP_NTZ)
+        case dt.datetime():
+            try:
+                return Literal(value.astimezone(dt.UTC), TIMESTAMP)
+            except OverflowError:
+                return None
+        case dt.date():
+            return Literal(value, DATE)
+    return None
+
+
+def compare(left: Typed, operator: str, right: Typed) -> Call | None:
+    """`left operator right`, of a column and a constant; None if their types need a conversion that
+    may fail or change a value.
+
+    `operator`: one of COMPARISONS.
+    """
+    if operator == "<>":
+        equal = compare(left, "=", right)
+        return None if equal is None else negate(equal)
+    operands = _alike([left, right])
+    return None if operands is None else Call(operator, operands, BOOLEAN)
+
+
+def is_in(column: Column, constants: Sequence[Literal]) -> Call | None:
+    """`column IN (constants)`; None as of `compare`, or if there are no constants."""
+    operands = _alike([column, *constants])
+    return None if operands is None or not constants else Call("in", operands, BOOLEAN)
+
+
+def _alike(operands: Sequence[Typed]) -> tuple[Typed, ...] | None:
+    types = list(dict.fromkeys(each.data_type for each in operands if each.data_type is not None))
+    target = common_type(types)
+    if target is None or (len(types) > 1 and not all(map(is_numeric, types))):
+        return None
+    return tuple(_widened(each, target) for each in operands)
+
+
+def _widened(operand: Typed, target: DataType) -> Typed:
+    if operand.data_type == target:
+        return operand
+    match operand:
+        case Literal(Decimal() | int() as value):
+            return Literal(_as_number(value, target), target)
+    return Cast(operand, target)
+
+
+def _as_number(value: Decimal | int, target: DataType) -> object:
+    if isinstance(target, DecimalType):
+        return Decimal(value)
+    return float(value) if target == DOUBLE else int(value)
+
+
+def is_null(column: Column) -> Call:
+    """`column IS NULL`."""
+    return Call("is null", (column,), BOOLEAN)
+
+
+def starts_with(column: Column, prefix: Literal) -> Call:
+    """`startswith(column, prefix)`, both texts."""
+    return Call("startswith", (column, prefix), BOOLEAN)
+
+
+def negate(condition: Typed) -> Call:
+    """`NOT condition`."""
+    return Call("not", (condition,), BOOLEAN)
+
+
+def all_of(conditions: Iterable[Typed]) -> Typed:
+    """The conjunction of one or more conditions."""
+    return _joined("and", conditions)
+
+
+def any_of(conditions: Iterable[Typed]) -> Typed:
+    """The disjunction of one or more conditions."""
+    return _joined("or", conditions)
+
+
+def _joined(name: str, conditions: Iterable[Typed]) -> Typed:
+    operands: list[Typed] = []
+    for condition in conditions:
+        if isinstance(condition, Call) and condition.name == name:
+            operands += condition.arguments
+        else:
+            operands.append(condition)
+    return operands[0] if len(operands) == 1 else Call(name, tuple(operands), BOOLEAN)
+
+
+def to_expression(condition: Typed, schema: StructType) -> SqlExpression:
+    """The condition, made by this module over the columns of a schema, as an expression."""
+    columns = [each for each in walk(condition) if isinstance(each, Column)]
+    sql = to_sql(condition)
+    if any(each.collation is not None or each.char_length is not None for each in columns):
+        # Only the analysis of the text knows how Spark compares such texts.
+        return SqlExpression(sql, schema)
+    return SqlExpression(sql, schema, condition)
+
+
+def narrowed(expression: SqlExpression, condition: Typed) -> SqlExpression:
+    """The expression, a filter, and a condition as `to_expression` takes it."""
+    found = to_expression(condition, expression.schema)
+    own = expression.typed
+    # A filter may be NULL.
+    own = Literal(None, BOOLEAN) if own.data_type == VOID else own
+    # The text may end with a comment.
+    sql = f"({expression.sql}\n) AND ({found.sql})"
+    return SqlExpression(sql, expression.schema, Call("and", (own, found.typed), BOOLEAN))
+
+
+def to_sql(condition: Typed) -> str:
+    """The Spark SQL of a condition that this module made."""
+    match condition:
+        case Column(path):
+            return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+        case Literal(value):
+            return _literal_sql(value)
+        case Cast(child):
+            # Spark widens it by itself.
+            return to_sql(child)
+        case Call("and", operands):
+            return " AND ".join(_grouped(each, "or") for each in operands)
+        case Call("or", operands):
+            return " OR ".join(f"({to_sql(each)})" for each in operands)
+        case Call("not", (child,)):
+            return _negated_sql(child)
+        case Call("is null", (operand,)):
+            return f"{to_sql(operand)} IS NULL"
+        case Call("in", (operand, *constants)):
+            return f"{to_sql(operand)} IN ({', '.join(map(to_sql, constants))})"
+        case Call("startswith", (operand, prefix)):
+            return f"startswith({to_sql(operand)}, {to_sql(prefix)})"
+        case Call(operator, (left, right)):
+            return f"{to_sql(left)} {operator} {to_sql(right)}"
+    raise AssertionError(condition)
+
+
+def _negated_sql(condition: Typed) -> str:
+    match condition:
+        case Call("=", (left, right)):
+            return f"{to_sql(left)} <> {to_sql(right)}"
+        case Call("is null", (operand,)):
+            return f"{to_sql(operand)} IS NOT NULL"
+    return f"NOT ({to_sql(condition)})"
+
+
+def _grouped(operand: Typed, name: str) -> str:
+    sql = to_sql(operand)
+    return f"({sql})" if isinstance(operand, Call) and operand.name == name else sql
+
+
+def _literal_sql(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value!r}D"
+        case str():
+            # Spark reads backslashes as escapes.
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case bytes():
+            return f"X'{value.hex()}'"
+        case Decimal():
+            return f"{value:f}BD"
+        case dt.datetime(tzinfo=None):
+            return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
+        case dt.datetime():
+            return f"TIMESTAMP '{value.replace(tzinfo=None).isoformat(sep=' ')}Z'"
+        case dt.date():
+            return f"DATE '{value.isoformat()}'"
+    return str(value)
