@@ -408,7 +408,12 @@ class _IncrementalAsset:
 
         def select(keys: Sequence[str]) -> PartitionSelection:
             return select_partitions(
-                partitions_def, keys, expression, asset=name, metadata_keys=metadata
+                partitions_def,
+                keys,
+                expression,
+                asset=name,
+                metadata_keys=metadata,
+                dynamic_keys=context.instance.get_dynamic_partitions,
             )
 
         return select

@@ -253,6 +253,46 @@ def test_mode_ignore_is_about_the_partition(lake, events):
     assert {row["p"]: row["generation"] for row in lake.rows()} == {"red": 1, "blue": 2}
 
 
+# ---- keys that are one value of their column
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [(["1", "01", "2"], int), (["true", "True", "2"], lambda key: key.lower() == "true")],
+    ids=["integer", "boolean"],
+)
+def test_keys_that_are_one_value_do_not_replace_the_rows_of_each_other(lake, events, keys, value):
+    definition = dg.StaticPartitionsDefinition(keys)
+    asset = asset_of(events, definition, lambda key: [{"p": value(key), "key": key}])
+    first, second, other = keys
+    for key in (first, second):
+        error = lake.fail(asset, partition=key)
+        assert isinstance(error, InvalidArgument)
+        assert "are the same value" in str(error)
+    if value is int:
+        lake.materialize(asset, partition=other)
+        assert lake.column("key") == [other]
+
+
+def test_dynamic_keys_that_are_one_value_are_refused(lake, events):
+    definition = dg.DynamicPartitionsDefinition(name="numbers")
+    asset = asset_of(events, definition, lambda key: [{"p": int(key), "key": key}])
+    lake.instance.add_dynamic_partitions("numbers", ["7", "8"])
+    lake.materialize(asset, partition="7")
+    lake.instance.add_dynamic_partitions("numbers", ["007"])
+    assert isinstance(lake.fail(asset, partition="007"), InvalidArgument)
+    lake.materialize(asset, partition="8")
+    assert lake.column("key") == ["7", "8"]
+
+
+def test_keys_that_differ_as_text_are_partitions_of_a_string_column(lake, events):
+    definition = dg.StaticPartitionsDefinition(["1", "01"])
+    asset = asset_of(events, definition, colored(1))
+    lake.materialize(asset, range_of=every(definition))
+    lake.materialize(asset_of(events, definition, colored(2)), partition="01")
+    assert {row["p"]: row["generation"] for row in lake.rows()} == {"1": 1, "01": 2}
+
+
 # ---- dynamic and multi-partitions
 
 

@@ -8,10 +8,11 @@ as a union of boxes, each the product of some keys of every dimension.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import dagster as dg
 
@@ -19,6 +20,9 @@ from dagster_delta.errors import InvalidArgument
 
 _KEY_SEPARATOR = "|"
 """Separates the dimensions of a multi-partition key, as in Dagster."""
+
+DynamicKeys: TypeAlias = Callable[[str], Sequence[str]]
+"""Reads the keys of a dynamic partitions definition, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class DimensionSlice:
     """Partition keys, without repeats; in time order if they are time windows."""
     windows: tuple[dg.TimeWindow, ...] | None = None
     """The window of each key, half open, or None if the dimension is not partitioned by time."""
+    known_keys: Callable[[], Sequence[str]] = field(default=tuple, repr=False, compare=False)
+    """Reads all keys of a dimension that is not partitioned by time, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +61,19 @@ def select_partitions(
     *,
     asset: str,
     metadata_keys: Iterable[str] = (),
+    dynamic_keys: DynamicKeys | None = None,
 ) -> PartitionSelection:
     """The partitions of a set of partition keys, in any order, repeats allowed. `metadata_keys` are
-    those of the asset, to report a misspelt `partition_expr`.
+    those of the asset, to report a misspelt `partition_expr`; `dynamic_keys` finds keys that are
+    the same value.
     """
     if partition_expr is None:
         raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
     distinct = sorted(set(keys))
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return _select_multi(partitions_def, distinct, partition_expr, asset)
+        return _select_multi(partitions_def, distinct, partition_expr, asset, dynamic_keys)
     column = _single_column(partition_expr, asset)
-    boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
+    boxes = ((_slice(partitions_def, distinct, column, dynamic_keys),),) if distinct else ()
     return PartitionSelection(tuple(distinct), boxes)
 
 
@@ -119,13 +127,14 @@ def _select_multi(
     keys: Sequence[str],
     partition_expr: str | Mapping[str, str],
     asset: str,
+    dynamic_keys: DynamicKeys | None,
 ) -> PartitionSelection:
     dimensions = {each.name: each.partitions_def for each in partitions_def.partitions_defs}
     columns = _multi_columns(partition_expr, tuple(dimensions), asset)
     parsed = [_multi_key(partitions_def, key).keys_by_dimension for key in keys]
     boxes = tuple(
         tuple(
-            _slice(dimensions[name], side, columns[name])
+            _slice(dimensions[name], side, columns[name], dynamic_keys)
             for name, side in zip(dimensions, sides, strict=True)
         )
         for sides in _boxes([tuple(key[name] for name in dimensions) for key in parsed])
@@ -185,11 +194,15 @@ def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]
 
 
 def _slice(
-    partitions_def: dg.PartitionsDefinition[Any], keys: Iterable[str], column: str
+    partitions_def: dg.PartitionsDefinition[Any],
+    keys: Iterable[str],
+    column: str,
+    dynamic_keys: DynamicKeys | None,
 ) -> DimensionSlice:
     distinct = sorted(set(keys))
     if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        return DimensionSlice(column, tuple(distinct))
+        known_keys = _known_keys(partitions_def, dynamic_keys)
+        return DimensionSlice(column, tuple(distinct), known_keys=known_keys)
     # Datetimes of one zone compare by wall clock, which means two instants in the hour that a clock
     # change repeats.
     timed = sorted(
@@ -201,6 +214,16 @@ def _slice(
     )
 
 
+def _known_keys(
+    partitions_def: dg.PartitionsDefinition[Any], dynamic_keys: DynamicKeys | None
+) -> Callable[[], Sequence[str]]:
+    if isinstance(partitions_def, dg.StaticPartitionsDefinition):
+        return partitions_def.get_partition_keys
+    if dynamic_keys is None or not isinstance(partitions_def, dg.DynamicPartitionsDefinition):
+        return tuple
+    return tuple if partitions_def.name is None else partial(dynamic_keys, partitions_def.name)
+
+
 @dataclass(frozen=True, slots=True)
 class RunPartitions:
     """How partition keys of the asset of an output or input map to rows of its table."""
@@ -209,6 +232,7 @@ class RunPartitions:
     partition_expr: str | Mapping[str, str] | None
     asset: str
     metadata_keys: Mapping[str, object]
+    _dynamic_keys: dict[str, Sequence[str]] = field(default_factory=dict, init=False)
 
     def selection(self) -> PartitionSelection | None:
         """The partitions being written or read, or None if the asset has none."""
@@ -224,4 +248,15 @@ class RunPartitions:
             self.partition_expr,
             asset=self.asset,
             metadata_keys=self.metadata_keys,
+            dynamic_keys=self._read_dynamic_keys,
         )
+
+    def _read_dynamic_keys(self, name: str) -> Sequence[str]:
+        if name not in self._dynamic_keys:
+            try:
+                instance = dg.AssetExecutionContext.get().instance
+            except dg.DagsterInvariantViolationError:
+                # Outside of a step.
+                return ()
+            self._dynamic_keys[name] = instance.get_dynamic_partitions(name)
+        return self._dynamic_keys[name]

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 from dagster import TimeWindow
 
@@ -54,7 +55,7 @@ def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, .
     """
     _, data_type = resolve_column(each.column, schema)
     if each.windows is None:
-        return tuple(_parse_key(key, data_type, each.column) for key in each.keys)
+        return _key_values(each, data_type)
     if data_type == PrimitiveType("string"):
         return each.keys
     if _is_integer(data_type):
@@ -116,7 +117,7 @@ def _slice_predicate(each: DimensionSlice, schema: StructType, prefix: str) -> s
     column, data_type = resolve_column(each.column, schema)
     column = prefix + column
     if each.windows is None:
-        values = [_parse_key(key, data_type, each.column) for key in each.keys]
+        values = _key_values(each, data_type)
         return _one_of(column, [_literal(value, data_type) for value in values])
     match data_type:
         case PrimitiveType("string"):
@@ -238,6 +239,39 @@ def _is_midnight(value: datetime) -> bool:
 
 def _is_integer(data_type: DataType) -> bool:
     return isinstance(data_type, PrimitiveType) and data_type.name in INTEGERS
+
+
+def _key_values(each: DimensionSlice, data_type: DataType) -> tuple[object, ...]:
+    """The value of each key of a dimension without time. Two keys with one value, such as 1 and 01
+    in an integer column, are refused: each would replace the rows of the other.
+    """
+    values = tuple(_parse_key(key, data_type, each.column) for key in each.keys)
+    if data_type == PrimitiveType("string"):
+        return values
+    given = _keys_by_value(each.keys, data_type)
+    known = _keys_by_value(tuple(each.known_keys()), data_type)
+    for key, value in zip(each.keys, values, strict=True):
+        for other in (*given[value], *known.get(value, ())):
+            if other != key:
+                raise InvalidArgument(
+                    f"the partition keys {key!r} and {other!r} are the same value of the column "
+                    f"{each.column} of type {data_type}, so that each would replace the rows of "
+                    "the other: remove one of them, or name a string column in partition_expr",
+                    column=each.column,
+                )
+    return values
+
+
+@lru_cache(maxsize=16)
+def _keys_by_value(keys: tuple[str, ...], data_type: DataType) -> dict[object, list[str]]:
+    """Keys that cannot be values of the type are left out: no row has them."""
+    found: dict[object, list[str]] = {}
+    for key in keys:
+        try:
+            found.setdefault(_parse_key(key, data_type, ""), []).append(key)
+        except InvalidArgument:
+            continue
+    return found
 
 
 def _digits(key: str, column: str, data_type: DataType) -> int:
