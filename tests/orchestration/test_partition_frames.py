@@ -163,3 +163,42 @@ def test_frames_of_an_asset_without_partitions_are_an_error(lake: Lake) -> None:
         return FRAMES
 
     assert "numbers is not partitioned" in str(lake.fail(numbers))
+
+
+def test_integers_are_not_rounded_to_the_numbers_of_another_frame(lake: Lake) -> None:
+    """pandas has floating point numbers for integers with nulls."""
+    numbers = pd.DataFrame({"id": [1, None], "day": DAYS[1]})
+    exact = {DAYS[0]: pa.table({"id": [2**53], "day": DAYS[:1]}), DAYS[1]: numbers, DAYS[2]: None}
+    lake.materialize(returning({**exact, DAYS[1]: None}, dict), range_of=ALL)
+    lake.materialize(returning(exact, dict), range_of=ALL)
+    assert sorted(str(row["id"]) for row in lake.rows("numbers")) == ["1", str(2**53), "None"]
+    given = {**exact, DAYS[0]: pa.table({"id": [2**53 + 1], "day": DAYS[:1]})}
+    error = lake.fail(returning(given, dict), range_of=ALL)
+    assert isinstance(error, SchemaMismatch)
+    assert "which would round them" in str(error)
+    assert lake.table("numbers").snapshot().version == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1], pa.decimal128(20, 2)), pa.array([0.5])),
+        (pa.array([[1]], pa.list_(pa.int64())), pa.array([[0.5]])),
+        (pa.array([{"n": 1}]), pa.array([{"n": 0.5}])),
+        (
+            pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+            pa.array([[("k", 0.5)]], pa.map_(pa.string(), pa.float64())),
+        ),
+    ],
+    ids=["decimal", "list", "struct", "map"],
+)
+def test_values_that_floating_point_numbers_may_round_are_refused(
+    lake: Lake, first, second
+) -> None:
+    frames = {
+        day: pa.table({"day": [day], "value": value})
+        for day, value in zip(DAYS, (first, second, first), strict=True)
+    }
+    error = lake.fail(returning(frames, dict), range_of=ALL)
+    assert isinstance(error, SchemaMismatch)
+    assert "which would round its values" in str(error)

@@ -98,7 +98,24 @@ class PartitionFrames:
             raise SchemaMismatch(
                 f"{self.asset} returned frames whose columns have different types: {error}"
             ) from error
+        for key, schema in known.items():
+            for field in schema:
+                self._check_conversion(key, field, joined.field(field.name).type)
         return from_arrow_schema(joined)
+
+    def _check_conversion(self, key: str, field: pa.Field, joined: pa.DataType) -> None:
+        """Refuse a type whose values floating point numbers would round; the values of whole
+        columns are checked later.
+        """
+        if _is_wide_integer(field.type) and pa.types.is_floating(joined):
+            return
+        if _rounds(field.type, joined):
+            raise SchemaMismatch(
+                f"{self.asset} returned a frame for {key} whose column {field.name} has the type "
+                f"{field.type}, and a frame with {joined}, which would round its values: cast "
+                "the column to one type in all frames",
+                column=field.name,
+            )
 
     def _batches(
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
@@ -113,7 +130,8 @@ class PartitionFrames:
                 continue
             predicate = partition_predicate(self.select([key]), schema)
             condition = parse_filter(predicate, schema, dt.datetime.now(dt.UTC))
-            for batch in assign_batches(reader, schema, table=f"the frame of {key}"):
+            exact = self._exact(key, reader, to_arrow_schema(schema))
+            for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
                 inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
                 if not pc.all(inside, min_count=0).as_py():
                     outside = batch.filter(pc.invert(inside)).slice(0, _MAX_EXAMPLES)
@@ -123,3 +141,53 @@ class PartitionFrames:
                         examples=tuple(repr(row) for row in python_rows(outside)),
                     )
                 yield batch
+
+    def _exact(
+        self, key: str, reader: pa.RecordBatchReader, joined: pa.Schema
+    ) -> pa.RecordBatchReader:
+        """The frame, with an error for integers that its floating point columns would round."""
+        names = [
+            field.name
+            for field in reader.schema
+            if _is_wide_integer(field.type) and pa.types.is_floating(joined.field(field.name).type)
+        ]
+        if not names:
+            return reader
+
+        def checked() -> Iterator[pa.RecordBatch]:
+            for batch in reader:
+                for name in names:
+                    try:
+                        batch.column(name).cast(joined.field(name).type)
+                    except pa.ArrowInvalid as error:
+                        raise SchemaMismatch(
+                            f"{self.asset} returned a frame for {key} with integers in the column "
+                            f"{name}, and a frame with {joined.field(name).type}, as pandas has "
+                            f"for integers with nulls, which would round them: {error}; cast the "
+                            "column to one type in all frames",
+                            column=name,
+                        ) from error
+                yield batch
+
+        return pa.RecordBatchReader.from_batches(reader.schema, checked())
+
+
+def _is_wide_integer(kind: pa.DataType) -> bool:
+    return kind in (pa.int64(), pa.uint64())
+
+
+def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
+    """Whether the type that frames are joined in has floating point numbers for decimals or long
+    integers, at any depth.
+    """
+    if pa.types.is_floating(joined):
+        return _is_wide_integer(kind) or bool(pa.types.is_decimal(kind))
+    if not pa.types.is_nested(kind) or not pa.types.is_nested(joined):
+        return False
+    if pa.types.is_struct(kind):
+        fields = [(each.type, joined.field(each.name).type) for each in kind]
+    else:
+        fields = [
+            (kind.field(index).type, joined.field(index).type) for index in range(kind.num_fields)
+        ]
+    return any(_rounds(*each) for each in fields)
