@@ -34,6 +34,7 @@ _TIMES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _UTC_MICROSECONDS = pa.timestamp("us", "UTC")
+_MAX_DIGITS = 38
 
 
 def can_store(source: pa.DataType, target: DataType) -> bool:
@@ -206,14 +207,25 @@ def _to_decimal(source: pa.DataType, target: DecimalType) -> Cast | None:
     if types.is_null(source):
         return lambda array: pa.nulls(len(array), arrow_type)
     if types.is_integer(source):
-        return lambda array: array.cast(pa.decimal128(20, 0)).cast(arrow_type)
+        digits = pa.decimal128(20, 0)
+        rescale = _rescale_decimals(digits, arrow_type)
+        return lambda array: rescale(array.cast(digits))
     if types.is_decimal(source):
         if target.scale >= source.scale:
-            return lambda array: array.cast(arrow_type)
+            return _rescale_decimals(source, arrow_type)
         return lambda array: _round_decimals(array, arrow_type)
     if types.is_floating(source):
         return lambda array: _decimals_from_floats(array, arrow_type)
     return None
+
+
+def _rescale_decimals(source: pa.DataType, target: pa.DataType) -> Cast:
+    """The cast of decimals to no smaller scale."""
+    if source.precision - source.scale + target.scale <= _MAX_DIGITS:
+        return lambda array: array.cast(target)
+    # Beyond 38 digits, Arrow's own cast can give a wrong number instead of an error.
+    narrow, wide = pa.decimal128(_MAX_DIGITS, source.scale), pa.decimal256(76, target.scale)
+    return lambda array: array.cast(narrow).cast(wide).cast(target)
 
 
 def _round_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
