@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,15 @@ def with_statistics(path: Path, rows: pa.Table, statistics: dict[str, Any]) -> D
     return DeltaTable(str(path))
 
 
+def bounds_of(name: str, minimum: object, maximum: object) -> dict[str, Any]:
+    return {
+        "numRecords": 1,
+        "minValues": {name: minimum},
+        "maxValues": {name: maximum},
+        "nullCount": {name: 0},
+    }
+
+
 @pytest.mark.parametrize(
     ("where", "count"),
     [
@@ -74,16 +84,69 @@ def test_a_delete_keeps_the_rows_that_null_counts_of_a_map_hide(tmp_path: Path) 
     assert table.snapshot().scan(["value"]).to_arrow()["value"].to_pylist() == [6, 7]
 
 
-@pytest.mark.parametrize("has_parsed", [True, False], ids=["parsed", "json"])
-def test_spark_finds_rows_in_spite_of_null_counts_of_collections(
-    tmp_path: Path, spark: SparkSession, has_parsed: bool
+def as_text_of_delta_1(text: str) -> str:
+    """A maximum of at least 33 UTF-16 units, as Delta Lake 1.0 and Spark RAPIDS write it."""
+    kept = text.encode("utf-16-le")[:64].decode("utf-16-le", "surrogatepass")
+    return kept.encode("utf-8", "replace").decode() + "\ufffd"
+
+
+TEXTS = ["\U0001f600" * 40, "a" + "\U0001f600" * 40, "\u00e9" * 40, "\U0001f600?" * 17]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["even", "odd", "accents", "mixed"])
+def test_texts_are_found_that_are_truncated_within_a_character(tmp_path: Path, text: str) -> None:
+    least = text[:5]
+    statistics = bounds_of("c", least, as_text_of_delta_1(text))
+    table = with_statistics(tmp_path, pa.table({"c": [text]}), statistics)
+    for where in (f"c = '{text}'", f"c > '{text[:-1]}'", f"startswith(c, '{text[:30]}')"):
+        assert table.snapshot().scan(where=where).to_arrow().num_rows == 1, where
+
+
+# The offsets from UTC have seconds, here in Monrovia and in Calcutta, and Spark 3 drops them.
+EARLY = [
+    ("1960-06-01 12:00:30.123456", "1960-06-01T11:16:00.123-00:44"),
+    ("1800-06-01 12:00:30.123456", "1800-06-01T17:53:58.123+05:53"),
+]
+
+
+@pytest.mark.parametrize(("moment", "bound"), EARLY)
+def test_times_are_found_whose_bounds_lack_the_seconds_of_the_offset(
+    tmp_path: Path, moment: str, bound: str
 ) -> None:
-    table = with_statistics(tmp_path, COLLECTIONS, OF_COLLECTIONS)
-    table.set_properties({"delta.checkpoint.writeStatsAsStruct": str(has_parsed).lower()})
-    table.checkpoint()
+    value = pa.array([dt.datetime.fromisoformat(moment)], pa.timestamp("us", "UTC"))
+    table = with_statistics(tmp_path, pa.table({"c": value}), bounds_of("c", bound, bound))
+    for operator in ("=", "<=", ">="):
+        where = f"c {operator} TIMESTAMP '{moment}Z'"
+        assert table.snapshot().scan(where=where).to_arrow().num_rows == 1, where
+
+
+def on_spark(table: DeltaTable, where: str, spark: SparkSession) -> pa.Table:
+    """The rows, as Spark finds them where it plans on the log itself."""
     spark.conf.set(MAX_DRIVER_FILES, "0")
     try:
-        scan = DeltaTable(table.uri).snapshot().scan(["value"], where="key IS NULL AND value > 6")
-        assert scan.to_spark(spark).toArrow()["value"].to_pylist() == [7]
+        return DeltaTable(table.uri).snapshot().scan(where=where).to_spark(spark).toArrow()
     finally:
         spark.conf.unset(MAX_DRIVER_FILES)
+
+
+@pytest.mark.parametrize("has_parsed", [True, False], ids=["parsed", "json"])
+def test_spark_finds_the_same_rows(tmp_path: Path, spark: SparkSession, has_parsed: bool) -> None:
+    properties = {"delta.checkpoint.writeStatsAsStruct": str(has_parsed).lower()}
+
+    def checkpointed(name: str, rows: pa.Table, statistics: dict[str, Any]) -> DeltaTable:
+        table = with_statistics(tmp_path / name, rows, statistics)
+        table.set_properties(properties)
+        table.checkpoint()
+        return table
+
+    table = checkpointed("collections", COLLECTIONS, OF_COLLECTIONS)
+    assert on_spark(table, "key IS NULL AND value > 6", spark)["value"].to_pylist() == [7]
+    for text in TEXTS:
+        statistics = bounds_of("c", text[:5], as_text_of_delta_1(text))
+        table = checkpointed(str(TEXTS.index(text)), pa.table({"c": [text]}), statistics)
+        assert on_spark(table, f"c = '{text}'", spark).num_rows == 1
+    for moment, bound in EARLY:
+        value = pa.array([dt.datetime.fromisoformat(moment)], pa.timestamp("us", "UTC"))
+        statistics = bounds_of("c", bound, bound)
+        table = checkpointed(moment[:4], pa.table({"c": value}), statistics)
+        assert on_spark(table, f"c = TIMESTAMP '{moment}Z'", spark).num_rows == 1

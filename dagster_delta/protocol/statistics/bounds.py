@@ -41,10 +41,20 @@ DOUBLE_ERROR = 2.0**-50
 _MILLISECOND = 1_000
 _LAST_MICROSECOND = 2**63 - 1 - _MILLISECOND
 
-# delta-spark keeps 32 characters of a string and appends a greater 33rd to a truncated maximum. The
-# specification only allows the truncation, so any text may follow a maximum of 32 or more.
-STRING_PREFIX_LENGTH = 32
+MINUTE = 60_000_000
+"""More microseconds than Spark before 4.0 drops from the text of a timestamp: the seconds of the
+offset from UTC."""
+END_OF_SECONDS_IN_OFFSETS = 737 * 86_400_000_000
+"""1972-01-08, in microseconds since 1970: later offsets of all time zones have no seconds."""
+
+STRING_PREFIX_BYTES = 32
+"""Any text may follow a maximum of so many bytes. delta-spark keeps 32 characters, of which
+earlier versions counted those beyond U+FFFF twice; the specification only allows the truncation."""
 LAST_CHARACTER = "\U0010ffff"
+"""What delta-spark appends to a truncated maximum."""
+OLD_ENDING = "\\??\ufffd$"
+"""Pattern of the end of maximums that earlier versions truncated. They appended U+FFFD, which many
+characters exceed; a question mark before it is half a character."""
 
 # More values than this are searched as ranges, so that cost stays flat for long IN lists.
 _MAX_IN_RANGES = 64
@@ -217,9 +227,23 @@ def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
     """The minimum, lowered if it may be the text of a float, or of a decimal as a double."""
     if isinstance(data_type, DecimalType):
         return _moved(minimum, data_type, pc.subtract)
-    if _name(data_type) == "double":
-        return pc.min_element_wise(minimum, _as_float(minimum))
+    match _name(data_type):
+        case "double":
+            return pc.min_element_wise(minimum, _as_float(minimum))
+        case "timestamp":
+            return _moved_if_early(minimum, -MINUTE)
     return minimum
+
+
+def _moved_if_early(times: pa.Array, microseconds: int) -> pa.Array:
+    """Timestamps, moved if offsets from UTC had seconds at that time."""
+    ticks = times.view(pa.int64())
+    is_early = pc.less(ticks, integer_scalar(END_OF_SECONDS_IN_OFFSETS))
+    if not pc.any(is_early).as_py():
+        return times
+    fits = pc.greater(ticks, integer_scalar(-(2**63) + MINUTE))
+    moved = pc.add(pc.if_else(fits, ticks, null_scalar(pa.int64())), integer_scalar(microseconds))
+    return pc.if_else(is_early, moved, ticks).view(times.type)
 
 
 def _moved(bounds: pa.Array, data_type: DecimalType, move: Callable[..., pa.Array]) -> pa.Array:
@@ -251,6 +275,8 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     if isinstance(data_type, DecimalType):
         return _moved(maximum, data_type, pc.add)
     if name in _TIMESTAMPS:
+        if name == "timestamp":
+            maximum = _moved_if_early(maximum, MINUTE)
         ticks = maximum.view(pa.int64())
         known = pc.less(ticks, integer_scalar(_LAST_MICROSECOND))
         below = pc.if_else(known, ticks, null_scalar(pa.int64()))
@@ -259,11 +285,12 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     if name == "double":
         return pc.max_element_wise(maximum, _as_float(maximum))
     if name == "string":
-        length = pc.cast(pc.utf8_length(maximum), pa.int64())
-        may_be_cut = pc.greater_equal(length, integer_scalar(STRING_PREFIX_LENGTH))
+        length = pc.cast(pc.binary_length(maximum), pa.int64())
+        may_be_cut = pc.greater_equal(length, integer_scalar(STRING_PREFIX_BYTES))
         if pc.any(may_be_cut).as_py():
             last, nothing = string_column([LAST_CHARACTER, ""])
-            longer = pc.binary_join_element_wise(maximum, last, nothing)
+            kept = pc.replace_substring_regex(maximum, pattern=OLD_ENDING, replacement="")
+            longer = pc.binary_join_element_wise(kept, last, nothing)
             return pc.if_else(may_be_cut, longer, maximum)
     return maximum
 

@@ -22,8 +22,11 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.statistics.bounds import (
     DOUBLE_DIGITS,
     DOUBLE_ERROR,
+    END_OF_SECONDS_IN_OFFSETS,
     LAST_CHARACTER,
-    STRING_PREFIX_LENGTH,
+    MINUTE,
+    OLD_ENDING,
+    STRING_PREFIX_BYTES,
     Sides,
     keeps_order,
     next_prefix,
@@ -280,8 +283,9 @@ def _with_range(
     if name == "string" and high is not None:
         # Writers truncate long strings, and some do not increase the last character of a maximum.
         text = high.column.cast("string")
-        longer = functions.concat(text, functions.lit(LAST_CHARACTER))
-        may_be_cut = functions.char_length(text) >= STRING_PREFIX_LENGTH
+        kept = functions.regexp_replace(text, OLD_ENDING, "")
+        longer = functions.concat(kept, functions.lit(LAST_CHARACTER))
+        may_be_cut = functions.octet_length(text) >= STRING_PREFIX_BYTES
         high = LoggedStatistic(functions.when(may_be_cut, longer).otherwise(text))
     minimum = _bound(low, bounds.data_type, functions)
     maximum = _bound(high, bounds.data_type, functions)
@@ -301,6 +305,10 @@ def _with_range(
         if maximum is not None:
             number = maximum.cast("double")
             maximum = (number + functions.abs(number) * DOUBLE_ERROR).try_cast(spelled)
+    if name == "timestamp":
+        # Spark before 4.0 drops the seconds of offsets from UTC.
+        minimum = _moved_if_early(minimum, functions.try_subtract, functions)
+        maximum = _moved_if_early(maximum, functions.try_add, functions)
     if name in _TIMESTAMPS and maximum is not None:
         # Writers may truncate timestamps in statistics to milliseconds.
         maximum = functions.try_add(maximum, functions.lit(_MILLISECOND))
@@ -311,6 +319,16 @@ def _with_range(
         # Several writers omit NaN from minimum and maximum.
         maximum_covers_nan=name not in _FLOATS,
     )
+
+
+def _moved_if_early(
+    bound: Column | None, move: Callable[[Column, Column], Column], functions: ModuleType
+) -> Column | None:
+    """A timestamp, moved if offsets from UTC had seconds at that time."""
+    if bound is None:
+        return None
+    moved = move(bound, functions.lit(MINUTE))
+    return functions.when(bound < END_OF_SECONDS_IN_OFFSETS, moved).otherwise(bound)
 
 
 def _bound(
