@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,48 @@ def test_a_day_lies_in_the_week_of_the_asset(daemon, uri) -> None:
     append(uri, 2, day="2026-01-11")
     keys = [each.partition_key for each in watch.requests()]
     assert keys == ["2026-01-04", "2026-01-11"]
+
+
+def requested(daemon, uri: str, values: pa.Array, partitions: Any) -> list[str | None]:
+    """The partition keys of the runs for a table partitioned by these values, first with a cursor
+    of an older release.
+    """
+    rows = pa.table({"p": values, "v": pa.array(range(len(values)))})
+    deltalake.write_deltalake(uri, rows.slice(0, 0), partition_by=["p"])
+    watch = daemon(uri, partitions_def=partitions, partition_expr="p")
+    watch.tick()
+    state = json.loads(watch.cursor)
+    del state["tables"][uri]["log"]["timestamp_columns"]
+    watch.cursor = json.dumps(state)
+    deltalake.write_deltalake(uri, rows, mode="append")
+    keys = [each.partition_key for each in watch.requests()]
+    deltalake.write_deltalake(uri, rows, mode="append")
+    assert [each.partition_key for each in watch.requests()] == keys
+    return keys
+
+
+def test_every_hour_of_a_changed_day_gets_its_run(daemon, tmp_path) -> None:
+    hours = dg.HourlyPartitionsDefinition("2026-03-01-00:00", timezone="Europe/Berlin")
+    days = pa.array([date(2026, 3, 29)])
+    keys = requested(daemon, str(tmp_path / "t"), days, hours)
+    assert keys == [f"2026-03-29-{hour:02}:00" for hour in range(24) if hour != 2]
+
+
+def test_a_day_is_in_the_window_that_begins_on_it(daemon, tmp_path) -> None:
+    shifts = dg.DailyPartitionsDefinition("2026-03-01", hour_offset=6)
+    days = pa.array([date(2026, 3, 5)])
+    assert requested(daemon, str(tmp_path / "t"), days, shifts) == ["2026-03-05"]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "key"),
+    [(pa.timestamp("us", "UTC"), "2026-03-06"), (pa.timestamp("us"), "2026-03-05")],
+)
+def test_a_timestamp_without_a_zone_in_the_log_is_in_utc(daemon, tmp_path, data_type, key) -> None:
+    """deltalake writes both types the same; only a timestamp_ntz is a wall clock."""
+    days = dg.DailyPartitionsDefinition("2026-03-01", timezone="Europe/Berlin")
+    late = pa.array([datetime(2026, 3, 5, 23, 30)], data_type)
+    assert requested(daemon, str(tmp_path / "t"), late, days) == [key]
 
 
 def test_a_partition_outside_of_the_asset_gets_no_run_and_a_warning(

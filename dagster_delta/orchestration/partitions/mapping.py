@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import MAXYEAR, MINYEAR, date, datetime, time, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -48,11 +48,19 @@ class PartitionMapping:
         self._keys_of = keys_of
         self._dimensions = _dimensions(partitions_def, partition_expr) if partition_expr else {}
 
-    def map(self, partitions: Iterable[Mapping[str, str | None]]) -> MappedKeys:
-        """The keys of some table partitions."""
+    def map(
+        self,
+        partitions: Iterable[Mapping[str, str | None]],
+        *,
+        timestamp_columns: Collection[str] = (),
+    ) -> MappedKeys:
+        """The keys of some table partitions. `timestamp_columns` are those of type timestamp, whose
+        values are in UTC if they name no zone.
+        """
         mapped = MappedKeys()
         for values in partitions:
-            keys = [key for key in self._keys(values) if _holds(self._partitions_def, key)]
+            found = self._keys(values, timestamp_columns)
+            keys = [key for key in found if _holds(self._partitions_def, key)]
             if not keys:
                 mapped.unmapped.append(values)
             mapped.keys.extend(key for key in keys if key not in mapped.keys)
@@ -83,11 +91,13 @@ class PartitionMapping:
                 requests.append(definitions[name].build_add_request(missing))
         return requests
 
-    def _keys(self, values: Mapping[str, str | None]) -> list[str]:
+    def _keys(
+        self, values: Mapping[str, str | None], timestamp_columns: Collection[str]
+    ) -> list[str]:
         if self._keys_of is not None:
             return [str(key) for key in self._keys_of(values)]
         sides = [
-            _dimension_keys(definition, column, values)
+            _dimension_keys(definition, column, values, is_instant=column in timestamp_columns)
             for column, definition in self._dimensions.values()
         ]
         if not isinstance(self._partitions_def, dg.MultiPartitionsDefinition):
@@ -133,7 +143,11 @@ def _dimensions(
 
 
 def _dimension_keys(
-    definition: dg.PartitionsDefinition[Any], column: str, values: Mapping[str, str | None]
+    definition: dg.PartitionsDefinition[Any],
+    column: str,
+    values: Mapping[str, str | None],
+    *,
+    is_instant: bool,
 ) -> list[str]:
     if column not in values:
         columns = ", ".join(values) or "no column"
@@ -147,17 +161,17 @@ def _dimension_keys(
     if text is None:
         return []
     if isinstance(definition, dg.TimeWindowPartitionsDefinition):
-        return _window_keys(definition, text, column)
+        return _window_keys(definition, text, column, is_instant=is_instant)
     return [text]
 
 
 def _window_keys(
-    definition: dg.TimeWindowPartitionsDefinition, text: str, column: str
+    definition: dg.TimeWindowPartitionsDefinition, text: str, column: str, *, is_instant: bool
 ) -> list[str]:
     """The keys of the time windows that a partition value belongs to: of the key itself, of a date
     as the predicates of partitions read it, or of an instant.
     """
-    is_key = _is_key(definition, text)
+    is_key = not is_instant and _is_key(definition, text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -171,8 +185,9 @@ def _window_keys(
     if moment.year in {MINYEAR, MAXYEAR}:
         # Such as 9999-12-31 for no date: Dagster cannot compute its window.
         return []
-    if not _is_date(text):
-        return [text] if is_key else _keys_at(definition, moment)
+    if is_instant or not _is_date(text):
+        zone = UTC if is_instant else ZoneInfo(definition.timezone)
+        return [text] if is_key else _keys_at(definition, moment, zone)
     keys = _keys_of_day(definition, moment.date())
     # A key such as 2024-02-01 of the format %Y-%d-%m is also another date.
     if is_key and text not in keys:
@@ -199,9 +214,11 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _keys_at(definition: dg.TimeWindowPartitionsDefinition, moment: datetime) -> list[str]:
+def _keys_at(
+    definition: dg.TimeWindowPartitionsDefinition, moment: datetime, zone: tzinfo
+) -> list[str]:
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=ZoneInfo(definition.timezone))
+        moment = moment.replace(tzinfo=zone)
     return [definition.get_partition_key_for_timestamp(moment.timestamp())]
 
 

@@ -107,6 +107,10 @@ class Watch:
         return store
 
 
+def _timestamp_columns(state: TableState | None) -> tuple[str, ...]:
+    return () if state is None else state.log.timestamp_columns or ()
+
+
 def _waiting_since(news: PollResult) -> tuple[float, str]:
     waiting = None if news.state is None else news.state.waiting
     return (float("inf") if waiting is None else waiting.seen_at_ms, news.uri)
@@ -137,7 +141,7 @@ class _Tick:
             return
         try:
             events = self._commit_events(news)
-            waiting, requests = self._run_requests(news.uri, news.state.waiting)
+            waiting, requests = self._run_requests(news.uri, news.state)
         except DeltaError as error:
             error.table = error.table or news.uri
             self._fail(news.uri, error)
@@ -173,21 +177,23 @@ class _Tick:
         if watch.asset_key is None:
             return []
         key = watch.asset_key(news.uri)
+        timestamps = _timestamp_columns(news.state)
         events: list[dg.AssetMaterialization | dg.AssetObservation] = []
         for commit in news.commits:
             partition_keys: Sequence[str | None] = [None]
             if watch.mapping is not None:
-                partition_keys = watch.mapping.map(commit.partitions).keys
+                mapped = watch.mapping.map(commit.partitions, timestamp_columns=timestamps)
+                partition_keys = mapped.keys
             events += commit_event(commit.summary, news.uri, key, watch.asset_event, partition_keys)
         return events
 
     def _run_requests(
-        self, uri: str, waiting: WaitingChanges | None
+        self, uri: str, state: TableState
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
         """The commits that still wait, and the runs to request now."""
-        watch = self._watch
+        watch, waiting = self._watch, state.waiting
         if waiting is None or not watch.requests_runs:
-            self._add_partitions(() if waiting is None else self._keys(uri, waiting))
+            self._add_partitions(self._keys(uri, state))
             return None, []
         room = watch.max_runs - len(self._requests)
         due = waiting.is_due(
@@ -199,7 +205,7 @@ class _Tick:
             return waiting, []
         keys: Sequence[str | None] = [None]
         if watch.mapping is not None:
-            keys = self._keys(uri, waiting)
+            keys = self._keys(uri, state)
         requests = []
         for key in keys[:room]:
             changes = TableChanges.of(uri, waiting, key)
@@ -211,12 +217,17 @@ class _Tick:
             return None, requests
         return msgspec.structs.replace(waiting, unsent_keys=left, partitions=()), requests
 
-    def _keys(self, uri: str, waiting: WaitingChanges) -> Sequence[str]:
+    def _keys(self, uri: str, state: TableState) -> Sequence[str]:
+        waiting = state.waiting
+        if waiting is None:
+            return ()
         if waiting.unsent_keys is not None:
             return waiting.unsent_keys
         if self._watch.mapping is None:
             return ()
-        mapped = self._watch.mapping.map(waiting.partitions)
+        mapped = self._watch.mapping.map(
+            waiting.partitions, timestamp_columns=_timestamp_columns(state)
+        )
         self._warn_of_unmapped(uri, waiting, mapped)
         return mapped.keys
 

@@ -29,7 +29,7 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.protocol.log.segment import CommitFile
 from dagster_delta.protocol.log.tail import RawCommit
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
@@ -66,6 +66,9 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time of that file. If it is unchanged, the file need not be read to recognize it."""
     partition_columns: dict[str, str] | None = None
     """Physical to logical name of the partition columns."""
+    timestamp_columns: tuple[str, ...] | None = None
+    """Logical names of the partition columns of type timestamp, whose values are instants: in UTC
+    if they name no zone. Cursors of older releases lack it."""
     change_feed_enabled: bool | None = None
     """Whether the change data feed is on at the version."""
 
@@ -81,6 +84,13 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if cursor.version < NOTHING_SEEN:
             raise InvalidArgument(f"A version is a number from 0 on, not {cursor.version}")
         return cursor
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the table need not be opened to read on."""
+        if self.commit_digest is None or self.partition_columns is None:
+            return False
+        return not self.partition_columns or self.timestamp_columns is not None
 
     def to_json_value(self) -> dict[str, object]:
         """The cursor as plain values."""
@@ -218,10 +228,7 @@ def _listed_commits(
     """
     if store.local_path("") is not None or cursor.version == NOTHING_SEEN:
         return None
-    if cursor.commit_modified_ms is None or None in (
-        cursor.commit_digest,
-        cursor.partition_columns,
-    ):
+    if cursor.commit_modified_ms is None or not cursor.is_complete:
         return None
     listed = _listed_from(store, cursor.version, limit + 1)
     versions = range(cursor.version, cursor.version + len(listed))
@@ -266,6 +273,7 @@ def _facts_of_metadata(metadata: Metadata) -> dict[str, Any]:
     return {
         "table_id": metadata.id,
         "partition_columns": _partition_columns(metadata),
+        "timestamp_columns": _timestamp_columns(metadata),
         "change_feed_enabled": configuration.get("delta.enableChangeDataFeed", "").lower()
         == "true",
     }
@@ -285,6 +293,17 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
     return {physical_name: name for name, physical_name in physical.items()}
 
 
+def _timestamp_columns(metadata: Metadata) -> tuple[str, ...]:
+    if not metadata.partition_columns:
+        return ()
+    return tuple(
+        field.name
+        for field in StructType.from_json(metadata.schema_string)
+        if field.name in metadata.partition_columns
+        and field.data_type == PrimitiveType("timestamp")
+    )
+
+
 def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool) -> LogCursor:
     """The cursor, if the log continues from it. Raises as `read_new_commits` does."""
     if cursor.version == NOTHING_SEEN:
@@ -298,7 +317,7 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
         raise _broken(store, cursor, snapshot)
     if not has_successor:
         _check_not_overtaken(store, cursor)
-    if cursor.commit_digest is None or cursor.partition_columns is None:
+    if not cursor.is_complete:
         return _identified(store, cursor, _open(store, cursor))
     if meta.modified_ms == cursor.commit_modified_ms:
         return cursor
@@ -358,6 +377,9 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
         commit_modified_ms=None if meta is None else meta.modified_ms,
         # Values read at the cursor's own version take precedence over the latest state.
         partition_columns=cursor.partition_columns or facts["partition_columns"],
+        timestamp_columns=facts["timestamp_columns"]
+        if cursor.timestamp_columns is None
+        else cursor.timestamp_columns,
         change_feed_enabled=facts["change_feed_enabled"]
         if cursor.change_feed_enabled is None
         else cursor.change_feed_enabled,
