@@ -32,7 +32,7 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
     `plan`: its columns do not matter.
     """
     reader = plan_reader(plan, (), where=plan.where)
-    batches = read_ahead(plan.store, reader.sources(data_files(plan.files)))
+    batches = read_ahead(plan.store, reader.sources(data_files(plan.files)), files=plan.files)
     for ordinal, rows in _bitmaps(batches):
         yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
 

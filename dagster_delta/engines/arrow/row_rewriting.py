@@ -199,7 +199,8 @@ def _read(
     matches = [rewrite.matches.get(path) for path in paths]
     names = source.configuration.schema.names
     reader = plan_reader(source, names, with_positions=_is_mixed(rewrite))
-    return read_ahead(source.store, _sources(rewrite, reader, matches, copier, update))
+    sources = _sources(rewrite, reader, matches, copier, update)
+    return read_ahead(source.store, sources, files=source.files)
 
 
 def _sources(

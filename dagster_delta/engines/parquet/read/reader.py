@@ -65,16 +65,15 @@ def read_files(
         verifies_pages=verifies_pages,
     )
     sources = reader.sources(data_files(files))
-    if threads is None and _is_little(store, files):
-        return _merge_small(batch for source in sources for batch in source())
     most = sys.maxsize if is_collected else MAX_BUFFERED_BYTES
-    return read_ahead(store, sources, threads=threads, max_buffered_bytes=most)
+    return read_ahead(store, sources, files=files, threads=threads, max_buffered_bytes=most)
 
 
 def read_ahead(
     store: ObjectStore,
     sources: Iterable[BatchSource],
     *,
+    files: pa.Table | None = None,
     threads: int | None = None,
     max_buffered_bytes: int = MAX_BUFFERED_BYTES,
 ) -> Iterator[pa.RecordBatch]:
@@ -82,8 +81,11 @@ def read_ahead(
 
     `sources`: sources of a `DataFileReader`, or sources made from them; items that are not batches
     pass unchanged, in order.
+    `files`: what they read, if known: little is read by the caller's thread.
     `threads`: workers; by default one per core, and more if the store is remote.
     """
+    if threads is None and files is not None and _is_little(store, files):
+        return _merge_small(batch for source in sources for batch in source())
     return _merge_small(
         prefetch_in_order(
             sources,
