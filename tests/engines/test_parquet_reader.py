@@ -654,14 +654,17 @@ def test_a_footer_that_contradicts_itself_about_a_type_is_damage(tmp_path: Path)
         table.snapshot().scan(where="s = 'b'").to_arrow()
 
 
-def test_a_few_small_local_files_are_read_without_threads(
+def test_a_few_small_local_files_are_read_and_rewritten_without_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
     for number in range(3):
-        table.append(pa.table({"id": [number]}))
-    monkeypatch.setattr(reader, "read_ahead", lambda *_, **__: pytest.fail("threads"))
-    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
+        table.append(pa.table({"id": [number, number + 10]}))
+    monkeypatch.setattr(reader, "prefetch_in_order", lambda *_, **__: pytest.fail("threads"))
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [0, 10, 1, 11, 2, 12]
     none = table.snapshot().live_files().slice(0, 0)
     configuration = table.snapshot().configuration
     assert not list(reader.read_files(table.store, none, configuration, ["id"]))
+    assert table.delete("id = 1").metrics["numDeletedRows"] == 1
+    assert table.update({"id": "id + 1"}, "id = 2").metrics["numUpdatedRows"] == 1
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [0, 3, 10, 11, 12]
