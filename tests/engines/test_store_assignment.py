@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.engines.values.value_conversion import value_conversion
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -77,6 +78,8 @@ def store(array: pa.Array, target: DataType) -> list[Any]:
          ["1.0E10", "1.0E-4", "0.5", "100.0", "NaN", "-Infinity", "-0.0"]),
         (pa.array([0.1], pa.float32()), STRING, ["0.1"]),
         (pa.array([dt.date(2020, 1, 2)]), STRING, ["2020-01-02"]),
+        (pa.array([2932896, 2932897, -719529], pa.int32()).cast(pa.date32()), STRING, ["9999-12-31", "+10000-01-01", "-0001-12-31"]),
+        (pa.array([253402300800000001], pa.timestamp("us")), STRING, ["+10000-01-01 00:00:00.000001"]),
         (pa.array([1_500_000, 0], pa.timestamp("us", "UTC")), STRING, ["1970-01-01 00:00:01.5", "1970-01-01 00:00:00"]),
         (pa.array([b"abc"]), STRING, ["abc"]),
         (pa.array(["a", "b", "a"]).dictionary_encode(), STRING, ["a", "b", "a"]),
@@ -144,6 +147,8 @@ def _without_zone(values: list[Any]) -> list[Any]:
         (pa.array([float("nan")]), DecimalType(38, 0), "nan"),
         (pa.array([b"\xff"]), STRING, "xff"),
         (pa.array([2**62], pa.timestamp("s")), NTZ, str(2**62)),
+        (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), STRING, str(2**31 - 1)),
+        (pa.array([-(2**62)], pa.timestamp("us", "UTC")), STRING, str(2**62)),
         (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), TIMESTAMP, str(2**31 - 1)),
     ],
 )
@@ -207,6 +212,16 @@ def test_a_decimal_becomes_the_double_nearest_to_it(value: Decimal) -> None:
 def test_a_decimal_becomes_the_float_nearest_to_it() -> None:
     values = pa.array([Decimal("0.05"), Decimal("16777217.00"), None], pa.decimal128(10, 2))
     assert store(values, PrimitiveType("float")) == [0.05000000074505806, 16777216.0, None]
+
+
+def test_a_time_becomes_the_exact_decimal_of_its_seconds() -> None:
+    # A double of so many seconds has a digit less.
+    moments = pa.array([34_994_082_377_672_174, -1, None], pa.timestamp("us", "UTC"))
+    found = value_conversion(TIMESTAMP, DecimalType(18, 6)).convert(moments)
+    seconds = [Decimal("34994082377.672174"), Decimal("-0.000001"), None]
+    assert (found.values.to_pylist(), found.num_failed) == (seconds, 0)
+    rounded = value_conversion(TIMESTAMP, DecimalType(13, 2)).convert(moments)
+    assert rounded.values.to_pylist() == [Decimal("34994082377.67"), Decimal("0.00"), None]
 
 
 def test_columns_are_matched_by_name_without_regard_to_case() -> None:

@@ -281,10 +281,12 @@ def _to_string(source: pa.DataType) -> Cast | None:
         return _identity
     if _is_text(source) or _is_binary(source) or types.is_integer(source):
         return lambda array: array.cast(pa.string())
-    if types.is_boolean(source) or types.is_date32(source):
+    if types.is_boolean(source):
         return lambda array: array.cast(pa.string())
+    if types.is_date32(source):
+        return _text_from_dates
     if types.is_date64(source):
-        return lambda array: _days_from_milliseconds(array).cast(pa.string())
+        return lambda array: _text_from_dates(_days_from_milliseconds(array))
     if types.is_decimal(source):
         return _format_each(lambda value: format(value, "f"))
     if types.is_floating(source):
@@ -329,8 +331,16 @@ def _java_float(text: str) -> str:
     return f"{prefix}{figures[0]}.{figures[1:] or '0'}E{power}"
 
 
+def _text_from_dates(array: pa.Array) -> pa.Array:
+    """Dates or times as Arrow writes them, the years beyond 9999 with a sign."""
+    texts = array.cast(pa.string())
+    # Arrow has a note instead of an error for years with more than 15 bits.
+    if pc.any(pc.starts_with(texts, pattern="<"), min_count=0).as_py():
+        raise pa.ArrowInvalid("only Spark writes years of this length as text")
+    return pc.replace_substring_regex(texts, r"^([0-9]{5})", r"+\1")
+
+
 def _text_from_timestamps(array: pa.Array) -> pa.Array:
-    naive = floor_to_microseconds(array).cast(pa.timestamp("us"))
-    texts = naive.cast(pa.string())
+    texts = _text_from_dates(floor_to_microseconds(array).cast(pa.timestamp("us")))
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")
     return pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")

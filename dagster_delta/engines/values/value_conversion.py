@@ -235,6 +235,7 @@ def _within(array: pa.Array, low: float, high: float) -> pa.BooleanArray:
 _WHOLE = frozenset({"byte", "short", "integer", "long"})
 _FLOATING = frozenset({"float", "double"})
 _MICROSECONDS = pa.timestamp("us", "UTC")
+_SECONDS = pa.decimal128(19, 6)
 _LONG = PrimitiveType("long")
 
 
@@ -248,8 +249,10 @@ def _by_way(source: DataType, target: DataType) -> _Kernel | None:
         return lambda array: pc.not_equal(array, zero)
     if old == "timestamp" and new == "whole":
         return _chain(_whole_seconds, value_cast(pa.int64(), target))
-    if old == "timestamp" and new in ("floating", "decimal"):
+    if old == "timestamp" and new == "floating":
         return _chain(_seconds, value_cast(pa.float64(), target))
+    if old == "timestamp" and new == "decimal":
+        return _chain(_exact_seconds, value_cast(_SECONDS, target))
     if old == "whole" and new == "timestamp":
         return lambda array: pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(
             _MICROSECONDS
@@ -279,6 +282,12 @@ def _whole_seconds(array: pa.Array) -> pa.Array:
 
 def _seconds(array: pa.Array) -> pa.Array:
     return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+
+
+def _exact_seconds(array: pa.Array) -> pa.Array:
+    # A double has too few digits for the microseconds of far years.
+    micros = array.cast(pa.int64()).cast(pa.decimal128(_SECONDS.precision, 0))
+    return micros.view(_SECONDS)
 
 
 def _moments_of_decimals(array: pa.Array) -> pa.Array:
