@@ -114,12 +114,17 @@ class Column:
 
 def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
     """The schema of a table with these columns."""
+    if isinstance(columns, str | Mapping):
+        raise InvalidArgument(
+            f"a schema is a pyarrow.Schema or a list of columns, not {columns!r}: write "
+            '[Column("id", "BIGINT"), …]'
+        )
     fields = []
     for each in columns:
         if not isinstance(each, Column | StructField):
             raise InvalidArgument(
-                f"a schema is a list of columns, and {each!r} is not a column: write Column(name, "
-                "type)"
+                f"a schema is a list of columns, and {each!r} is not a column: write "
+                'Column("id", "BIGINT")'
             )
         fields.append(each.to_field() if isinstance(each, Column) else each)
     return StructType(tuple(fields))

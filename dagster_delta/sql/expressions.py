@@ -141,4 +141,8 @@ class SqlExpression:
         """
         for each in walk(self.typed):
             if isinstance(each, Refused) and each.is_wrong:
-                raise InvalidArgument(f"{self.sql!r} is wrong in Spark SQL: {each.construct}")
+                from dagster_delta.sql.mistakes import hint_for
+
+                raise InvalidArgument(
+                    f"{self.sql!r} is wrong in Spark SQL: {each.construct}{hint_for(self.sql)}"
+                )

@@ -88,14 +88,24 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
     `moment`: when the statement began, with a time zone.
 
     Raises:
-        InvalidArgument: the text is not an expression, or not a condition, or tests only text
+        InvalidArgument: it is no text, not an expression, not a condition, or tests only text
             literals, one of which is the name of a column.
         SchemaMismatch: it names a column that does not exist.
     """
+    _check_text(sql)
     expression = parse_expression(at_statement(sql, schema, moment), schema)
     expression.check_filter()
     refuse_quoted_columns(expression.typed, schema)
     return expression
+
+
+def _check_text(sql: object) -> None:
+    if not isinstance(sql, str):
+        kind = f"{type(sql).__module__}.{type(sql).__qualname__}".removeprefix("builtins.")
+        raise InvalidArgument(
+            f"a condition is a text of Spark SQL, not a value of type {kind}: write it as in "
+            "\"distance > 500 AND day = DATE '2024-05-01'\""
+        )
 
 
 def refuse_quoted_columns(condition: Typed, schema: StructType) -> None:

@@ -459,7 +459,7 @@ class _Parser:
         if first.kind == "word" and first.is_word(*_OTHER_TYPES):
             raise GrammarUnknown(first.position, f"the type {name} is not supported")
         if first.kind != "word" or found is None:
-            syntax_error(self._sql, first.position, f"{name} is not a type of Spark, or not so")
+            syntax_error(self._sql, first.position, _not_a_type(name))
         return found
 
     def _type_parameters(self) -> list[str]:
@@ -481,6 +481,13 @@ class _Parser:
             if token.kind in ("word", "quoted"):
                 names.append(token.text)
         return Opaque(construct, tuple(Name((each,)) for each in names))
+
+
+def _not_a_type(name: str) -> str:
+    return (
+        f"{name} is no type of Spark SQL, or takes other parameters (there are STRING, BOOLEAN, "
+        "TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), DATE, TIMESTAMP, BINARY)"
+    )
 
 
 def _is_unit(argument: Syntax) -> bool:

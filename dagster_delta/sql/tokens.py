@@ -130,8 +130,14 @@ def _lexeme(sql: str, position: int) -> re.Match[str]:
     match = _LEXEMES.match(sql, position)
     # Spark nests comments: after the first end, two readers could see different text.
     if match is None or (sql.startswith("/*", position) and match["space"] is None):
-        syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
+        syntax_error(sql, position, _unreadable(sql[position : position + 2].strip()))
     return match
+
+
+def _unreadable(text: str) -> str:
+    if text[:1] in ("'", '"', "`"):
+        return f"the quote {text[0]} is not closed"
+    return f"cannot read {text!r}"
 
 
 def _refuse_surrogates(sql: str) -> None:

@@ -208,10 +208,13 @@ def _field(base: Typed, name: str) -> Typed:
 
 
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
+    from dagster_delta.sql.mistakes import hint_for_column
+
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
+    hint = "" if path else hint_for_column(parts, level.names)
     return SchemaMismatch(
-        f"there is no column {name}; the {what} are {', '.join(level.names)}", column=name
+        f"there is no column {name}; the {what} are {', '.join(level.names)}{hint}", column=name
     )
 
 
@@ -221,6 +224,11 @@ def typed_tree(sql: str, schema: StructType) -> Typed:
         expression = _analyse(_parse(sql), schema)
     except RecursionError:
         raise _too_deep() from None
+    except (InvalidArgument, SchemaMismatch) as error:
+        from dagster_delta.sql.mistakes import hint_for
+
+        error.message += hint_for(sql)
+        raise
     if is_too_deep(expression):
         raise _too_deep()
     return expression

@@ -479,7 +479,7 @@ def _already_exists(uri: str) -> TableAlreadyExists:
 def _as_schema(schema: StructType | pa.Schema | Sequence[Column | StructField]) -> StructType:
     if isinstance(schema, StructType):
         return schema
-    if isinstance(schema, Sequence):
+    if isinstance(schema, Sequence | Mapping):
         from dagster_delta.evolution.column_definition import schema_of_columns
 
         return schema_of_columns(schema)

@@ -136,7 +136,7 @@ def test_every_spelling_says_what_it_says_elsewhere(sql: str, actions: list[Sche
         ("ADD c int8", "TINYINT or BIGINT", 6),
         ("ADD c VARCHAR(10)", "length", 13),
         ("ADD c DECIMAL(39)", "1 to 38", 13),
-        ("ADD c INT DEFAULT (1", "expected )", 20),
+        ("ADD c INT DEFAULT (1", "expected ')'", 20),
         ("ADD c INT GENERATED ALWAYS AS (1)", "creation", 10),
         ("ADD CHECK (a > 0)", "needs a name", 4),
         ("ADD PRIMARY KEY (a)", "primary keys", 4),
@@ -146,6 +146,23 @@ def test_every_spelling_says_what_it_says_elsewhere(sql: str, actions: list[Sche
         ("ALTER a BIGINT", "expected TYPE", 8),
         ("ADD a INT b INT", "expected a comma", 10),
         ("SET PARTITIONED BY (a)", "partitioned", 4),
+        ("ADD COLUM a INT", "did you mean COLUMN instead of COLUM?", 10),
+        ("ADD my col INT", "a name of several words is written in backticks", 7),
+        ("DROP COLUM a", "did you mean COLUMN instead of COLUM?", 11),
+        ("RENAME COLUMM a TO b", "did you mean COLUMN instead of COLUMM?", 14),
+        ("RENAM a TO b", "did you mean RENAME?", 0),
+        ("ALTER TABEL t ADD a INT", "did you mean TABLE instead of TABEL?", 12),
+        ("ALTER COLUMN a TYP INT", "did you mean TYPE?", 15),
+        ("ALTER a SET NOT NUL", "expected NULL, not 'NUL'; did you mean NULL?", 16),
+        ("ALTER a SET DEFAUL 1", "expected TYPE, DEFAULT or NOT NULL, not 'DEFAUL'", 12),
+        ("ALTER a SET DATA INT", "expected TYPE, DEFAULT or NOT NULL", 12),
+        ("SET TBLPROPERTIES (a = b)", "a text in quotes, a number, TRUE or FALSE", 23),
+        ("CLUSTER BY a", "expected '(', not 'a'", 11),
+        ("DROP TABLE t", "dropped by deleting its directory", 5),
+        ("ADD a ARRAY<ARRAY<INT>>>", "expected a comma or the end of the statement, not '>'", 23),
+        ("ADD a ARRAY<ARRAY<INT>", "expected '>', and the text ends", 22),
+        ("ADD a MAP<STRING>", "expected ',', not '>'", 16),
+        ("ADD a STRUCT", "expected '<', as in STRUCT<a: INT, b: STRING>", 12),
     ],
 )
 def test_what_does_not_parse_is_marked(sql: str, problem: str, caret: int) -> None:
@@ -164,8 +181,19 @@ def test_the_mark_is_in_the_right_line() -> None:
 
 
 def test_what_holds_no_lexeme_is_an_error_of_the_statement() -> None:
-    with pytest.raises(InvalidArgument, match=r"not an ALTER TABLE statement: cannot read"):
+    with pytest.raises(InvalidArgument, match=r"not an ALTER TABLE statement: the quote ' is not"):
         parse_alter("ADD c INT DEFAULT '")
+    with pytest.raises(InvalidArgument, match=r"give one statement, with commas between its"):
+        parse_alter("ADD c INT; DROP d")
+
+
+@pytest.mark.parametrize("name", ["colum", "table", "tabel", "columns_"])
+def test_columns_may_be_named_nearly_like_a_word(name: str) -> None:
+    assert parse_alter(f"ADD {name} INT, DROP {name}, ALTER {name} TYPE INT") == (
+        AddColumn((name,), INT),
+        DropColumn((name,)),
+        ChangeType((name,), INT),
+    )
 
 
 NAMES = st.text(

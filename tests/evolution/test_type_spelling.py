@@ -61,6 +61,25 @@ def test_what_is_no_type_is_refused(sql: str) -> None:
         parse_type(sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("string_view", "no type STRING_VIEW; write STRING"),
+        ("large_list<int>", "no type LARGE_LIST; write ARRAY<…>"),
+        ("datetime64[ns]", "write TIMESTAMP for moments"),
+        ("bignt", "did you mean BIGINT?"),
+        ("pa.int64()", "the types are STRING, BOOLEAN"),
+        ("list<item: string>", "a type and no name: write ARRAY<INT>"),
+        ("timestamp[us]", "brackets after a type hold nothing"),
+        ("array", "expected '<', as in ARRAY<INT>, and the text ends"),
+    ],
+)
+def test_a_type_of_another_library_says_what_to_write(sql: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_type(sql)
+    assert hint in str(caught.value)
+
+
 PRIMITIVES: st.SearchStrategy[DataType] = st.sampled_from(
     ["string", "long", "integer", "double", "date", "timestamp_ntz", "binary"]
 ).map(PrimitiveType) | st.builds(DecimalType, st.integers(10, 38), st.integers(0, 10))

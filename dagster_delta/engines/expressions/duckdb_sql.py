@@ -142,9 +142,7 @@ class DuckDbEvaluator:
                 problem = in_python[2]
                 if in_python[1] == UnsupportedExpression.__name__:
                     raise UnsupportedExpression(problem) from error
-            raise InvalidArgument(
-                f"the expression fails on a value of this table: {problem}"
-            ) from error
+            raise InvalidArgument(f"the expression fails on a value: {problem}") from error
         return _to_arrow(result, self._result_type)
 
     def _result(self, connection: duckdb.DuckDBPyConnection, batch: pa.Table) -> pa.ChunkedArray:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -38,7 +39,7 @@ def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table)
         UnsupportedExpression: as `SqlExpression.check_embeddable` does.
     """
     expression.check_filter()
-    found = whole_array(_evaluator(expression).values(batch))
+    found = whole_array(_values(expression, batch))
     return pc.cast(found, pa.bool_()) if pa.types.is_null(found.type) else found
 
 
@@ -49,7 +50,7 @@ def evaluate(
 
     `batch`: pa.RecordBatch or pa.Table with at least the columns it names.
     """
-    found = _evaluator(expression).values(batch)
+    found = _values(expression, batch)
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
@@ -103,6 +104,18 @@ def _evaluator(expression: SqlExpression) -> _Evaluator:
             expression.check_embeddable()
         _EVALUATORS[expression] = found
     return found
+
+
+def _values(
+    expression: SqlExpression, batch: pa.RecordBatch | pa.Table
+) -> pa.Array | pa.ChunkedArray:
+    try:
+        return _evaluator(expression).values(batch)
+    except InvalidArgument as error:
+        error.message = error.message.replace(
+            "the expression fails", f"{expression.sql!r} fails", 1
+        )
+        raise
 
 
 def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:

@@ -131,7 +131,10 @@ class MergeNames:
             UnsupportedExpression: the embedded engine cannot compute it exactly.
         """
         if not isinstance(sql, str):
-            raise InvalidArgument(f"expressions are strings of Spark SQL, not {sql!r}")
+            raise InvalidArgument(
+                f"expressions are strings of Spark SQL, not {sql!r}: write the condition as in "
+                '"t.id = s.id", and a value as in "s.price * 2"'
+            )
         try:
             expression = parse_expression(sql, self.scope(kind))
         except SchemaMismatch as mismatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -10,6 +12,8 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.sql.tokens import Token, tokenize
 
 _MAX_SHOWN = 100
+_NEARLY = 0.75
+"""Similarity of a misspelled word to the word, from 0 to 1."""
 
 
 class StatementCursor:
@@ -23,10 +27,13 @@ class StatementCursor:
             tokens = tokenize(sql.rstrip().removesuffix(";"))
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
+            if problem.startswith("cannot read ';"):
+                problem += "; give one statement, with commas between its actions"
             raise InvalidArgument(f"this is not {what}: {problem}") from None
         self._tokens = [single for token in tokens for single in _without_shifts(token)]
         self._index = 0
         self._nesting = 0
+        self._doubt = ""
 
     @property
     def token(self) -> Token:
@@ -75,6 +82,15 @@ class StatementCursor:
             self._index += len(words)
         return taken
 
+    def take_optional_word(self, word: str, *others: str) -> None:
+        """Take the next lexeme if it is one of the words. If it only resembles the first, later
+        errors ask whether that was meant.
+        """
+        if self.take_word(word, *others) or self.peek().kind not in ("word", "quoted"):
+            return
+        if resembles(self.token, word):
+            self._doubt = f"; did you mean {word} instead of {self.token.text}?"
+
     def take_operator(self, *operators: str) -> bool:
         """Take the next lexeme if it is one of the operators."""
         taken = self.token.is_operator(*operators)
@@ -85,7 +101,7 @@ class StatementCursor:
         """Take words and operators that must come next."""
         for text in texts:
             if not (self.take_operator(text) or self.take_word(text)):
-                self.fail(f"expected {text}")
+                self.fail(f"expected {text if text.isalpha() else repr(text)}")
 
     def name(self, what: str = "a name") -> str:
         """Take a name: a word, or anything in backticks or double quotes."""
@@ -128,7 +144,7 @@ class StatementCursor:
             depth += self.token.is_operator("(", "[") - self.token.is_operator(")", "]")
             self._index += 1
         if depth:
-            self.fail("expected )")
+            self.fail("expected ')'")
         if self._index == last:
             self.fail("expected an expression")
         return self._sql[start : self.token.position].strip()
@@ -141,7 +157,7 @@ class StatementCursor:
             token = self.next()
             depth += token.is_operator("(") - token.is_operator(")")
             if token.kind == "end":
-                self.fail("expected )")
+                self.fail("expected ')'")
             if depth == 0:
                 break
         text = self._sql[start : token.position].strip()
@@ -152,9 +168,12 @@ class StatementCursor:
     def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:
         """Raise a syntax error, with a caret under the position."""
         token = at or self.token
-        found = ""
+        found = self._doubt
         if problem.startswith("expected"):
             found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
+            words = re.findall(r"\b[A-Z]{3,}\b", problem)
+            meant = next((word for word in words if resembles(token, word)), None)
+            found += f"; did you mean {meant}?" if meant and not self._doubt else self._doubt
         before = self._sql[: token.position]
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)
@@ -166,6 +185,13 @@ class StatementCursor:
             f"this is not {self._what}: {problem}{found} (line {line}, character {column + 1})\n"
             f"  {shown}\n  {' ' * (column - start)}^"
         )
+
+
+def resembles(token: Token, word: str) -> bool:
+    """Whether a lexeme is nearly a word, as a misspelling is."""
+    text = token.text.upper()
+    is_near = difflib.SequenceMatcher(None, text, word).ratio() >= _NEARLY
+    return token.kind == "word" and text != word and is_near
 
 
 def _without_shifts(token: Token) -> list[Token]:

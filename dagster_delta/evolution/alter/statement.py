@@ -49,7 +49,7 @@ from dagster_delta.evolution.alter.actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.alter.cursor import StatementCursor
+from dagster_delta.evolution.alter.cursor import StatementCursor, resembles
 from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.features.column_change import Position
@@ -124,7 +124,11 @@ def _verb(cursor: StatementCursor) -> _Read:
 
 
 def _after_column(cursor: StatementCursor, read: _Read) -> _Read:
-    cursor.take_word("COLUMN")
+    # ALTER TABEL t … would otherwise be an action on a column TABEL.
+    if resembles(cursor.token, "TABLE"):
+        cursor.take_optional_word("TABLE")
+    else:
+        cursor.take_optional_word("COLUMN")
     return read
 
 
@@ -137,7 +141,7 @@ def _after_add(cursor: StatementCursor) -> _Read:
     if cursor.is_word("CHECK") and cursor.peek().is_operator("("):
         cursor.fail("a CHECK needs a name: write ADD CONSTRAINT name CHECK (…)")
     _refuse_elsewhere(cursor)
-    cursor.take_word("COLUMN", "COLUMNS")
+    cursor.take_optional_word("COLUMN", "COLUMNS")
     return _added_columns
 
 
@@ -252,8 +256,10 @@ def _after_drop(cursor: StatementCursor) -> _Read:
         return _dropped_feature
     if cursor.take_word("CONSTRAINT", "CHECK"):
         return _dropped_constraint
+    if cursor.is_word("TABLE") and cursor.peek().kind in ("word", "quoted"):
+        cursor.fail("a table is dropped by deleting its directory; this drops columns")
     _refuse_elsewhere(cursor)
-    cursor.take_word("COLUMN", "COLUMNS")
+    cursor.take_optional_word("COLUMN", "COLUMNS")
     return _dropped_columns
 
 
@@ -291,7 +297,7 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
 def _after_rename(cursor: StatementCursor) -> _Read:
     if cursor.is_word("TO", "AS") and cursor.peek().kind in ("word", "quoted", "string"):
         cursor.fail("a table is found by its location, and has no name to change")
-    cursor.take_word("COLUMN")
+    cursor.take_optional_word("COLUMN")
     return _renamed
 
 
@@ -321,13 +327,14 @@ def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if cursor.take_word("SET"):
-        if cursor.take_words("NOT", "NULL"):
+        if cursor.take_word("NOT"):
+            cursor.expect("NULL")
             return SetNotNull(path)
         if cursor.take_word("DEFAULT"):
             return SetDefault(path, cursor.span())
-        cursor.take_word("DATA")
-        cursor.expect("TYPE")
-        return _changed_type(cursor, path)
+        if cursor.take_words("DATA", "TYPE") or cursor.take_word("TYPE"):
+            return _changed_type(cursor, path)
+        return cursor.fail("expected TYPE, DEFAULT or NOT NULL")
     if cursor.take_word("DROP"):
         if cursor.take_words("NOT", "NULL"):
             return DropNotNull(path)
@@ -423,7 +430,7 @@ def _property_value(cursor: StatementCursor) -> str:
     if token.kind in ("string", "number") or token.is_word("TRUE", "FALSE"):
         text = cursor.next().text
         return text if token.kind == "string" else text.lower()
-    return cursor.fail("expected the value of the property")
+    return cursor.fail("expected a text in quotes, a number, TRUE or FALSE for the property")
 
 
 def _after_cluster(cursor: StatementCursor) -> _Read:

@@ -353,11 +353,13 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     spelling = known.name if known is not None else None
     if spelling is None and not is_known:
         close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
-        hint = f"did you mean {_SPELLINGS[close[0]]}? The" if close else "the"
-        raise InvalidArgument(
-            f"there is no table property {key}; {hint} properties are {', '.join(_SETTABLE)}, "
-            f"{CONSTRAINT_PREFIX}<name> and {FEATURE_PREFIX}<name>"
+        hint = (
+            f"did you mean {_SPELLINGS[close[0]]}?"
+            if close
+            else f"the properties are {', '.join(_SETTABLE)}, {CONSTRAINT_PREFIX}<name> and "
+            f"{FEATURE_PREFIX}<name>"
         )
+        raise InvalidArgument(f"there is no table property {key}; {hint}")
     return spelling or key
 
 

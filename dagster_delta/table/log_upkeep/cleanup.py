@@ -6,6 +6,7 @@ Spec: Metadata Cleanup; Checkpoint Protection; In-Commit Timestamps.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -205,11 +206,11 @@ def _retention_ms(
     own = properties.log_retention_ms
     if retention_hours is None:
         return own
-    retention_ms = int(retention_hours * _HOUR_MS)
-    if retention_ms < 0:
+    if not isinstance(retention_hours, int | float) or not 0 <= retention_hours < math.inf:
         raise InvalidArgument(
-            f"the retention is a number of hours from 0 on, not {retention_hours}", table=table
+            f"the retention is a number of hours from 0 on, not {retention_hours!r}", table=table
         )
+    retention_ms = int(retention_hours * _HOUR_MS)
     if retention_ms < own and enforce_retention:
         raise InvalidArgument(
             f"a retention of {retention_hours:g} hours is shorter than the {own / _HOUR_MS:g} "

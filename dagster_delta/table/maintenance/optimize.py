@@ -183,8 +183,8 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
         return write_spec(
             snapshot.configuration, snapshot.store.location, check_rows=False
         ).target_file_size_bytes
-    if target < 1:
-        raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target}")
+    if not isinstance(target, int) or target < 1:
+        raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target!r}")
     return target
 
 
@@ -204,7 +204,11 @@ def _candidates(
 
 def _min_size(options: OptimizeOptions, target: int) -> int:
     minimum = options.min_file_size_bytes
-    return int(target * MIN_SIZE_SHARE) if minimum is None else minimum
+    if minimum is None:
+        return int(target * MIN_SIZE_SHARE)
+    if not isinstance(minimum, int):
+        raise InvalidArgument(f"min_file_size is a number of bytes, not {minimum!r}")
+    return minimum
 
 
 def _groups(

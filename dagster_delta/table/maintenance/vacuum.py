@@ -6,6 +6,7 @@ Spec: Action Reconciliation (tombstones); Vacuum Protocol Check.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -177,11 +178,10 @@ def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
     own = snapshot.configuration.properties.deleted_file_retention_ms
     if options.retention_hours is None:
         return own
-    retention_ms = int(options.retention_hours * _HOUR_MS)
-    if retention_ms < 0:
-        raise InvalidArgument(
-            f"the retention is a number of hours from 0 on, not {options.retention_hours}"
-        )
+    hours = options.retention_hours
+    if not isinstance(hours, int | float) or not 0 <= hours < math.inf:
+        raise InvalidArgument(f"the retention is a number of hours from 0 on, not {hours!r}")
+    retention_ms = int(hours * _HOUR_MS)
     if retention_ms < own and options.enforce_retention:
         raise InvalidArgument(
             f"a retention of {options.retention_hours:g} hours is shorter than the "

@@ -323,7 +323,13 @@ def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[
     if columns is None:
         return schema.names
     if isinstance(columns, str):
-        raise InvalidArgument(f"columns is a list of names, and {columns!r} is one: write it [...]")
+        raise InvalidArgument(f"columns is a list of names: write [{columns!r}]")
+    columns = tuple(columns)
+    if wrong := [each for each in columns if not isinstance(each, str)]:
+        raise InvalidArgument(
+            f"columns is a list of names, and {wrong[0]!r} is no name; the columns are "
+            f"{', '.join(schema.names)}"
+        )
     names = tuple(schema.field(each).name for each in columns)
     twice = sorted({each for each in names if names.count(each) > 1})
     if twice:
@@ -344,9 +350,11 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     """
     if where is None:
         return None
-    if isinstance(where, str):
-        from dagster_delta.sql.filters import parse_filter
+    from dagster_delta.sql.expressions import SqlExpression
 
-        return parse_filter(where, schema, dt.datetime.now(dt.UTC))
-    where.check_filter()
-    return where
+    if isinstance(where, SqlExpression):
+        where.check_filter()
+        return where
+    from dagster_delta.sql.filters import parse_filter
+
+    return parse_filter(where, schema, dt.datetime.now(dt.UTC))

@@ -15,6 +15,7 @@ import msgspec
 from dagster_delta.engines import engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.conflict_retries import ConflictRetries, run_with_retries
@@ -105,6 +106,8 @@ class _RowOperation(msgspec.Struct, frozen=True):
         from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
         from dagster_delta.sql.filters import at_statement
 
+        if not isinstance(values, Mapping):
+            raise InvalidArgument(f"an update takes {{column: Spark SQL}}, not {values!r}")
         configuration, schema = self.snapshot.configuration, self.snapshot.schema
         moment = dt.datetime.now(dt.UTC)
         dated = {

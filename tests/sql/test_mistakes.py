@@ -1,0 +1,115 @@
+"""Common mistakes in Spark SQL: errors say what to write instead."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
+    table = DeltaTable(str(tmp_path_factory.mktemp("lake") / "t"), must_exist=False)
+    table.append(pa.table({"id": [1], "name": ["a; b"], "day": [dt.date(2024, 5, 1)]}))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ("id = 1 && id > 0", "Write AND instead of &&."),
+        ("id = 1 || id = 2", "Write OR instead of ||, which joins texts."),
+        ("WHERE id = 1", "Leave WHERE out"),
+        ("SELECT * FROM t", "Give only the condition"),
+        ("id = 1;", "Leave the semicolon out."),
+        ("id is None", "Write NULL instead of None"),
+        ("id = None", "Write NULL instead of None"),
+        ("id in [1, 2]", "Write a list in parentheses: IN (1, 2)."),
+        ("day = 2024-05-01", "Write a date in quotes: DATE '2024-05-01'."),
+        ("name ~ 'a'", "RLIKE"),
+        ("id = {x}", "There are no parameters"),
+        ("id = @x", "There are no parameters"),
+        ("name = 'a", "the quote ' is not closed"),
+        ("`id = 1", "the quote ` is not closed"),
+        ("CAST(id AS strng) = 'a'", "strng is no type of Spark SQL"),
+        ("id = 'x'", "\"id = 'x'\" fails on a value: a text is not in the form of a bigint"),
+    ],
+)
+def test_a_condition_in_another_notation_says_what_to_write(
+    table: DeltaTable, where: str, hint: str
+) -> None:
+    with pytest.raises((InvalidArgument, SchemaMismatch)) as caught:
+        table.snapshot().scan(where=where).to_arrow()
+    assert hint in str(caught.value)
+
+
+def test_texts_in_quotes_are_no_mistakes(table: DeltaTable) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        table.snapshot().scan(where="nothing = 'WHERE; None && || 2024-05-01 ~ {x}'")
+    assert "\n" not in str(caught.value)
+    assert table.snapshot().scan(where="name = 'a; b'").to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ("nme = 'a'", "; did you mean name?"),
+        ("name = hello", "; a text is written in single quotes: 'hello'"),
+        ("df.ID = 1", "; write id"),
+    ],
+)
+def test_a_column_that_does_not_exist_says_what_may_be_meant(
+    table: DeltaTable, where: str, hint: str
+) -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        table.snapshot().scan(where=where)
+    assert caught.value.message.endswith(hint)
+
+
+def test_the_sides_of_a_merge_are_named_by_their_aliases(table: DeltaTable) -> None:
+    merge = table.merge(pa.table({"id": [1]}), on="target.id = source.id")
+    with pytest.raises(SchemaMismatch, match=r"write t\.id"):
+        merge.when_matched_delete().execute()
+    merge = table.merge(pa.table({"id": [1]}), on="t.id = source.id")
+    with pytest.raises(SchemaMismatch, match=r"write s\.id"):
+        merge.when_matched_delete().execute()
+
+
+@pytest.mark.parametrize("where", [[("id", "=", 1)], pc.field("id") == 1, {"id": 1}, 1])
+def test_a_condition_that_is_no_text_is_refused(table: DeltaTable, where: object) -> None:
+    with pytest.raises(InvalidArgument, match="a condition is a text of Spark SQL, not a value of"):
+        table.snapshot().scan(where=where)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="a condition is a text of Spark SQL"):
+        table.delete(where)  # type: ignore[arg-type]
+    assert table.version() == 0
+
+
+def test_arguments_of_other_types_are_refused_by_name(table: DeltaTable) -> None:
+    scan = table.snapshot().scan
+    with pytest.raises(InvalidArgument, match=r"columns is a list of names: write \['id'\]"):
+        scan(columns="id")
+    with pytest.raises(InvalidArgument, match="0 is no name; the columns are id, name, day"):
+        scan(columns=[0])  # type: ignore[list-item]
+    with pytest.raises(
+        InvalidArgument, match=r"an update takes \{column: Spark SQL\}, not 'id = 1'"
+    ):
+        table.update("id = 1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="target_file_size is a number of bytes"):
+        table.optimize(target_file_size="128MB")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="min_file_size is a number of bytes, not '1MB'"):
+        table.optimize(min_file_size="1MB")  # type: ignore[arg-type]
+    for retention in ("7 days", -1, float("nan"), float("inf"), dt.timedelta(7)):
+        with pytest.raises(InvalidArgument, match="the retention is a number of hours from 0 on"):
+            table.vacuum(retention)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="the retention is a number of hours from 0 on"):
+            table.clean_log(retention)  # type: ignore[arg-type]
+    for schema in ({"id": "int"}, "id INT", [("id", "int")]):
+        with pytest.raises(InvalidArgument, match=r'write \[?Column\("id", "BIGINT"\)'):
+            DeltaTable.create(f"{table.uri}2", schema)
+    with pytest.raises(InvalidArgument, match=r"did you mean delta\.appendOnly\?$"):
+        table.set_properties({"delta.appendOnli": True})
