@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import datetime as dt
 import math
 import re
@@ -66,6 +65,8 @@ def moves_local_days(months: int, days: int, micros: int) -> bool:
 def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:
     """A date or a time shifted by an interval; None beyond Python's range of years."""
     if months:
+        import calendar
+
         index = moment.year * 12 + moment.month - 1 + months
         year, month = index // 12, index % 12 + 1
         if not dt.MINYEAR <= year <= dt.MAXYEAR:

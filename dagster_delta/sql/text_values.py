@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-import zoneinfo
 from collections.abc import Callable
 from functools import partial
 
@@ -216,6 +215,8 @@ def _offset_us(zone: str, local_us: int) -> int:
         if minutes > _MAX_OFFSET_MINUTES or int(found[3] or 0) > 59:
             raise ValueError(zone)
         return (-minutes if found[1] == "-" else minutes) * 60_000_000
+    import zoneinfo
+
     try:
         region = zoneinfo.ZoneInfo(zone)
         local = dt.datetime(1970, 1, 1, tzinfo=region) + dt.timedelta(microseconds=local_us)

@@ -5,7 +5,6 @@ Spec: Last Checkpoint File; JSON checksum.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
@@ -96,6 +95,9 @@ def json_checksum(text: str) -> str:
 
 
 def _checksum_of(value: object) -> str:
+    # It loads OpenSSL, and few files have a checksum.
+    import hashlib
+
     return hashlib.md5(_canonical(value).encode(), usedforsecurity=False).hexdigest()
 
 

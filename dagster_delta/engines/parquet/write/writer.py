@@ -11,7 +11,8 @@ Spec: Data Files; Add File and Remove File; Partition Values.
 from __future__ import annotations
 
 import logging
-import secrets
+import random
+import string
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -248,8 +249,8 @@ class _DataFiles:
 
 
 def _random_prefix(length: int) -> str:
-    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    return "".join(secrets.choice(alphabet) for _ in range(length))
+    letters = string.ascii_letters + string.digits
+    return "".join(random.choices(letters, k=length))  # noqa: S311  no secret depends on it
 
 
 class _WriteJob:
