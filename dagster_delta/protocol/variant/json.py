@@ -27,6 +27,7 @@ from dagster_delta.protocol.variant.variant import (
 _MAX_DIGITS = 38
 _INT64 = range(-(2**63), 2**63)
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|.)")
 _SECOND_NS = 1_000_000_000
 _DAY_SECONDS = 24 * 60 * 60
 
@@ -98,6 +99,10 @@ _DECODER = json.JSONDecoder(
 )
 
 
+def _upper_digits(escape: re.Match[str]) -> str:
+    return escape[0] if escape[1] is None else f"\\u{escape[1].upper()}"
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
@@ -115,7 +120,8 @@ def _json(value: object) -> str:
         case Decimal():
             return _decimal_text(value)
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            # Spark writes the hexadecimal digits of control characters in upper case.
+            return _ESCAPE.sub(_upper_digits, json.dumps(value, ensure_ascii=False))
         case Mapping():
             fields = (f"{_json(name)}:{_json(each)}" for name, each in value.items())
             return f"{{{','.join(fields)}}}"
