@@ -500,3 +500,21 @@ def test_a_backfill_in_many_processes_loses_and_doubles_nothing(stored_lake, mon
     assert run(first)
     assert stored_lake.column("id", "source") == [10, 11, 20, 21, 30, 31]
     assert stored_lake.column("id", "copied") == [10, 11, 20, 21, 30, 31]
+
+
+def test_a_run_without_a_partition_replaces_no_partition(lake, events):
+    def produce(context) -> pa.Table:
+        keys = context.partition_keys if context.has_partition_key else ["red"]
+        return table_of([{"p": key} for key in keys])
+
+    def made(mode: str):
+        metadata = {"partition_expr": "p", "mode": mode}
+        return events(produce, partitions_def=COLORS, metadata=metadata)
+
+    lake.materialize(made("overwrite"), partition="blue")
+    error = lake.fail(made("overwrite"))
+    assert isinstance(error, InvalidArgument)
+    assert "is partitioned and the run has no partition" in str(error)
+    assert lake.column("p") == ["blue"]
+    lake.materialize(made("append"))
+    assert lake.column("p") == ["blue", "red"]

@@ -224,7 +224,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=partitions.selection(),
+            selection=partitions.selection(
+                replaces=options.mode == "overwrite" and not isinstance(obj, AppliedChanges)
+            ),
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
             description=asset_description(context),

@@ -234,11 +234,20 @@ class RunPartitions:
     metadata_keys: Mapping[str, object]
     _dynamic_keys: dict[str, Sequence[str]] = field(default_factory=dict, init=False)
 
-    def selection(self) -> PartitionSelection | None:
-        """The partitions being written or read, or None if the asset has none."""
-        if not self.context.has_asset_partitions:
-            return None
-        return self.select(self.context.asset_partition_keys)
+    def selection(self, *, replaces: bool = False) -> PartitionSelection | None:
+        """The partitions being written or read, or None if the asset has none.
+
+        `replaces`: whether a write without partitions replaces all rows of the table.
+        """
+        if self.context.has_asset_partitions:
+            return self.select(self.context.asset_partition_keys)
+        if replaces and _is_partitioned(self.context):
+            raise InvalidArgument(
+                f"asset {self.asset} is partitioned and the run has no partition, so that the mode "
+                "overwrite would replace every partition: launch it for a partition or a range "
+                "(--partition, partition_key=…), or all of them as a backfill"
+            )
+        return None
 
     def select(self, keys: Sequence[str]) -> PartitionSelection:
         """The partitions of some keys."""
@@ -260,3 +269,10 @@ class RunPartitions:
                 return ()
             self._dynamic_keys[name] = instance.get_dynamic_partitions(name)
         return self._dynamic_keys[name]
+
+
+def _is_partitioned(context: dg.OutputContext | dg.InputContext) -> bool:
+    try:
+        return context.asset_partitions_def is not None
+    except dg.DagsterInvariantViolationError:
+        return False
