@@ -21,6 +21,7 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
+from dagster_delta.orchestration.change_feed import consumption
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.change_feed_assets import (
     ChangeFeedConfig,
@@ -353,6 +354,29 @@ def test_where_changes_cannot_be_told_every_row_is_taken(lake, source, happens, 
     assert "delta/skipped" in lake.metadata(lake.materialize(*assets))
 
 
+@pytest.mark.parametrize("is_older_release", [False, True])
+def test_a_table_that_returns_is_read_in_full(lake, source, monkeypatch, is_older_release):
+    """Two tables that are swapped, as in a blue-green deployment."""
+    if is_older_release:
+        monkeypatch.setattr(consumption, "_replaced", lambda *_: ())
+    assets = copy(source)
+    lake.materialize(*assets)
+    place, aside = Path(source.uri), Path(f"{source.uri}_other")
+    place.rename(aside)
+    DeltaTable(source.uri, must_exist=False).append(rows(k7=7, k8=8), properties=FEED)
+    lake.materialize(*assets)
+    assert state(lake) == {7: 70, 8: 80}
+    shutil.rmtree(place)
+    aside.rename(place)
+    source.upsert(k2=3)
+    third = lake.metadata(lake.materialize(*assets))
+    assert third["delta/full_refresh_because"] == "the upstream table was replaced by another one"
+    assert state(lake) == {1: 10, 2: 30}
+    source.upsert(k2=4)
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is False
+    assert state(lake) == {1: 10, 2: 40}
+
+
 def test_an_asset_may_fail_where_changes_cannot_be_told(lake, source):
     assets = copy(source, on_gap="fail")
     source.upsert(k4=5)
@@ -586,7 +610,7 @@ def day_rows(**values: list[int]) -> pa.Table:
 class Days:
     """A partitioned upstream asset and an incremental one that follows it, day by day."""
 
-    def __init__(self, lake, *, external: bool) -> None:
+    def __init__(self, lake, *, external: bool, **options: Any) -> None:
         self.lake = lake
         self.table = DeltaTable(str(lake.root / "public" / "source"), must_exist=False)
         self.table.append(day_rows(d1=[1], d2=[2]), partition_by=["day"], properties=FEED)
@@ -600,9 +624,8 @@ class Days:
 
         @delta_change_feed_asset(
             "source",
-            keys=["day", "id"],
             table=self.table.uri if external else None,
-            **partitioned,
+            **{"keys": ["day", "id"], **partitioned, **options},
         )
         def events(changes: pa.Table) -> pa.Table:
             self.seen.append(changes.num_rows)
@@ -642,6 +665,27 @@ def test_every_partition_stands_where_it_was_read_to(lake, external):
     assert len(days.seen) == 3
     days.run("1")
     assert ("2026-01-01", 11) not in days.rows()
+
+
+def test_a_journal_that_was_partitioned_for_a_while_has_each_row_once(lake):
+    days = Days(lake, external=True, mode="append", keys=())
+
+    @delta_change_feed_asset("source", name="events", table=days.table.uri, mode="append")
+    def whole(changes: pa.Table) -> pa.Table:
+        return changes
+
+    lake.materialize(days.upstream, whole)
+    days.run("1")
+    days.table.append(day_rows(d1=[11]))
+    days.run("1")
+    lake.materialize(days.upstream, whole)
+    assert [key for _, key in days.rows()] == [1, 11, 2]
+    because = lake.metadata_of_last()["delta/full_refresh_because"]
+    assert because == "the partitions of the asset have changed since it was last read"
+    days.table.append(day_rows(d1=[111]))
+    lake.materialize(days.upstream, whole)
+    days.run("1")
+    assert [key for _, key in days.rows()] == [1, 11, 111, 2]
 
 
 def test_a_row_that_moves_to_another_partition_leaves_the_one_and_comes_to_the_other(lake):

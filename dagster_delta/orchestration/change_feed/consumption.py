@@ -2,16 +2,17 @@
 
 The target's own log records it: a transaction identifier with the upstream table, and the partition
 if any, advances in the same commit that applies the changes. So a change is applied once, despite
-crashes, retries and concurrent runs.
+crashes, retries and concurrent runs. A full refresh also records that positions in other tables no
+longer hold, so that a table that returns, as tables that are swapped do, is read in full.
 
 Spec: Transaction Identifiers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from dagster_delta.errors import (
     ChangeDataNotRecorded,
@@ -30,6 +31,7 @@ from dagster_delta.table.write.transaction import AppTransaction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -37,6 +39,9 @@ OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
 
 _PREFIX = "dagster/changes/"
+
+_REPLACED = -1
+"""The version of a position that no longer holds, because its rows were replaced."""
 
 
 def application_id(table_id: str, partition_key: str | None) -> str:
@@ -81,6 +86,8 @@ class Consumption:
     """`txn` actions that the target's commit records."""
     target: Snapshot | None = None
     """The table of the asset when the run started; None if it did not exist."""
+    replaced: tuple[AppTransaction, ...] = ()
+    """`txn` actions that a full refresh records, too: positions that no longer hold."""
     columns_not_followed: str | None = None
     """Changes of upstream columns that the target does not adopt."""
 
@@ -98,7 +105,7 @@ class Consumption:
             UpstreamChanges(
                 changes.snapshot, (), where=where, columns=columns, refresh_reason=reason
             ),
-            self.progress,
+            (*self.progress, *self.replaced),
             self.target,
         )
 
@@ -106,17 +113,25 @@ class Consumption:
 def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
     """What a run reads, up to the opened version of the upstream table."""
     table_id = upstream.snapshot.metadata.id
-    done = {key: _done(target, table_id, key) for key in consumer.keys}
+    recorded = _recorded_positions(target)
+    current = [_Position(table_id, key) for key in consumer.keys]
+    done = {each.key: _done(recorded, each) for each in current}
     where = _where(upstream, consumer)
+    found = [_transaction(recorded, each) for each in current]
     planned = Consumption(
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
-            AppTransaction(application_id(table_id, key), upstream.snapshot.version, version)
-            for key, version in done.items()
+            AppTransaction(
+                each.app_id, upstream.snapshot.version, None if txn is None else txn.version
+            )
+            for each, txn in zip(current, found, strict=True)
         ),
         target,
+        _replaced(recorded, current),
     )
-    reason = consumer.full_refresh or _first_time(target, done) or _set_back(upstream, done)
+    reason = (
+        consumer.full_refresh or _first_time(recorded, table_id, done) or _set_back(upstream, done)
+    )
     if reason is not None:
         return planned.refreshed(reason, where)
     changes = UpstreamChanges(
@@ -177,28 +192,80 @@ def without_changes(
     return consumption.refreshed(_gap(error, upstream, consumer), _where(upstream, consumer))
 
 
-def _done(target: Snapshot | None, table_id: str, key: str | None) -> int | None:
-    if target is None:
+class _Position(NamedTuple):
+    """What is read: a partition of an upstream table, or all of it."""
+
+    table_id: str
+    key: str | None
+
+    @property
+    def app_id(self) -> str:
+        return application_id(self.table_id, self.key)
+
+
+_Recorded = Mapping[str | None, Mapping[str, "SetTransaction"]]
+"""The latest transaction by partition key and id of the upstream table."""
+
+
+def _recorded_positions(target: Snapshot | None) -> _Recorded:
+    found: dict[str | None, dict[str, SetTransaction]] = {}
+    for txn in () if target is None else target.transactions():
+        if txn.app_id.startswith(_PREFIX):
+            table_id, slash, key = txn.app_id.removeprefix(_PREFIX).partition("/")
+            found.setdefault(key if slash else None, {})[table_id] = txn
+    return found
+
+
+def _transaction(recorded: _Recorded, position: _Position) -> SetTransaction | None:
+    return recorded.get(position.key, {}).get(position.table_id)
+
+
+def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTransaction, ...]:
+    """The `txn` actions that end the other positions, once the rows of the current ones are
+    replaced. That of a whole table stays while partitions are read: runs of several partitions at
+    once would conflict in it.
+    """
+    ended = {
+        each: txn.version
+        for own in current
+        for each, txn in _overlapping(recorded, own)
+        if each.key is not None or own.key is None
+    }
+    return tuple(AppTransaction(each.app_id, _REPLACED, after) for each, after in ended.items())
+
+
+def _done(recorded: _Recorded, own: _Position) -> int | None:
+    """The version up to which the target has the rows of a partition, or of the whole table."""
+    found = _transaction(recorded, own)
+    if found is None or found.version == _REPLACED:
         return None
-    return target.transaction_version(application_id(table_id, key))
+    # Releases before the first one that ends replaced positions left them as they were.
+    times = [txn.last_updated_ms or 0 for _, txn in _overlapping(recorded, own)]
+    return None if max(times, default=0) > (found.last_updated_ms or 0) else found.version
 
 
-def _first_time(target: Snapshot | None, done: Mapping[str | None, int | None]) -> str | None:
-    fresh = [key for key, version in done.items() if version is None]
+def _overlapping(recorded: _Recorded, own: _Position) -> Iterator[tuple[_Position, SetTransaction]]:
+    """The other positions that hold for rows of the same partition of the target."""
+    keys = recorded if own.key is None else (own.key, None)
+    for key in keys:
+        for table_id, txn in recorded.get(key, {}).items():
+            position = _Position(table_id, key)
+            if position != own and txn.version != _REPLACED:
+                yield position, txn
+
+
+def _first_time(
+    recorded: _Recorded, table_id: str, done: Mapping[str | None, int | None]
+) -> str | None:
+    fresh = [_Position(table_id, key) for key, version in done.items() if version is None]
     if not fresh:
         return None
-    read_before = () if target is None else target.transactions()
-    for each in read_before:
-        if any(_is_reading(each.app_id, key) for key in fresh):
-            return "the upstream table was replaced by another one"
+    others = [position for own in fresh for position, _ in _overlapping(recorded, own)]
+    if any(each.table_id != table_id for each in others):
+        return "the upstream table was replaced by another one"
+    if others:
+        return "the partitions of the asset have changed since it was last read"
     return "nothing was read before"
-
-
-def _is_reading(app_id: str, key: str | None) -> bool:
-    if not app_id.startswith(_PREFIX):
-        return False
-    _, slash, found = app_id.removeprefix(_PREFIX).partition("/")
-    return (found if slash else None) == key
 
 
 def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | None:
