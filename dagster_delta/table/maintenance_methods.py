@@ -353,7 +353,8 @@ class MaintenanceMethods(TableHandle):
         """Restore the table to an older version: rows, schema and properties.
 
         The result is a new version, so nothing is lost and a second restore can undo it. The
-        protocol is never lowered, and transaction ids are kept. Rows of a concurrent append count
+        protocol is never lowered, and transaction ids are kept, except for the positions of
+        incremental assets, which go back with the rows. Rows of a concurrent append count
         as later and are kept. If the table already has that state, nothing is committed and
         `skipped` is true.
 

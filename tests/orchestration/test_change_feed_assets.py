@@ -354,6 +354,32 @@ def test_where_changes_cannot_be_told_every_row_is_taken(lake, source, happens, 
     assert "delta/skipped" in lake.metadata(lake.materialize(*assets))
 
 
+def test_changes_after_the_version_that_is_restored_are_applied_again(lake, source):
+    assets = copy(source)
+    lake.materialize(*assets)
+    source.upsert(k2=3, k3=4)
+    lake.materialize(*assets)
+    table = lake.table()
+    table.restore(0)
+    source.upsert(k4=5)
+    assert lake.metadata(lake.materialize(*assets))["delta/input/changes"]["from_version"] == 1
+    assert state(lake) == {1: 10, 2: 30, 3: 40, 4: 50}
+    table.restore(1)
+    lake.materialize(*assets)
+    assert state(lake) == {1: 10, 2: 30, 3: 40, 4: 50}
+
+
+def test_a_table_restored_to_before_it_followed_another_is_refreshed(lake, source):
+    DeltaTable.create(str(lake.root / "public" / "events"), rows().schema)
+    assets = copy(source)
+    lake.materialize(*assets)
+    source.upsert(k2=3)
+    lake.table().restore(0)
+    assert state(lake) == {}
+    assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is True
+    assert state(lake) == {1: 10, 2: 30}
+
+
 @pytest.mark.parametrize("is_older_release", [False, True])
 def test_a_table_that_returns_is_read_in_full(lake, source, monkeypatch, is_older_release):
     """Two tables that are swapped, as in a blue-green deployment."""

@@ -26,6 +26,7 @@ from dagster_delta.orchestration.change_feed.column_changes import ColumnChange,
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.table.write.app_transactions import FOLLOWED_TABLE_PREFIX, NOT_FOLLOWED
 from dagster_delta.table.write.transaction import AppTransaction
 
 if TYPE_CHECKING:
@@ -38,17 +39,12 @@ if TYPE_CHECKING:
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
 
-_PREFIX = "dagster/changes/"
-
-_REPLACED = -1
-"""The version of a position that no longer holds, because its rows were replaced."""
-
 
 def application_id(table_id: str, partition_key: str | None) -> str:
     """The application id in the target's log for reading an upstream table, for one partition or
     for the whole table.
     """
-    name = _PREFIX + table_id
+    name = FOLLOWED_TABLE_PREFIX + table_id
     return name if partition_key is None else f"{name}/{partition_key}"
 
 
@@ -210,8 +206,8 @@ _Recorded = Mapping[str | None, Mapping[str, "SetTransaction"]]
 def _recorded_positions(target: Snapshot | None) -> _Recorded:
     found: dict[str | None, dict[str, SetTransaction]] = {}
     for txn in () if target is None else target.transactions():
-        if txn.app_id.startswith(_PREFIX):
-            table_id, slash, key = txn.app_id.removeprefix(_PREFIX).partition("/")
+        if txn.app_id.startswith(FOLLOWED_TABLE_PREFIX):
+            table_id, slash, key = txn.app_id.removeprefix(FOLLOWED_TABLE_PREFIX).partition("/")
             found.setdefault(key if slash else None, {})[table_id] = txn
     return found
 
@@ -231,13 +227,13 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
         for each, txn in _overlapping(recorded, own)
         if each.key is not None or own.key is None
     }
-    return tuple(AppTransaction(each.app_id, _REPLACED, after) for each, after in ended.items())
+    return tuple(AppTransaction(each.app_id, NOT_FOLLOWED, after) for each, after in ended.items())
 
 
 def _done(recorded: _Recorded, own: _Position) -> int | None:
     """The version up to which the target has the rows of a partition, or of the whole table."""
     found = _transaction(recorded, own)
-    if found is None or found.version == _REPLACED:
+    if found is None or found.version == NOT_FOLLOWED:
         return None
     # Releases before the first one that ends replaced positions left them as they were.
     times = [txn.last_updated_ms or 0 for _, txn in _overlapping(recorded, own)]
@@ -250,7 +246,7 @@ def _overlapping(recorded: _Recorded, own: _Position) -> Iterator[tuple[_Positio
     for key in keys:
         for table_id, txn in recorded.get(key, {}).items():
             position = _Position(table_id, key)
-            if position != own and txn.version != _REPLACED:
+            if position != own and txn.version != NOT_FOLLOWED:
                 yield position, txn
 
 

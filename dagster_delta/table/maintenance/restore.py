@@ -26,6 +26,7 @@ from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.write.app_transactions import FOLLOWED_TABLE_PREFIX, NOT_FOLLOWED
 from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -102,6 +103,8 @@ def restore_table(
     transaction.stage_configuration(plan.configuration)
     for each in plan.domains:
         transaction.stage_domain(each)
+    for app_id, version in _followed_versions(plan.before, plan.target).items():
+        transaction.record_application(app_id, version)
     transaction.stage_removed(tombstones(plan.leaving, clock()))
     transaction.stage_readded(added_again(plan.returning))
     return transaction.commit(
@@ -165,6 +168,20 @@ def _check_files(files: pa.Table, target: Snapshot) -> None:
             file=missing[0],
             examples=tuple(missing[:_MAX_EXAMPLES]),
         )
+
+
+def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
+    """How far the restored rows follow other tables, by application id, if not as far as now."""
+    now, then = (
+        {
+            each.app_id: each.version
+            for each in snapshot.transactions()
+            if each.app_id.startswith(FOLLOWED_TABLE_PREFIX)
+        }
+        for snapshot in (current, target)
+    )
+    versions = {app_id: then.get(app_id, NOT_FOLLOWED) for app_id in {**now, **then}}
+    return {app_id: each for app_id, each in versions.items() if now.get(app_id) != each}
 
 
 def _metrics(plan: RestorePlan) -> dict[str, int | str]:

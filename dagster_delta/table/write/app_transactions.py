@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 
+FOLLOWED_TABLE_PREFIX = "dagster/changes/"
+"""Begins the ids of applications whose version is the one of another table up to which the rows of
+this table follow it. So RESTORE takes them back with the rows."""
+
+NOT_FOLLOWED = -1
+"""The version of such an application whose rows this table does not have any more."""
+
+
 class ApplicationRecord(msgspec.Struct, frozen=True):
     """The `txn` actions to record with a commit."""
 
