@@ -12,10 +12,10 @@ What happens when:
 New columns of the upstream table follow the `schema_mode` of the asset. If a column was renamed
 upstream (detected by its id) and has its old name in the table of the asset, the run reads every
 row; so it does in mode `merge` if a column was added with a default, as older rows may have it,
-which no change tells. With the schema_mode `overwrite`, a dropped column, or a wider type that this
-table cannot adopt, has the same effect. With other modes such columns do not change, and the run
-reports them. To avoid the full refresh, rename or add the column in the table of the asset too,
-before the next run.
+which no change tells, or was dropped and added again. With the schema_mode `overwrite`, a dropped
+column, or a wider type that this table cannot adopt, has the same effect. With other modes such
+columns do not change, and the run reports them. To avoid the full refresh, rename or add the column
+in the table of the asset too, before the next run.
 """
 
 from __future__ import annotations

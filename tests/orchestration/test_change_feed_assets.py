@@ -146,6 +146,20 @@ def test_a_default_upstream_reaches_older_rows(lake, source, schema_mode, existi
     assert lake.metadata(lake.materialize(*assets))["delta/full_refresh"] is False
 
 
+@pytest.mark.parametrize("schema_mode", ["strict", "overwrite"])
+def test_a_column_that_was_dropped_and_added_again_has_no_older_values(lake, source, schema_mode):
+    assets = copy(source, metadata={"schema_mode": schema_mode})
+    source.table.add_column("w", "STRING", enable_features=True)
+    source.table.append(rows(k3=3).append_column("w", pa.array(["old"])))
+    lake.materialize(*assets)
+    source.table.drop_column("w", enable_features=True)
+    source.table.add_column("w", "STRING")
+    source.table.append(rows(k4=4).append_column("w", pa.array(["new"])))
+    second = lake.metadata(lake.materialize(*assets))
+    assert "another one has its name" in second["delta/full_refresh_because"]
+    assert {row["id"]: row["w"] for row in lake.rows()} == {1: None, 2: None, 3: None, 4: "new"}
+
+
 def test_a_default_that_the_table_has_too_needs_no_full_refresh(lake, source):
     assets = copy(source, metadata={"schema_mode": "merge"})
     lake.materialize(*assets)

@@ -1,8 +1,9 @@
 """Column changes of an upstream table that older rows of the target do not reflect.
 
 An added column needs no work if older rows have no value for it. With a default they may have one,
-and no change tells it. A renamed column would leave its older values under the old name; the ids of
-column mapping distinguish it from a new column.
+and no change tells it; nor does one tell that a dropped column was added again. A renamed column
+would leave its older values under the old name; the ids of column mapping distinguish it from a new
+column.
 
 Spec: Column Mapping; Type Widening; Default Columns.
 """
@@ -33,8 +34,9 @@ _Path = tuple[str, ...]
 class ColumnChange:
     """One column of the upstream table, before and now."""
 
-    kind: Literal["renamed", "dropped", "widened", "filled"]
-    """`filled`: it was added with a default, which older rows may have."""
+    kind: Literal["renamed", "dropped", "readded", "widened", "filled"]
+    """`readded`: another column has its name now. `filled`: it was added with a default, which
+    older rows may have."""
     path: _Path
     """Previous logical path; of a filled column the current one."""
     new_path: _Path | None = None
@@ -46,6 +48,8 @@ class ColumnChange:
         name = ".".join(self.path)
         if self.kind == "filled":
             return f"column {name} was added with a default, which older rows may have"
+        if self.kind == "readded":
+            return f"column {name} was dropped, and another one has its name"
         if self.new_path is None:
             return f"column {name} was dropped"
         if self.types is None:
@@ -130,13 +134,19 @@ def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[
     if now.column_mapping_mode == "none":
         return []
     successors = _by_physical_path(now)
+    names = {_folded(path) for path in successors.values()}
     found: list[ColumnChange] = []
     dropped: set[_Path] = set()
     for physical, path in _by_physical_path(before).items():
         successor = successors.get(physical)
         if successor is None:
             if physical[:-1] not in dropped:
-                found.append(ColumnChange("dropped", path))
+                is_readded = _folded(path) in names
+                found.append(
+                    ColumnChange("readded", path, path)
+                    if is_readded
+                    else ColumnChange("dropped", path)
+                )
             dropped.add(physical)
         elif successor[-1].casefold() != path[-1].casefold():
             found.append(ColumnChange("renamed", path, successor))

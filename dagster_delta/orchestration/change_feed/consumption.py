@@ -144,7 +144,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     # Rows that were added one by one keep what they had then.
     refreshing = {"renamed"}
     if consumer.updates_rows:
-        refreshing.add("filled")
+        refreshing |= {"filled", "readded"}
     if consumer.replaces_schema:
         refreshing |= {"dropped", "widened"}
     if any(each.kind in refreshing for each in moved):
