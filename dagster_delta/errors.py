@@ -300,6 +300,7 @@ class CommitStateUnknown(DeltaError):
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class StorageFailure(DeltaError):
@@ -321,6 +322,10 @@ class StorageFailure(DeltaError):
         remedy = "check permissions, space and the mount, then repeat the operation"
         if error.errno in _FULL:
             remedy = "the disk is full: free some space, then repeat the operation"
+        elif error.errno == errno.ENOTDIR:
+            remedy = "a part of the location is a file: choose another location"
+        elif error.errno in _FORBIDDEN:
+            remedy = "give the user of this process the right to it, or choose another location"
         return cls(f"{what}: {reason}; {remedy}", table=table, file=file)
 
 

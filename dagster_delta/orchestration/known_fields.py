@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -37,6 +38,12 @@ class KnownFieldsOnly(BaseModel):
                 del data[name]
                 continue
             raise _unknown_field(type(self).__name__, name, known, self.earlier_options)
+        for name, field in type(self).model_fields.items():
+            if field.is_required() and not {name, field.alias} & data.keys():
+                hint = (field.description or "").rstrip(".")
+                raise InvalidArgument(
+                    f"{type(self).__name__} needs {field.alias or name}{hint and f': {hint}'}"
+                )
         for name, value in data.items():
             _check_kind(type(self), name, value)
             _check_choice(type(self), name, value, self.earlier_values.get(name, {}))
@@ -48,6 +55,13 @@ def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
     class, and its error for any other mapping names no field.
     """
     field = owner.model_fields.get(name)
+    if field is not None and field.annotation in (str, str | None) and isinstance(value, Path):
+        raise InvalidArgument(f"{name} of {owner.__name__} is a Path, and takes a text: str(path)")
+    if field is not None and field.annotation is str and value is None:
+        raise InvalidArgument(
+            f"{name} of {owner.__name__} is None, and takes a text; if it is from os.environ, the "
+            "variable is not set"
+        )
     if field is None or not field.discriminator or not isinstance(value, Mapping):
         return
     if len(value) == 1 and isinstance(next(iter(value.values())), Mapping):

@@ -219,6 +219,12 @@ def _open_file_system(
             f"Tables on {scheme}:// need a package that is not installed: {error}", table=location
         ) from error
     except (ValueError, TypeError) as error:
+        if scheme not in fsspec.available_protocols():
+            raise InvalidArgument(
+                f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
+                "abfss://, hdfs://, or a protocol of fsspec",
+                table=location,
+            ) from None
         raise InvalidArgument(
             f"fsspec does not accept the location or its storage options "
             f"({type(error).__name__}); check the scheme {scheme}:// and the option names",

@@ -40,6 +40,12 @@ class TableHandle:
         allow_column_changes: bool = True,
     ) -> None:
         self._store = store if store is not None else open_store(uri, storage_options)
+        directory, _, name = self._store.location.uri.rstrip("/").rpartition("/")
+        if name == "_delta_log":
+            raise InvalidArgument(
+                f"this is the log of a table: give the location of the table, {directory}",
+                table=self._store.location.uri,
+            )
         self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
         self._snapshot: Snapshot | None = None
@@ -48,8 +54,13 @@ class TableHandle:
         the epoch."""
         try:
             self._snapshot = Snapshot.load(self._store, version=version)
-        except TableNotFound:
+        except TableNotFound as error:
             if must_exist:
+                root = self._store.local_path("")
+                if root is not None:
+                    from dagster_delta.table.missing_table import hint_for_missing
+
+                    error.message += hint_for_missing(root)
                 raise
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.maintenance.config import (
     DeltaMaintenanceConfig,
@@ -438,6 +438,10 @@ def test_a_clone_is_a_dry_run_first_and_made_then(lake: Lake) -> None:
     made = DeltaTable(target)
     assert made.snapshot().num_records == 6
     assert made.history(1)[0].commit_info["dagsterAsset"] == "raw/flights"
+    with pytest.raises(TableAlreadyExists, match="a table is there already"):
+        run(lake, job, config)
+    with pytest.raises(InvalidArgument, match="a clone lies beside its table"):
+        run(lake, job, {**config, "target": lake.table("flights", "raw").uri})
     assert run(lake, job, {**config, "dry_run": False, "replace": True}).success
     assert content(DeltaTable(target)) == content(lake.table("flights", "raw"))
     assert observations(lake, "raw", "flights") == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -24,6 +26,25 @@ from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
 
 ROWS = pa.table({"id": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("resource", "options", "message"),
+    [
+        (DeltaIOManager, {}, "DeltaIOManager needs root_uri: Location"),
+        (
+            DeltaIOManager,
+            {"root_uri": None},
+            "root_uri of DeltaIOManager is None, and takes a text",
+        ),
+        (DeltaIOManager, {"root_uri": Path("lake")}, "root_uri of DeltaIOManager is a Path"),
+        (DeltaTableResource, {"uri": Path("lake")}, "uri of DeltaTableResource is a Path"),
+        (DeltaIOManager, {"root_url": "lake"}, "did you mean 'root_uri'?"),
+    ],
+)
+def test_a_location_that_is_missing_or_no_text_is_refused_by_name(resource, options, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        resource(**options)
 
 
 def test_a_table_is_created_and_opened_in_an_asset(tmp_path):

@@ -23,6 +23,7 @@ from dagster_delta.orchestration.maintenance.config import (
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.storage import open_store
 from dagster_delta.table.write.clustering import table_clustering
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ def clone_step(
     table: DeltaTable, config: CloneConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Clone the table, or report what it would copy."""
+    from dagster_delta.table.maintenance.clone import CloneOptions, check_clone
+
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
@@ -198,6 +201,8 @@ def clone_step(
     }
     size = f"{source.num_files} files, {spell_bytes(source.size_bytes)}"
     if config.dry_run:
+        target = open_store(config.target, table.snapshot().store.location.options)
+        check_clone(source, target, CloneOptions(config.deep, config.replace))
         summary = f"would be a {kind} clone of version {source.version} ({size}): {config.target}"
         log.info(f"clone: {summary}")
         return StepReport("CLONE (dry run)", summary, facts)

@@ -83,10 +83,7 @@ def clone_table(
     source: Snapshot, store: ObjectStore, options: CloneOptions, *, clock: Clock
 ) -> CommitResult:
     """Create a table with the rows of a version in another store, in one commit."""
-    _check_locations(source, store, deep=options.deep)
-    existing = _existing(store)
-    if existing is not None and not options.replace:
-        raise _already_exists(store)
+    existing = check_clone(source, store, options)
     configuration = _configuration(source, existing, options, now_ms=clock())
     transaction = Transaction(store, existing, clock=clock)
     transaction.stage_configuration(configuration)
@@ -124,6 +121,20 @@ def clone_table(
         if existing is None
         else outcome.conflict.to_error(table=store.location.uri)
     )
+
+
+def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> Snapshot | None:
+    """Check the target of a clone before anything is written; the table that is there, or None.
+
+    Raises:
+        InvalidArgument: the location is in or around the source, or cannot refer to its files.
+        TableAlreadyExists: a table is there, and is not to be replaced.
+    """
+    _check_locations(source, store, deep=options.deep)
+    existing = _existing(store)
+    if existing is not None and not options.replace:
+        raise _already_exists(store)
+    return existing
 
 
 def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> None:

@@ -1,0 +1,79 @@
+"""Locations that hold no table: errors say what is there, and what to do."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.errors import InvalidArgument, StorageFailure, TableNotFound
+
+ROWS = pa.table({"id": [1]})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        DeltaTable(str(tmp_path / "lake" / name), must_exist=False).append(ROWS)
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(ROWS, tmp_path / "parquet" / "rows.parquet")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty" / "_delta_log").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [
+        ("missing", "; this directory does not exist"),
+        ("file", "; this is a file, and a table is a directory"),
+        ("parquet", "; this directory holds Parquet files without a log: DeltaTable.convert"),
+        ("lake", "; there are tables in this directory: a, b"),
+        ("lake/a/day=1", "; this location is inside the table {lake}/lake/a"),
+        ("empty", "create the table first"),
+    ],
+)
+def test_what_is_at_a_location_without_a_table_is_named(lake: Path, place: str, hint: str) -> None:
+    with pytest.raises(TableNotFound) as caught:
+        DeltaTable(str(lake / place))
+    assert hint.format(lake=lake) in caught.value.message
+
+
+def test_the_log_of_a_table_is_no_table(lake: Path) -> None:
+    for must_exist in (True, False):
+        with pytest.raises(InvalidArgument, match=r"give the location of the table, .*/lake/a "):
+            DeltaTable(str(lake / "lake" / "a" / "_delta_log"), must_exist=must_exist)
+
+
+def test_a_write_to_a_file_says_that_the_location_has_a_file(lake: Path) -> None:
+    for place in ("file", "file/table"):
+        with pytest.raises(StorageFailure, match="a part of the location is a file: choose"):
+            DeltaTable(str(lake / place), must_exist=False).append(ROWS)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_lack_of_rights_says_so(code: int) -> None:
+    error = StorageFailure.of_system(OSError(code, "no"), "The file system failed")
+    assert "give the user of this process the right to it" in str(error)
+
+
+def test_a_location_that_is_no_text_is_refused() -> None:
+    for location in (None, 1, b"lake"):
+        with pytest.raises(
+            InvalidArgument, match="the location of a table is a path or a URI, not"
+        ):
+            DeltaTable(location)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="a mapping from name to value, not a list") as caught:
+        DeltaTable("s3://b/t", storage_options=["my secret"])  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
+def test_a_scheme_that_does_not_exist_says_which_there_are() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"no storage s4://; tables are on local paths, s3://"
+    ):
+        DeltaTable("s4://bucket/table")
