@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.transaction import CommitResult
+from dagster_delta.table.write.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.column_change.plan import ColumnChangePlan

@@ -34,7 +34,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
+from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,6 +178,7 @@ class DeltaTable(
         from dagster_delta.table.write.clustering import define_clustering
         from dagster_delta.table.write.planning import new_column_name
         from dagster_delta.table.write.replacement import replace_everything
+        from dagster_delta.table.write.transaction import Transaction
 
         existing = self._snapshot
         transaction = Transaction(self._store, existing)

@@ -14,7 +14,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.transaction import CommitResult
+from dagster_delta.table.write.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dagster_delta.clock import now_ms
 from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.transaction import AppTransaction, CommitResult
+from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText

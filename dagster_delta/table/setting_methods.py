@@ -9,7 +9,7 @@ import msgspec
 from dagster_delta.clock import now_ms
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.transaction import CommitResult
+from dagster_delta.table.write.commit_result import CommitResult
 
 
 class SettingMethods(TableHandle):

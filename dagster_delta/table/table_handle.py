@@ -16,10 +16,11 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.transaction import CommitResult, Transaction
+from dagster_delta.table.write.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
+    from dagster_delta.table.write.transaction import Transaction
 
 _RECENT_MS = 10 * 60 * 1000
 _MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
@@ -146,6 +147,8 @@ class TableHandle:
             ConditionalPutUnsupported: the store cannot commit safely.
             InvalidArgument: the handle was opened at a version.
         """
+        from dagster_delta.table.write.transaction import Transaction
+
         return Transaction(self._store, self._latest())
 
     def _known(self) -> Snapshot:

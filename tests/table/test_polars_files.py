@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet.read.reader import read_files
 from dagster_delta.engines.polars import file_frames
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
 from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
@@ -80,11 +79,13 @@ def num_read_by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of files that the embedded engine reads for polars."""
     counts: list[int] = []
 
-    def spy(store: Any, files: pa.Table, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        counts.append(files.num_rows)
-        return read_files(store, files, *args, **options)
+    by_arrow = file_frames.FileFrames._by_arrow
 
-    monkeypatch.setattr(file_frames, "read_files", spy)
+    def spy(frames: file_frames.FileFrames, files: list[Any]) -> Iterator[pl.DataFrame]:
+        counts.append(len(files))
+        return by_arrow(frames, files)
+
+    monkeypatch.setattr(file_frames.FileFrames, "_by_arrow", spy)
     return counts
 
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.file_projection import FileProjection
-from dagster_delta.engines.parquet.read.reader import read_files
 from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.protocol.features.column_mapping import physical_name
@@ -215,6 +214,9 @@ class FileFrames:
             done = max(0, done - rows.height)
 
     def _by_arrow(self, files: list[tuple[DataFile, _NativeFile | None]]) -> Iterator[pl.DataFrame]:
+        # It loads what decodes files, which polars does for most tables.
+        from dagster_delta.engines.parquet.read.reader import read_files
+
         plan = self._plan
         chosen = plan.files.slice(files[0][0].ordinal, len(files))
         batches = read_files(
