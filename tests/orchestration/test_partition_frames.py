@@ -202,3 +202,20 @@ def test_values_that_floating_point_numbers_may_round_are_refused(
     error = lake.fail(returning(frames, dict), range_of=ALL)
     assert isinstance(error, SchemaMismatch)
     assert "which would round its values" in str(error)
+
+
+def test_a_partition_that_is_left_has_its_own_figures(lake: Lake) -> None:
+    lake.materialize(returning(FRAMES), range_of=ALL)
+    given = {DAYS[0]: None, DAYS[1]: frame(DAYS[1], 1, 2, 3), DAYS[2]: None}
+    run = lake.materialize(returning(given, dict[str, pl.DataFrame | None]), range_of=ALL)
+    figures = {
+        event.partition: {
+            key: value.value
+            for key, value in event.metadata.items()
+            if key in {"dagster/partition_row_count", "delta/rows_written"}
+        }
+        for event in run.asset_materializations_for_node("numbers")
+    }
+    assert figures[DAYS[1]] == {"dagster/partition_row_count": 3, "delta/rows_written": 3}
+    assert figures[DAYS[0]]["dagster/partition_row_count"] == 2
+    assert figures[DAYS[2]]["dagster/partition_row_count"] == 2

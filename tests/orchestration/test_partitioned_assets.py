@@ -253,6 +253,33 @@ def test_mode_ignore_is_about_the_partition(lake, events):
     assert {row["p"]: row["generation"] for row in lake.rows()} == {"red": 1, "blue": 2}
 
 
+@pytest.mark.parametrize("frames", [False, True], ids=["one frame", "a frame per key"])
+def test_mode_ignore_writes_the_partitions_of_a_range_that_have_no_rows(lake, events, frames):
+    lake.materialize(asset_of(events, COLORS, colored(1)), partition="green", mode="ignore")
+
+    def produce(context):
+        tables = {key: table_of(colored(2)(key)) for key in context.partition_keys}
+        return tables if frames else pa.concat_tables(tables.values())
+
+    second = events(produce, partitions_def=COLORS, metadata={"partition_expr": "p"})
+    for _ in range(2):
+        lake.materialize(second, range_of=every(COLORS), mode="ignore")
+        assert {row["p"]: row["generation"] for row in lake.rows()} == {
+            "red": 2,
+            "green": 1,
+            "blue": 2,
+            "amber": 2,
+        }
+    assert lake.table().snapshot().version == 1
+
+
+def test_mode_ignore_still_refuses_rows_of_other_partitions(lake, events):
+    lake.materialize(asset_of(events, COLORS, colored(1)), partition="green", mode="ignore")
+    astray = asset_of(events, COLORS, lambda _: [{"p": "amber", "generation": 2}])
+    error = lake.fail(astray, range_of=("green", "blue"), mode="ignore")
+    assert isinstance(error, PartitionMismatch)
+
+
 # ---- keys that are one value of their column
 
 

@@ -22,6 +22,7 @@ from dagster_delta.evolution.properties.changes import (
     normalize_properties,
 )
 from dagster_delta.orchestration.io.asset_options import AssetOptions
+from dagster_delta.orchestration.io.existing_partitions import rows_outside, split_existing
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.partition_frames import FrameMismatch
 from dagster_delta.orchestration.io.table_owner import TableClaim
@@ -49,7 +50,7 @@ class AssetWrite:
     storage_options: Mapping[str, object] = field(repr=False)
     options: AssetOptions
     selection: PartitionSelection | None
-    """The Dagster partitions of the run; None if the asset has none."""
+    """The Dagster partitions to write; None if the asset has none."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
     progress: tuple[AppTransaction, ...] = ()
@@ -60,6 +61,13 @@ class AssetWrite:
     """Of the asset, as `a/b`; None for the output of an op."""
     control_columns: tuple[str, ...] = ()
     """Columns of the rows that control a merge and are not written to the table."""
+    run_selection: PartitionSelection | None = None
+    """The Dagster partitions of the run, if it leaves some of them as they are."""
+
+    @property
+    def partitions_of_run(self) -> PartitionSelection | None:
+        """The Dagster partitions of the run; None if the asset has none."""
+        return self.run_selection or self.selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,8 @@ class WrittenAsset:
     other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
     """Table properties in the options that this existing table does not have: its value, and the
     requested value."""
+    kept_partitions: tuple[str, ...] = ()
+    """Keys of partitions that were not written, since they have rows and the mode is `ignore`."""
     null_columns: tuple[str, ...] = ()
     """Columns of the table that the rows lack, so that they are null in the written rows."""
 
@@ -103,13 +113,19 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     columns = engine_for(data).schema_of(data)
     schema = StructType(tuple(each for each in columns if each.name not in write.control_columns))
     predicate = None
+    kept: tuple[str, ...] = ()
     if write.selection is not None:
         # Rows are cast to the types of the table, so its types determine the partition predicate.
         known = schema if before is None else before.schema
         predicate = partition_predicate(write.selection, known)
     if before is not None and write.options.mode in {"error", "ignore"}:
         skipped = _keep_existing(write, before, predicate)
-        if skipped is not None:
+        existing, missing = _split_existing(write, before, is_skipped=skipped is not None)
+        if existing is not None and missing is not None:
+            data = rows_outside(data, existing, columns)
+            write = replace(write, selection=missing)
+            predicate, kept = partition_predicate(missing, before.schema), existing.keys
+        elif skipped is not None:
             return skipped
     write = _claimed(write, table, before)
     write = _keeping_other_partitions(write, before, schema)
@@ -134,6 +150,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         else None,
         compacted_version=result.compacted_version,
         attempts=result.attempts,
+        kept_partitions=kept,
         other_properties={} if before is None else _other_properties(properties, before),
         null_columns=() if before is None else _null_columns(write, before, schema),
     )
@@ -296,6 +313,18 @@ def _keep_existing(
         table=write.uri,
         version=before.version,
     )
+
+
+def _split_existing(
+    write: AssetWrite, before: Snapshot, *, is_skipped: bool
+) -> tuple[PartitionSelection | None, PartitionSelection | None]:
+    """The partitions of a skipped run that have rows, and those that it still has to write; None
+    unless there are both.
+    """
+    if not is_skipped or write.selection is None or len(write.selection.keys) == 1:
+        return None, None
+    existing, missing = split_existing(write.selection, before)
+    return (existing, missing) if existing.keys and missing.keys else (None, None)
 
 
 def _partition_by(

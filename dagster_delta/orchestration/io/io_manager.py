@@ -243,7 +243,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             if not frames.written_keys:
                 context.log.info(f"{name} returned None for each partition: nothing was written")
                 return
-            write = replace(write, selection=partitions.select(frames.written_keys))
+            written_now = partitions.select(frames.written_keys)
+            write = replace(write, selection=written_now, run_selection=write.selection)
             rows = frames.to_reader()
         with (
             hidden_examples(options.masked_columns),

@@ -12,7 +12,7 @@ from dagster import DataVersion, MetadataValue, OutputContext
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import current_execution
-from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
+from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, first_names, shown
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.orchestration.row_tables import (
@@ -67,7 +67,8 @@ def report_write(
         execution.set_data_version(context.asset_key, DataVersion(str(snapshot.version)))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
     effect: Mapping[str, object] = _effect(written)
-    keys = () if write.selection is None else write.selection.keys
+    run = write.partitions_of_run
+    keys = () if run is None else run.keys
     by_key = _optional(context, "figures per partition", lambda: _by_partition(write, written))
     if len(keys) == 1:
         effect = {**effect, **by_key.get(keys[0], {})}
@@ -125,24 +126,28 @@ def _effect(written: WrittenAsset) -> dict[str, int | str]:
 
 def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[str, int]]:
     """Metadata of each partition of the run, by its key; unknown figures are omitted."""
-    if write.selection is None:
+    run, selection = write.partitions_of_run, write.selection
+    if run is None or selection is None:
         return {}
     large = written.snapshot.is_large_and_unread
-    found = {} if large else _partition_figures(written.snapshot, write.selection)
+    found = {} if large else _partition_figures(written.snapshot, run)
     if written.mode != "overwrite" or written.skipped_because is not None:
         return found
-    if len(write.selection.keys) == 1 and not found:
+    if len(selection.keys) == 1 and selection.keys[0] not in found:
         rows = written.metrics.get("numOutputRows")
         if rows is not None:
-            return {write.selection.keys[0]: {"dagster/partition_row_count": int(rows)}}
-    # The run has replaced the partition.
+            found = {**found, selection.keys[0]: {"dagster/partition_row_count": int(rows)}}
+    # The run has replaced these partitions.
     written_now = {
         "delta/partition_files": "delta/files_added",
         "delta/partition_size_bytes": "delta/bytes_added",
         "dagster/partition_row_count": "delta/rows_written",
     }
+    replaced = frozenset(selection.keys)
     return {
         key: figures | {written_now[name]: value for name, value in figures.items()}
+        if key in replaced
+        else figures
         for key, figures in found.items()
     }
 
@@ -188,6 +193,11 @@ def _warn(context: OutputContext, write: AssetWrite, written: WrittenAsset) -> N
         context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
     else:
         context.log.info(_summary(write, written))
+    if written.kept_partitions:
+        context.log.info(
+            f"the mode of {write.name} is ignore: {first_names(written.kept_partitions)} have rows "
+            "already and were left as they are"
+        )
     if written.null_columns:
         context.log.warning(
             f"the rows of {write.name} lack columns of its table, which are null in them: "
