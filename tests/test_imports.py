@@ -33,9 +33,9 @@ PARSER = (
 
 BUDGETS = {
     "scan().to_arrow()": ("read = table.snapshot().scan().to_arrow()", 114),
-    "scan(where=…).to_arrow()": ("read = table.snapshot().scan(where='id = 7').to_arrow()", 140),
+    "scan(where=…).to_arrow()": ("read = table.snapshot().scan(where='id = 7').to_arrow()", 139),
     "append": ("table.append(rows)", 137),
-    "delete": ("table.delete('id = 5')", 180),
+    "delete": ("table.delete('id = 5')", 175),
     "update": ("table.update({'v': 'v + 1'}, 'id = 7')", 181),
     "merge": (
         "merge = table.merge(rows, 't.id = s.id', source_alias='s', target_alias='t')\n"

@@ -10,7 +10,6 @@ from decimal import Context, Decimal
 
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.literals import BeyondPython, parse_date, parse_timestamp, to_float
-from dagster_delta.sql.text_values import read_text, reads_text
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
 from dagster_delta.sql.types import VOID, is_integral, sql_type_name
 
@@ -76,7 +75,11 @@ def is_plain_cast(source: DataType, target: DataType) -> bool:
 
 
 def _is_known(source: DataType, target: DataType) -> bool:
-    if is_plain_cast(source, target) or reads_text(source, target):
+    if is_plain_cast(source, target):
+        return True
+    from dagster_delta.sql.text_values import reads_text
+
+    if reads_text(source, target):
         return True
     kinds = (cast_kind(source), cast_kind(target))
     if isinstance(source, DecimalType) and kinds[1] == "string":
@@ -178,6 +181,8 @@ def _fold_text(text: str, target: DataType) -> Literal | None:
         case "binary":
             return Literal(text.encode(), target)
         case _:
+            from dagster_delta.sql.text_values import read_text
+
             # A text without a value fails only when a row needs it.
             value = read_text(text, target)
             return None if value is None else Literal(value, target, is_written=False)

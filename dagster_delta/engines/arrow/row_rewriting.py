@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -28,7 +29,6 @@ from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, wit
 from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
-from dagster_delta.engines.rows.completion import RowUpdate
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
@@ -36,20 +36,17 @@ from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.expressions import parse_expression
 
+if TYPE_CHECKING:
+    from dagster_delta.engines.rows.completion import RowUpdate
+
 
 class _ColumnUpdate:
     """Computes the columns that an update changes; may be used by several threads."""
 
     def __init__(self, rewrite: RowRewrite) -> None:
-        source, spec = rewrite.source, rewrite.data
+        source = rewrite.source
         configuration = source.configuration
-        self._update = RowUpdate(
-            rewrite.assignments,
-            spec.values,
-            configuration.schema,
-            spec.constraints,
-            table=spec.location.uri,
-        )
+        self._update = _row_update(rewrite)
         self.columns = frozenset(self._update.columns)
         """Logical names of the top-level columns that change."""
         self._schema = to_arrow_schema(configuration.schema)
@@ -132,6 +129,20 @@ class _FileUpdate(msgspec.Struct, frozen=True):
     def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
         """The rows of a row group that change, with their new values."""
         return self.update.values(opened, group, self.matches)
+
+
+def _row_update(rewrite: RowRewrite) -> RowUpdate:
+    # A delete computes no values.
+    from dagster_delta.engines.rows.completion import RowUpdate
+
+    spec = rewrite.data
+    return RowUpdate(
+        rewrite.assignments,
+        spec.values,
+        rewrite.source.configuration.schema,
+        spec.constraints,
+        table=spec.location.uri,
+    )
 
 
 def _needed_columns(rewrite: RowRewrite) -> set[str]:
@@ -257,15 +268,7 @@ class _Rewriting:
         self.num_copied_rows = 0
         self._schema = to_arrow_schema(configuration.schema)
         self._all_match = not rewrite.keeps_rest
-        self._update = None
-        if rewrite.assignments:
-            self._update = RowUpdate(
-                rewrite.assignments,
-                rewrite.data.values,
-                configuration.schema,
-                rewrite.data.constraints,
-                table=rewrite.data.location.uri,
-            )
+        self._update = _row_update(rewrite) if rewrite.assignments else None
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch as `_read` gives it."""
