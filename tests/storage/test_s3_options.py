@@ -137,3 +137,39 @@ def test_a_provider_may_be_any_callable() -> None:
     assert first != other
     assert first.credential_provider is not None
     assert first.credential_provider() == {"access_key_id": "k", "secret_access_key": "s"}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("AWS_ACCES_KEY_ID", "access_key_id"),
+        ("secret_acces_key", "secret_access_key"),
+        ("endpont_url", "endpoint_url"),
+        ("aws_access_key", "access_key_id"),
+        ("secret_key", "secret_access_key"),
+    ],
+)
+def test_a_misspelled_option_is_refused_by_name_and_without_its_value(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"no storage option '{name}'; did you mean '{meant}'"
+    ):
+        parse_s3_options({name: "hidden"})
+    with pytest.raises(InvalidArgument) as caught:
+        parse_s3_options({name: "hidden"})
+    assert "hidden" not in str(caught.value)
+
+
+def test_options_of_other_tools_are_ignored() -> None:
+    others = {
+        "AWS_S3_LOCKING_PROVIDER": "dynamodb",
+        "aws_copy_if_not_exists": "header",
+        "AWS_ENDPOINT_URL_S3": "https://other.example.com",
+        "allow_http": "true",
+        "use_ssl": True,
+        "cache_regions": True,
+        "default_cache_type": "none",
+        "max_retries": 3,
+    }
+    assert parse_s3_options(others) == parse_s3_options({})

@@ -8,6 +8,7 @@ expire. Give the name where the options leave this process, as to a Spark execut
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -18,6 +19,11 @@ from dagster_delta.errors import InvalidArgument
 CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
 """Returns credentials in the option names of their cloud, and `expires_at`: an aware datetime, or
 None if they never expire."""
+
+_NEARLY = 0.9
+"""Similarity of a misspelled option to an option, from 0 to 1."""
+
+_OTHER_NAMES = {"access_key": "access_key_id", "secret_key": "secret_access_key"}
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -41,9 +47,24 @@ def parse_options(
         bare = name.lower()
         bare = next((bare.removeprefix(each) for each in prefixes if bare.startswith(each)), bare)
         setting = names.get(bare)
+        if setting is None:
+            _refuse_misspelled(name, bare, names)
         if setting is not None and value is not None and value != "":
             found[setting] = parsers.get(setting, parse_text)(value, name)
     return found
+
+
+def _refuse_misspelled(name: str, bare: str, names: Mapping[str, str]) -> None:
+    """Refuse an unknown option that is nearly a known one: ignored, it would leave the credentials
+    or the endpoint to the environment. Options of other tools are no error.
+    """
+    close = difflib.get_close_matches(bare, names, n=1, cutoff=_NEARLY)
+    meant = close[0] if close else _OTHER_NAMES.get(bare)
+    if meant in names:
+        raise InvalidArgument(
+            f"There is no storage option {name!r}; did you mean {meant!r}? Options without a "
+            "meaning here are ignored, but this one may be misspelled"
+        )
 
 
 def parse_bool(value: object, option: str) -> bool:
