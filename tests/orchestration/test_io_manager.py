@@ -383,3 +383,24 @@ def test_columns_that_rows_lack_are_named_by_a_warning(lake, events, mode):
     (warning,) = [message for message in told if "lack columns" in message]
     assert "which are null in them: name." in warning
     assert lake.rows()[-1] == {"id": 2, "name": None}
+
+
+def test_an_asset_is_loaded_outside_of_a_run(lake):
+    days = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=days, metadata={"partition_expr": "p"})
+    def letters(context) -> pa.Table:
+        return pa.table({"p": [context.partition_key]})
+
+    for key in ("a", "b"):
+        lake.materialize(letters, partition=key)
+    definitions = dg.Definitions([letters], resources={"io_manager": lake.manager()})
+
+    def load(**options):
+        rows = definitions.load_asset_value(
+            "letters", python_type=pa.Table, instance=lake.instance, **options
+        )
+        return sorted(rows["p"].to_pylist())
+
+    assert load() == ["a", "b"]
+    assert load(partition_key="b") == ["b"]

@@ -13,7 +13,7 @@ import pytest
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY
 from dagster_delta.table.delta_table import DeltaTable
-from tests.orchestration.conftest import table_of
+from tests.orchestration.conftest import library_error, table_of
 
 SAME = {"schema": "lake", "table_name": "orders"}
 
@@ -57,6 +57,32 @@ def test_keys_with_equal_ends_are_told_apart(lake):
     lake.materialize(named("a", "raw", "orders"))
     error = lake.fail(named("b", "raw", "orders"))
     assert "belongs to the asset a/raw/orders" in str(error)
+
+
+def test_a_table_of_another_asset_is_not_read_as_that_of_an_asset_without_one(lake):
+    @dg.asset(key=["a", "raw", "orders"])
+    def written() -> pa.Table:
+        return table_of([{"id": 1}])
+
+    def read(**metadata: Any) -> list[dict[str, Any]]:
+        seen = []
+
+        @dg.asset(ins={"orders": dg.AssetIn(key=["b", "raw", "orders"])})
+        def report(orders: pa.Table) -> None:
+            seen.extend(orders.to_pylist())
+
+        lake.materialize(report, dg.AssetSpec(["b", "raw", "orders"], metadata=metadata))
+        return seen
+
+    lake.materialize(written)
+    with pytest.raises(Exception) as caught:
+        read()
+    error = library_error(caught.value)
+    assert isinstance(error, InvalidArgument)
+    assert "belongs to the asset a/raw/orders" in str(error)
+    assert read(table_name="orders") == [{"id": 1}]
+    assert read(renamed_from="a/raw/orders") == [{"id": 1}]
+    assert read(shared_table=True) == [{"id": 1}]
 
 
 @pytest.mark.parametrize("former", ["a/orders", ["z", "a/orders"], dg.AssetKey(["a", "orders"])])

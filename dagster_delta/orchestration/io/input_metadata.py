@@ -56,6 +56,8 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> RawMeta
 
 def log_input_metadata(context: InputContext, facts: Mapping[str, RawMetadataValue]) -> None:
     """Add the facts about an input to the metadata of the running step, if there is one."""
+    if not context.has_input_name:
+        return
     metadata: RawMetadata = {f"{INPUT_PREFIX}{context.name}": MetadataValue.json(dict(facts))}
     notes = step_notes()
     if notes is not None and isinstance(read := facts.get("bytes"), int):

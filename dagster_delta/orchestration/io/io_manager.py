@@ -40,6 +40,7 @@ from dagster_delta.orchestration.io.run_facts import (
     idempotency,
     run_facts,
 )
+from dagster_delta.orchestration.io.table_owner import check_read
 from dagster_delta.orchestration.io.type_handlers import (
     TableInput,
     TypeHandler,
@@ -301,11 +302,13 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         metadata = {} if upstream is None else upstream.definition_metadata
         name = _name(context)
         options = read_asset_options(metadata, self._defaults(), asset=name)
+        # Outside of a run, as by load_asset_value of Definitions, an input has no name.
+        input_name = context.name if context.has_input_name else name
         wanted = read_input_options(context.definition_metadata, InputOptions(), asset=name)
         handler = type_handler_of(
             context.dagster_type.typing_type,
             self.default_load_type,
-            name=context.name,
+            name=input_name,
             handlers=self._handlers(),
         )
         uri = options.table_uri(self.root_uri, *_identity(context))
@@ -314,9 +317,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         except TableNotFound:
             if not takes_none(context.dagster_type.typing_type):
                 raise
-            context.log.info(f"{name} has no Delta table yet: the input {context.name} is None")
+            context.log.info(f"{name} has no Delta table yet: the input {input_name} is None")
             return None
         snapshot = table.snapshot(version=wanted.version)
+        if context.has_asset_key and wanted.version is None:
+            check_read(snapshot, name, options)
         partitions = RunPartitions(context, options.partition_expr, name, metadata)
         selection = partitions.selection()
         where = _where(wanted.where, selection, snapshot)

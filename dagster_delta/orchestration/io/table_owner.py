@@ -16,6 +16,7 @@ from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 
 if TYPE_CHECKING:
+    from dagster_delta.orchestration.io.asset_options import AssetOptions
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -84,6 +85,29 @@ class TableClaim:
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )
+
+
+def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> None:
+    """Refuse to read the table of another asset as that of an asset which was never written: the
+    keys `a/raw/orders` and `b/raw/orders` mean one location. A table that the metadata names is
+    meant.
+
+    Raises:
+        InvalidArgument: the table belongs to another asset.
+    """
+    owner = snapshot.metadata.configuration.get(OWNER_PROPERTY)
+    if owner is None or owner in {SHARED, asset_key, *options.renamed_from}:
+        return
+    if options.shared_table or options.table_name is not None:
+        return
+    raise InvalidArgument(
+        f"the table belongs to the asset {owner}, and {asset_key} means the same location: give "
+        f"{asset_key} a table of its own by the metadata schema or table_name; if it is to be read "
+        f"as this table, set table_name to {asset_key.rpartition('/')[2]!r} on it, and if "
+        f"{owner} was renamed, renamed_from = {owner!r}",
+        table=snapshot.store.location.uri,
+        version=snapshot.version,
+    )
 
 
 def _latest_writer(snapshot: Snapshot) -> str | None:
