@@ -25,11 +25,7 @@ HEAVY = (
     "hdfs_native",
 )
 
-PARSER = (
-    "dagster_delta.sql.parser",
-    "dagster_delta.sql.tokens",
-    "dagster_delta.sql.functions.whitelist",
-)
+PARSER = ("dagster_delta.sql.parser", "dagster_delta.sql.functions.whitelist")
 
 BUDGETS = {
     "scan().to_arrow()": ("read = table.snapshot().scan().to_arrow()", 114),
@@ -188,6 +184,27 @@ def test_a_filter_of_another_engine_loads_no_parser(statement: str, tmp_path: Pa
     loaded = set(_loaded_modules(opened + statement))
     assert "dagster_delta.sql.conditions" in loaded
     assert loaded.isdisjoint(PARSER)
+
+
+def test_the_input_of_a_partition_loads_no_parser(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "day": ["2024-01-01", "2024-01-02"]})
+    DeltaTable(tmp_path / "public" / "rows", must_exist=False).append(rows)
+    statement = (
+        "import dagster as dg, pyarrow as pa\n"
+        "from dagster_delta import DeltaIOManager\n"
+        "days = dg.DailyPartitionsDefinition('2024-01-01')\n"
+        "upstream = dg.AssetSpec(\n"
+        "    'rows', partitions_def=days, metadata={'partition_expr': 'day'}\n"
+        ")\n"
+        "@dg.asset(partitions_def=days)\n"
+        "def reader(rows: pa.Table) -> None:\n"
+        "    assert rows['id'].to_pylist() == [2]\n"
+        f"manager = DeltaIOManager(root_uri={str(tmp_path)!r})\n"
+        "dg.materialize(\n"
+        "    [upstream, reader], resources={'io_manager': manager}, partition_key='2024-01-02'\n"
+        ")"
+    )
+    assert set(_loaded_modules(statement)).isdisjoint(PARSER)
 
 
 def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.partitions.predicates import (
     identity_values,
+    partition_condition,
     partition_predicate,
-    quote_string,
     resolve_column,
 )
+from dagster_delta.protocol.features.text_limits import TEXT_LIMIT_KEY
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.typed import Column
 
 COLORS = dg.StaticPartitionsDefinition(["red", "green", "blue"])
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-03-01")
@@ -39,7 +42,12 @@ def schema_of(**columns: str) -> StructType:
 
 def predicate(definition, keys, column_type, partition_expr="c") -> str:
     selection = select_partitions(definition, keys, partition_expr, asset="a")
-    return partition_predicate(selection, schema_of(c=column_type))
+    schema = schema_of(c=column_type)
+    condition = partition_condition(selection, schema)
+    # The nodes are those that the parser makes of the text.
+    assert parse_expression(condition.sql, schema).typed == condition.typed
+    assert condition.sql == partition_predicate(selection, schema)
+    return condition.sql
 
 
 def test_static_keys_that_are_not_neighbours_select_nothing_between_them():
@@ -67,7 +75,7 @@ def test_no_keys_select_no_rows():
         ("long", ["-7"], "`c` = -7"),
         ("date", ["2013-01-31"], "`c` = DATE '2013-01-31'"),
         ("boolean", ["true"], "`c` = true"),
-        ("decimal", ["1.50"], "`c` = 1.50"),
+        ("decimal", ["1.50"], "`c` = 1.50BD"),
         ("timestamp", ["2013-01-31T10:00:00+02:00"], "`c` = TIMESTAMP '2013-01-31 08:00:00Z'"),
         ("timestamp_ntz", ["2013-01-31 10:00"], "`c` = TIMESTAMP_NTZ '2013-01-31 10:00:00'"),
     ],
@@ -87,7 +95,10 @@ def test_a_static_key_that_is_no_value_of_the_column_is_refused_by_name(column_t
 
 
 def test_quotes_and_backslashes_in_a_key_stay_inside_the_literal():
-    assert quote_string("it's \\ here") == "'it\\'s \\\\ here'"
+    keys = ["it's \\ here"]
+    assert predicate(dg.StaticPartitionsDefinition(keys), keys, "string") == (
+        "`c` = 'it\\'s \\\\ here'"
+    )
 
 
 def test_an_hour_of_a_timestamp_is_half_open_in_utc():
@@ -320,6 +331,18 @@ def test_a_partition_expr_that_names_no_column_lists_the_columns():
         predicate(COLORS, ["red"], "string", partition_expr="colour")
 
 
+def test_a_key_that_no_literal_can_hold_is_refused_by_name():
+    with pytest.raises(InvalidArgument, match="partition key"):
+        predicate(dg.StaticPartitionsDefinition(["1" * 39]), ["1" * 39], "decimal")
+
+
+def test_a_padded_column_is_compared_as_spark_pads_it():
+    metadata = {TEXT_LIMIT_KEY: "char(5)"}
+    schema = StructType((StructField("c", PrimitiveType("string"), metadata=metadata),))
+    condition = partition_condition(select_partitions(COLORS, ["red"], "c", asset="a"), schema)
+    assert condition.typed == parse_expression("c = 'red  '", schema).typed
+
+
 def test_a_partition_expr_may_be_quoted_nested_and_in_another_case():
     nested = StructType(
         (
@@ -327,8 +350,8 @@ def test_a_partition_expr_may_be_quoted_nested_and_in_another_case():
             StructField("s", StructType((StructField("Day", PrimitiveType("date")),))),
         )
     )
-    assert resolve_column("`a.b`", nested) == ("`a.b`", PrimitiveType("string"))
-    assert resolve_column("S.day", nested) == ("`s`.`Day`", PrimitiveType("date"))
+    assert resolve_column("`a.b`", nested) == Column(("a.b",), PrimitiveType("string"))
+    assert resolve_column("S.day", nested) == Column(("s", "Day"), PrimitiveType("date"))
 
 
 # ---- identity values

@@ -52,7 +52,7 @@ from dagster_delta.orchestration.io.type_handlers import (
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import RunPartitions
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.orchestration.resources import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.orchestration.partitions.partitions import PartitionSelection
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
@@ -326,7 +327,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         selection = partitions.selection()
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
-        context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
+        context.log.debug("loading %s: %r", name, scan)
 
         def scans_by_partition() -> dict[str, Scan]:
             return {
@@ -493,9 +494,9 @@ def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
 
 def _where(
     condition: str | None, selection: PartitionSelection | None, snapshot: Snapshot
-) -> str | None:
-    """Spark SQL for the rows of some partitions that satisfy a condition; None for all rows."""
-    conditions = [] if condition is None else [condition]
-    if selection is not None:
-        conditions.append(partition_predicate(selection, snapshot.schema))
-    return " AND ".join(f"({each})" for each in conditions) or None
+) -> str | SqlExpression | None:
+    """The filter for the rows of some partitions that satisfy a condition; None for all rows."""
+    if selection is None:
+        return condition
+    chosen = partition_condition(selection, snapshot.schema)
+    return chosen if condition is None else f"({condition}\n) AND ({chosen.sql})"

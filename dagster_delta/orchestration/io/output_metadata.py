@@ -14,7 +14,7 @@ from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, first_names, shown
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.orchestration.row_tables import (
     MAX_COLUMNS,
     check_masked_columns,
@@ -254,7 +254,7 @@ def _partition_figures(
 
 def _predicate(snapshot: Snapshot, selection: PartitionSelection) -> Predicate | None:
     try:
-        where = snapshot.scan(where=partition_predicate(selection, snapshot.schema)).where
+        where = snapshot.scan(where=partition_condition(selection, snapshot.schema)).where
     except (InvalidArgument, SchemaMismatch):
         # A column may distinguish all partitions of the run together, and not each of them.
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from dagster_delta.errors import InvalidArgument, PartitionMismatch, SchemaMismatch
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
-from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 
@@ -123,13 +122,11 @@ class PartitionFrames:
         from dagster_delta.engines.expressions.constraint_check import python_rows
         from dagster_delta.engines.expressions.evaluation import evaluate_filter
         from dagster_delta.engines.values.store_assignment import assign_batches
-        from dagster_delta.sql.filters import parse_filter
 
         for key, reader in readers.items():
             if not len(reader.schema):
                 continue
-            predicate = partition_predicate(self.select([key]), schema)
-            condition = parse_filter(predicate, schema, dt.datetime.now(dt.UTC))
+            condition = partition_condition(self.select([key]), schema)
             exact = self._exact(key, reader, to_arrow_schema(schema))
             for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
                 inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
@@ -137,7 +134,7 @@ class PartitionFrames:
                     outside = batch.filter(pc.invert(inside)).slice(0, _MAX_EXAMPLES)
                     raise FrameMismatch(
                         f"{self.asset} returned rows for the partition {key} that are not in it, "
-                        f"as {predicate} does not hold for them",
+                        f"as {condition.sql} does not hold for them",
                         examples=tuple(repr(row) for row in python_rows(outside)),
                     )
                 yield batch

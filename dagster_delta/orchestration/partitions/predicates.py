@@ -20,32 +20,49 @@ timestamp) is refused: writing it would lose the neighbour's rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from typing import TypeVar
 
 from dagster import TimeWindow
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.partitions.partitions import DimensionSlice, PartitionSelection
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
-
-NO_ROWS = "1 = 0"
-"""The predicate of an empty selection."""
+from dagster_delta.sql.conditions import (
+    NEVER,
+    all_of,
+    any_of,
+    compare,
+    constant,
+    find_column,
+    is_in,
+    to_expression,
+    to_sql,
+)
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.typed import Call, Column, Literal, Typed, with_paths
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
+_Part = TypeVar("_Part", Literal, Call)
 _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
+
+
+def partition_condition(selection: PartitionSelection, schema: StructType) -> SqlExpression:
+    """The condition on `schema` that is true exactly for the rows of the selection."""
+    return to_expression(_selected(selection, schema), schema)
 
 
 def partition_predicate(
     selection: PartitionSelection, schema: StructType, *, alias: str | None = None
 ) -> str:
-    """The Spark SQL over `schema` that is true exactly for the rows of the selection."""
-    if not selection.boxes:
-        return NO_ROWS
-    prefix = "" if alias is None else f"{quote_column(alias)}."
-    return _any_of([_box_predicate(box, schema, prefix) for box in selection.boxes])
+    """The Spark SQL of `partition_condition`; `alias` is a name of the table before its columns."""
+    condition = _selected(selection, schema)
+    if alias is not None:
+        condition = with_paths(condition, lambda path: (alias, *path))
+    return to_sql(condition)
 
 
 def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
@@ -53,7 +70,7 @@ def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, .
 
     If it is not None, the column can partition the table: one directory per key.
     """
-    _, data_type = resolve_column(each.column, schema)
+    data_type = resolve_column(each.column, schema).data_type
     if each.windows is None:
         return _key_values(each, data_type)
     if data_type == PrimitiveType("string"):
@@ -67,28 +84,22 @@ def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, .
     return None
 
 
-def resolve_column(expression: str, schema: StructType) -> tuple[str, DataType]:
-    """The quoted SQL and the type of the column that a `partition_expr` names."""
-    field = schema.get(expression.strip("`"))
-    if field is not None:
-        return quote_column(field.name), field.data_type
-    parts: list[str] = []
-    data_type: DataType = schema
-    for name in expression.replace("`", "").split("."):
-        field = data_type.get(name) if isinstance(data_type, StructType) else None
-        if field is None:
-            known = (
-                f"it must be one of {', '.join(schema.names)}"
-                if len(schema)
-                else "the data have none, and need them where they have no rows, too"
-            )
-            raise SchemaMismatch(
-                f"partition_expr {expression!r} names no column; {known}",
-                column=expression,
-            )
-        parts.append(quote_column(field.name))
-        data_type = field.data_type
-    return ".".join(parts), data_type
+def resolve_column(expression: str, schema: StructType) -> Column:
+    """The column that a `partition_expr` names."""
+    whole = (expression.strip("`"),)
+    column = find_column(whole, schema)
+    column = column or find_column(expression.replace("`", "").split("."), schema)
+    if column is None:
+        known = (
+            f"it must be one of {', '.join(schema.names)}"
+            if len(schema)
+            else "the data have none, and need them where they have no rows, too"
+        )
+        raise SchemaMismatch(
+            f"partition_expr {expression!r} names no column; {known}",
+            column=expression,
+        )
+    return column
 
 
 def quote_column(name: str) -> str:
@@ -96,43 +107,32 @@ def quote_column(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def quote_string(value: str) -> str:
-    """A string as a Spark SQL literal; Spark reads backslashes as escapes."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+def _selected(selection: PartitionSelection, schema: StructType) -> Typed:
+    if not selection.boxes:
+        return NEVER
+    return any_of(all_of(_slice_condition(each, schema) for each in box) for box in selection.boxes)
 
 
-def _any_of(predicates: Sequence[str]) -> str:
-    return predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates)
-
-
-def _box_predicate(box: Sequence[DimensionSlice], schema: StructType, prefix: str) -> str:
-    predicates = [_slice_predicate(each, schema, prefix) for each in box]
-    if len(predicates) == 1:
-        return predicates[0]
-    return " AND ".join(f"({sql})" if " OR " in sql else sql for sql in predicates)
-
-
-def _slice_predicate(each: DimensionSlice, schema: StructType, prefix: str) -> str:
-    column, data_type = resolve_column(each.column, schema)
-    column = prefix + column
+def _slice_condition(each: DimensionSlice, schema: StructType) -> Typed:
+    column = resolve_column(each.column, schema)
+    data_type = column.data_type
     if each.windows is None:
-        values = _key_values(each, data_type)
-        return _one_of(column, [_literal(value, data_type) for value in values])
+        return _one_of(column, each, _key_values(each, data_type))
     match data_type:
         case PrimitiveType("string"):
-            return _one_of(column, [quote_string(key) for key in each.keys])
+            return _one_of(column, each, each.keys)
         case PrimitiveType("timestamp"):
-            return _ranges(column, _join_windows(each.windows), _instant_literal)
+            return any_of(_between(column, w.start, w.end) for w in _join_windows(each.windows))
         case PrimitiveType("timestamp_ntz"):
             joined = _join_windows(each.windows)
             _check_wall_clock(joined, each.column)
-            return _ranges(column, joined, _wall_clock_literal)
+            walls = ((w.start.replace(tzinfo=None), w.end.replace(tzinfo=None)) for w in joined)
+            return any_of(_between(column, start, end) for start, end in walls)
         case PrimitiveType("date"):
-            return _date_ranges(column, each)
+            return _dates(column, each)
         case _ if _is_integer(data_type):
             numbers = [_digits(key, each.column, data_type) for key in each.keys]
-            return _one_of(column, [str(number) for number in numbers])
+            return _one_of(column, each, numbers)
         case _:
             raise InvalidArgument(
                 f"a column of type {data_type} cannot hold time partitions; partition_expr must "
@@ -141,10 +141,29 @@ def _slice_predicate(each: DimensionSlice, schema: StructType, prefix: str) -> s
             )
 
 
-def _one_of(column: str, literals: Sequence[str]) -> str:
-    if len(literals) == 1:
-        return f"{column} = {literals[0]}"
-    return f"{column} IN ({', '.join(literals)})"
+def _one_of(column: Column, each: DimensionSlice, values: Sequence[object]) -> Typed:
+    """The rows with a value of the keys of a slice."""
+    if len(values) == 1:
+        return _compared(column, "=", values[0])
+    found = [(key, constant(value)) for key, value in zip(each.keys, values, strict=True)]
+    constants = [_fitting(literal, key, column) for key, literal in found]
+    return _fitting(is_in(column, constants), each.keys[0], column)
+
+
+def _between(column: Column, start: date, end: date) -> Typed:
+    """`column >= start AND column < end`."""
+    return all_of((_compared(column, ">=", start), _compared(column, "<", end)))
+
+
+def _compared(column: Column, operator: str, value: object) -> Typed:
+    literal = _fitting(constant(value), str(value), column)
+    return _fitting(compare(column, operator, literal), str(value), column)
+
+
+def _fitting(part: _Part | None, key: str, column: Column) -> _Part:
+    if part is None:
+        raise _unfit(key, ".".join(column.path), column.data_type)
+    return part
 
 
 def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:
@@ -158,22 +177,8 @@ def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:
     return joined
 
 
-def _ranges(column: str, windows: Sequence[TimeWindow], literal: Callable[[datetime], str]) -> str:
-    return _any_of(
-        [f"{column} >= {literal(w.start)} AND {column} < {literal(w.end)}" for w in windows]
-    )
-
-
 def _instant(value: datetime) -> datetime:
     return value.astimezone(UTC)
-
-
-def _instant_literal(value: datetime) -> str:
-    return f"TIMESTAMP '{_instant(value).replace(tzinfo=None).isoformat(sep=' ')}Z'"
-
-
-def _wall_clock_literal(value: datetime) -> str:
-    return f"TIMESTAMP_NTZ '{value.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
 def _check_wall_clock(windows: Sequence[TimeWindow], column: str) -> None:
@@ -189,20 +194,19 @@ def _check_wall_clock(windows: Sequence[TimeWindow], column: str) -> None:
                 )
 
 
-def _date_ranges(column: str, each: DimensionSlice) -> str:
+def _dates(column: Column, each: DimensionSlice) -> Typed:
     ranges: list[tuple[date, date]] = []
     for start, end in _whole_days(each):
         if ranges and start <= ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
         else:
             ranges.append((start, end))
-    days = [
-        f"{column} = DATE '{start}'"
+    return any_of(
+        _compared(column, "=", start)
         if start + timedelta(days=1) == end
-        else f"{column} >= DATE '{start}' AND {column} < DATE '{end}'"
+        else _between(column, start, end)
         for start, end in ranges
-    ]
-    return _any_of(days)
+    )
 
 
 def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
@@ -317,19 +321,3 @@ def _unfit(key: str, column: str, data_type: DataType) -> InvalidArgument:
         "column that partition_expr names; name another column, or change the partition keys",
         column=column,
     )
-
-
-def _literal(value: object, data_type: DataType) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return quote_string(value)
-        case datetime():
-            if data_type == PrimitiveType("timestamp"):
-                return _instant_literal(value)
-            return _wall_clock_literal(value)
-        case date():
-            return f"DATE '{value}'"
-        case _:
-            return str(value)
