@@ -148,7 +148,7 @@ def delta_change_feed_asset(
         def late_flights(changes: pa.Table) -> pa.Table:
             return changes.filter(pc.field("delay") > 15)
     """
-    key_names = (keys,) if isinstance(keys, str) else tuple(keys)
+    key_names = (keys,) if isinstance(keys, str) else tuple(keys or ())
     if (mode == "merge") != bool(key_names):
         raise InvalidArgument(
             f"an incremental asset with mode {mode!r} takes "

@@ -284,6 +284,16 @@ def test_other_schemes_of_a_bucket_are_the_same_place():
     )
 
 
+@pytest.mark.parametrize("metadata", [{"table_name": "../x"}, {"schema": ".."}, {"schema": "a/.."}])
+def test_a_table_outside_of_the_root_is_refused(tmp_path, metadata):
+    outside = asset("orders", metadata=metadata)
+    assert "is not below root_uri" in refused(outside)
+    manager = DeltaIOManager(root_uri=str(tmp_path / "lake"))
+    with pytest.raises(InvalidArgument, match="is not below root_uri"):
+        manager.asset_table_uri(dg.AssetKey("orders"), metadata)
+    check(asset("a..b", metadata={"schema": "a/..b"}))
+
+
 def test_a_table_inside_another_is_refused():
     inner = asset("items", metadata={"schema": "raw/orders"})
     message = refused(asset("raw", "orders"), inner)

@@ -558,3 +558,20 @@ def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
     with pytest.raises(Exception) as caught:
         run(lake, delta_restore_job(assets=ASSETS), {"table": "raw/flights", "dry_run": False})
     assert "needs the version or the timestamp" in str(library_error(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tables": "s3://lake/flights"}, "tables of the job maps names to locations"),
+        ({"tables": ["s3://lake/flights"]}, "tables of the job maps names to locations"),
+        ({"assets": ["flights"]}, "pass the asset itself, not its key"),
+        ({"assets": [dg.AssetKey("flights")]}, "pass the asset itself, not its key"),
+    ],
+)
+def test_tables_of_a_job_that_are_none_are_refused_by_name(
+    options: dict[str, Any], message: str
+) -> None:
+    for build in (delta_maintenance_job, delta_restore_job, delta_clone_job):
+        with pytest.raises(InvalidArgument, match=message):
+            build("job", **options)

@@ -112,6 +112,9 @@ def _values(
     try:
         return _evaluator(expression).values(batch)
     except InvalidArgument as error:
+        if "\n" in expression.sql:
+            # It was composed here, of what a caller wrote.
+            raise
         error.message = error.message.replace(
             "the expression fails", f"{expression.sql!r} fails", 1
         )

@@ -200,7 +200,13 @@ class AssetOptions:
         schema = self.schema
         if schema is None:
             schema = path[-2] if len(path) > 1 else DEFAULT_SCHEMA
-        return schema, self.table_name or path[-1]
+        name = self.table_name or path[-1]
+        if ".." in f"{schema}/{name}".split("/"):
+            raise InvalidArgument(
+                f"the table {schema}/{name} of {'/'.join(path)} is not below root_uri: write "
+                "schema and table_name without '..'"
+            )
+        return schema, name
 
 
 @dataclass(frozen=True, slots=True)

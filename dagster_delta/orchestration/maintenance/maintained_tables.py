@@ -146,6 +146,7 @@ def maintained_tables(
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job."""
+    _check_kinds(assets, tables)
     found = [each for asset in assets for each in _of_asset(asset, storage_options)]
     if selection is not None:
         chosen = selection.resolve(_definitions(assets))
@@ -165,6 +166,20 @@ def maintained_tables(
             "and location"
         )
     return tuple(found)
+
+
+def _check_kinds(assets: object, tables: object) -> None:
+    if not isinstance(tables, Mapping):
+        raise InvalidArgument(
+            f"tables of the job maps names to locations, as in {{'flights': 's3://lake/flights'}}, "
+            f"and is {tables!r}"
+        )
+    for each in assets if isinstance(assets, list | tuple) else ():
+        if not isinstance(each, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
+            raise InvalidArgument(
+                f"assets of the job are assets or their specs, and one is {each!r}: pass the asset "
+                "itself, not its key"
+            )
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
