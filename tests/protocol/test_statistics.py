@@ -165,6 +165,30 @@ def test_parsed_statistics_of_another_type_are_unknown() -> None:
     assert row["min.0"] is None
 
 
+@pytest.mark.parametrize(
+    ("data_type", "stored"),
+    [
+        (LONG, pa.scalar(2.0**60)),
+        (LONG, pa.scalar(True)),
+        (PrimitiveType("integer"), pa.scalar(Decimal(7))),
+        (PrimitiveType("double"), pa.scalar(2**60)),
+        (PrimitiveType("boolean"), pa.scalar(0)),
+        (PrimitiveType("string"), pa.scalar(10)),
+        (PrimitiveType("timestamp"), pa.scalar(1704067200123)),
+        (PrimitiveType("timestamp"), pa.scalar(dt.date(2024, 1, 1))),
+        (PrimitiveType("date"), pa.scalar(dt.datetime(2024, 1, 1, 7))),
+        (DecimalType(9, 2), pa.scalar(1234567.89, pa.float32())),
+    ],
+)
+def test_parsed_statistics_that_may_be_rounded_are_unknown(
+    data_type: DataType, stored: pa.Scalar
+) -> None:
+    bounds = pa.StructArray.from_arrays([pa.array([stored.as_py()], stored.type)], names=["c"])
+    parsed = pa.StructArray.from_arrays([bounds, bounds], names=["minValues", "maxValues"])
+    (row,) = project_parsed_statistics(parsed, [StatisticsColumn(("c",), data_type)]).to_pylist()
+    assert (row["min.0"], row["max.0"]) == (None, None)
+
+
 def test_parsed_dates_serve_a_column_widened_to_timestamps() -> None:
     parsed = pa.array([{"minValues": {"c": dt.date(2024, 1, 2)}}])
     column = StatisticsColumn(("c",), PrimitiveType("timestamp_ntz"))

@@ -274,8 +274,10 @@ def _fields_by_name(values: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | 
 def _converted(
     values: pa.Array | pa.ChunkedArray | None, target: pa.DataType, length: int
 ) -> pa.Array | pa.ChunkedArray:
-    if values is None or values.type == target:
-        return pa.nulls(length, target) if values is None else values
+    if values is None or not _is_readable_as(values.type, target):
+        return pa.nulls(length, target)
+    if values.type == target:
+        return values
     try:
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
             # A cast cannot drop or add the time zone; both types count UTC microseconds.
@@ -286,6 +288,29 @@ def _converted(
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Statistics that do not match the column's type: no bounds.
         return pa.nulls(length, target)
+
+
+def _is_readable_as(stored: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a checkpoint may hold exact bounds in this type: that of the column, or one that it
+    was widened from. A long in a double may be rounded, for instance.
+    """
+    types = pa.types
+    if types.is_dictionary(stored):
+        stored = stored.value_type
+    is_readable: bool = stored == target
+    if types.is_string(target):
+        is_readable = types.is_string(stored) or types.is_large_string(stored)
+    elif types.is_integer(target):
+        is_readable = types.is_integer(stored)
+    elif types.is_floating(target):
+        is_narrow = types.is_integer(stored) and stored.bit_width < 64
+        is_readable = types.is_floating(stored) or is_narrow
+    elif types.is_decimal(target):
+        is_readable = types.is_decimal(stored) or types.is_integer(stored)
+    elif types.is_timestamp(target):
+        is_day = types.is_date(stored) and target.tz is None
+        is_readable = types.is_timestamp(stored) or is_day
+    return is_readable
 
 
 class _Decoder:

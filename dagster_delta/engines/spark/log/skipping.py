@@ -353,8 +353,10 @@ def _is_readable_as(stored_as: str | None, data_type: DataType) -> bool:
     if name in _INTEGERS:
         return stored_as in _INTEGERS
     if name in _FLOATS:
-        return stored_as in (*_FLOATS, *_INTEGERS)
-    return stored_as in (_TEMPORAL if name in _TIMESTAMPS else (name,))
+        return stored_as in (*_FLOATS, *_INTEGERS[:-1])  # a double rounds a long
+    if name in _TIMESTAMPS:
+        return stored_as in (_TEMPORAL if name == "timestamp_ntz" else _TIMESTAMPS)
+    return stored_as == name
 
 
 def _parsed_text(text: Column, data_type: DataType, functions: ModuleType) -> Column | None:
