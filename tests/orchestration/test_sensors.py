@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: Dagster looks at the annotation of `config` itself.
 
+import hashlib
 import json
 import shutil
 from collections import Counter
@@ -101,6 +102,11 @@ def table_id(uri: str) -> str:
     return DeltaTable(uri).snapshot().metadata.id
 
 
+def run_key(uri: str, version: int) -> str:
+    digest = hashlib.sha256(open_store(uri).read(commit_path(version))).hexdigest()
+    return f"{table_id(uri)}:{version}:{digest[:8]}"
+
+
 def test_the_first_tick_starts_at_the_latest_version(daemon, uri) -> None:
     watch = daemon(uri)
     first = watch.tick()
@@ -108,13 +114,13 @@ def test_the_first_tick_starts_at_the_latest_version(daemon, uri) -> None:
     assert str(first.skip_reason.skip_message).startswith("Watched from now on: ")
     append(uri, 2)
     append(uri, 3)
-    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+    assert watch.run_keys() == [run_key(uri, 2)]
     assert watch.run_keys() == []
 
 
 def test_the_first_tick_may_start_earlier(daemon, uri) -> None:
     append(uri, 2)
-    assert daemon(uri, start_from="earliest").run_keys() == [f"{table_id(uri)}:1"]
+    assert daemon(uri, start_from="earliest").run_keys() == [run_key(uri, 1)]
     (request,) = daemon(uri, start_from=1).requests()
     assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "1")
 
@@ -155,7 +161,7 @@ def test_the_cursor_survives_a_restart_of_the_daemon(tmp_path, uri) -> None:
             keys.append(watch.run_keys())
             cursor = watch.cursor
         append(uri, number)
-    assert keys == [[], [f"{table_id(uri)}:1"], [f"{table_id(uri)}:2"]]
+    assert keys == [[], [run_key(uri, 1)], [run_key(uri, 2)]]
 
 
 def test_a_tick_whose_cursor_was_lost_asks_for_the_same_run_again(daemon, uri) -> None:
@@ -177,7 +183,7 @@ def test_maintenance_is_passed_over_unless_it_is_asked_for(daemon, uri) -> None:
     deltalake.DeltaTable(uri).optimize.compact()
     assert watch.run_keys() == []
     assert watch.table(uri)["log"]["version"] == 2
-    assert optimized.run_keys() == [f"{table_id(uri)}:2"]
+    assert optimized.run_keys() == [run_key(uri, 2)]
 
 
 def test_only_the_operations_that_were_asked_for_count(daemon, uri) -> None:
@@ -201,7 +207,7 @@ def test_only_the_partitions_that_were_asked_for_count(daemon, uri, rule) -> Non
     append(uri, 2, day="2026-01-01")
     assert watch.run_keys() == []
     append(uri, 3, day="2026-01-02")
-    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+    assert watch.run_keys() == [run_key(uri, 2)]
 
 
 def test_a_filter_by_a_column_that_is_no_partition_fails_the_tick(daemon, uri) -> None:
@@ -223,13 +229,13 @@ def test_only_changes_of_the_columns_that_were_asked_for_count(daemon, tmp_path)
     assert watch.run_keys() == []
     # Each price is still there once, and belongs to another row.
     table.update({"price": "11 - price"})
-    assert watch.run_keys() == [f"{table_id(location)}:2"]
+    assert watch.run_keys() == [run_key(location, 2)]
     table.update({"note": "'d'", "id": "id + 1"})
     assert watch.run_keys() == []
     table.append(rows_of_three)
-    assert watch.run_keys() == [f"{table_id(location)}:4"]
+    assert watch.run_keys() == [run_key(location, 4)]
     table.delete("id = 1")
-    assert watch.run_keys() == [f"{table_id(location)}:5"]
+    assert watch.run_keys() == [run_key(location, 5)]
 
 
 def test_a_filter_by_a_column_that_the_table_lacks_fails_the_tick(daemon, tmp_path) -> None:
@@ -314,7 +320,7 @@ def test_young_changes_wait_until_they_are_old_enough(daemon, uri) -> None:
     state = json.loads(watch.cursor)
     state["tables"][uri]["waiting"]["seen_at_ms"] -= 3_600_001
     watch.cursor = json.dumps(state)
-    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+    assert watch.run_keys() == [run_key(uri, 2)]
 
 
 def test_each_changed_day_becomes_a_run_of_its_partition(daemon, uri) -> None:
@@ -326,7 +332,7 @@ def test_each_changed_day_becomes_a_run_of_its_partition(daemon, uri) -> None:
     append(uri, 5, day="2026-01-02")
     result = watch.tick()
     keys = {each.partition_key: each.run_key for each in result.run_requests}
-    prefix = f"{table_id(uri)}:3"
+    prefix = run_key(uri, 3)
     assert keys == {day: f"{prefix}:{day}" for day in ("2026-01-02", "2026-01-03")}
 
 
@@ -440,7 +446,7 @@ def test_a_function_may_name_the_partition_keys(daemon, uri) -> None:
     watch = daemon(uri, partitions_def=months, partition_keys=lambda values: [values["day"][:7]])
     watch.tick()
     append(uri, 2, day="2026-02-02")
-    assert watch.run_keys() == [f"{table_id(uri)}:1:2026-02"]
+    assert watch.run_keys() == [f"{run_key(uri, 1)}:2026-02"]
 
 
 def test_a_flood_of_partitions_is_spread_over_ticks(daemon, uri) -> None:
@@ -459,10 +465,9 @@ def test_a_flood_of_partitions_is_spread_over_ticks(daemon, uri) -> None:
     append(uri, 9, day=days[0])
     ticks += [watch.run_keys() for _ in range(3)]
     assert [len(each) for each in ticks] == [3, 3, 1, 1, 0]
-    prefix = table_id(uri)
     sent = [key for tick in ticks[:3] for key in tick]
-    assert sent == [f"{prefix}:1:{day}" for day in days]
-    assert ticks[3] == [f"{prefix}:2:{days[0]}"]
+    assert sent == [f"{run_key(uri, 1)}:{day}" for day in days]
+    assert ticks[3] == [f"{run_key(uri, 2)}:{days[0]}"]
 
 
 def test_a_flood_of_commits_is_read_in_parts_and_makes_one_run_each(daemon, uri) -> None:
@@ -470,13 +475,8 @@ def test_a_flood_of_commits_is_read_in_parts_and_makes_one_run_each(daemon, uri)
     watch.tick()
     for number in range(9):
         append(uri, number)
-    prefix = table_id(uri)
-    assert [watch.run_keys() for _ in range(4)] == [
-        [f"{prefix}:4"],
-        [f"{prefix}:8"],
-        [f"{prefix}:9"],
-        [],
-    ]
+    keys = [watch.run_keys() for _ in range(4)]
+    assert keys == [[run_key(uri, 4)], [run_key(uri, 8)], [run_key(uri, 9)], []]
 
 
 def test_commits_to_an_external_table_are_reported_on_its_asset(instance, uri) -> None:
@@ -553,7 +553,7 @@ def test_row_changes_come_with_their_change_data_files(instance, tmp_path) -> No
     assert file.startswith("_change_data/")
     assert (Path(uri) / file).exists()
     assert [each.change_files for each in seen] == [(file,)]
-    assert [each.run_key for each in result.run_requests or ()] == [f"{table_id(uri)}:1"]
+    assert [each.run_key for each in result.run_requests or ()] == [run_key(uri, 1)]
 
 
 def test_changes_that_were_not_recorded_fail_the_change_feed_sensor(daemon, uri) -> None:
@@ -570,7 +570,7 @@ def test_a_table_that_appears_later_is_new_from_its_first_commit(daemon, tmp_pat
     assert "Not there yet: " in str(watch.tick().skip_reason)
     append(uri, 1)
     append(uri, 2)
-    assert watch.run_keys() == [f"{table_id(uri)}:1"]
+    assert watch.run_keys() == [run_key(uri, 1)]
 
 
 def test_all_tables_below_a_root_are_watched_new_ones_from_their_first_commit(
@@ -615,7 +615,27 @@ def test_another_table_in_the_place_fails_every_tick_until_the_cursor_is_reset(d
     watch.cursor = json.dumps(state)
     assert watch.run_keys() == []
     append(uri, 3)
-    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+    assert watch.run_keys() == [run_key(uri, 2)]
+
+
+def test_versions_of_a_log_that_was_set_back_get_runs_again(daemon, uri, tmp_path) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    backup = tmp_path / "backup"
+    shutil.copytree(uri, backup)
+    append(uri, 2)
+    before = watch.run_keys()
+    shutil.rmtree(uri)
+    shutil.copytree(backup, uri)
+    with pytest.raises(VersionNotFound, match="was set back"):
+        watch.tick()
+    watch.cursor = json.dumps({"tables": {uri: None}})
+    watch.tick()
+    append(uri, 3)
+    after = watch.run_keys()
+    # Dagster starts no run for a key that had one.
+    assert [key.rpartition(":")[0] for key in after] == [key.rpartition(":")[0] for key in before]
+    assert after != before
 
 
 def test_a_table_that_is_gone_fails_the_tick(daemon, uri) -> None:
@@ -678,7 +698,7 @@ def test_a_table_out_of_reach_fails_the_tick(daemon, uri, stores) -> None:
         watch.tick()
     stores[uri] = FaultyStore(open_store(uri))
     watch.sensor = daemon(uri).sensor
-    assert watch.run_keys() == [f"{table_id(uri)}:1"]
+    assert watch.run_keys() == [run_key(uri, 1)]
 
 
 def test_the_other_tables_go_on_without_one_that_is_out_of_reach(
@@ -697,7 +717,7 @@ def test_the_other_tables_go_on_without_one_that_is_out_of_reach(
     monkeypatch.setattr(context.log, "error", errors.append)
     result = watch.sensor(context)
     watch.cursor = result.cursor
-    assert [each.run_key for each in result.run_requests] == [f"{table_id(good)}:1"]
+    assert [each.run_key for each in result.run_requests] == [run_key(good, 1)]
     assert len(errors) == 1
     assert bad in errors[0]
     # Nothing else to deliver: the tick fails for all to see.
@@ -734,7 +754,7 @@ def test_500_idle_tables_cost_a_listing_each(daemon, stores) -> None:
         total += store.calls
     assert dict(total) == {"list_from": 500}
     commit(open_store(uris[7]), 1, add_file("b"))
-    assert watch.run_keys() == ["table-id:1"]
+    assert watch.run_keys() == [run_key(uris[7], 1)]
 
 
 PARTITIONS = st.lists(st.dictionaries(st.text(), st.none() | st.text(), max_size=2), max_size=3)
@@ -751,6 +771,7 @@ PARTITIONS = st.lists(st.dictionaries(st.text(), st.none() | st.text(), max_size
                 version=st.integers(-1, 2**62),
                 table_id=st.none() | st.text(),
                 partition_columns=st.none() | st.dictionaries(st.text(), st.text(), max_size=3),
+                timestamp_columns=st.none() | st.lists(st.text(), max_size=2).map(tuple),
             ),
             waiting=st.none()
             | st.builds(

@@ -104,8 +104,8 @@ def delta_table_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that requests a run when commits change the rows of a table.
 
-    The run key is `table_id:version[:partition]`; tags name the table, the range of commits, the
-    operations and the rows.
+    The run key is `table_id:version:digest[:partition]`; tags name the table, the range of commits,
+    the operations and the rows.
 
     Args:
         name: of the sensor.

@@ -21,6 +21,8 @@ DATA_VERSION_TAG = "dagster/data_version"
 # More are only counted, so that the size of an event is bounded.
 _MAX_NAMED_FILES = 100
 
+_DIGEST_LENGTH = 8
+
 
 class DeltaCommitRange(KnownFieldsOnly, dg.Config):
     """Config of an asset or op: the range of commits that its run processes.
@@ -58,6 +60,8 @@ class TableChanges:
     change_files: tuple[str, ...]
     """Change data files, with paths as in the log; empty if the changes follow from added and
     removed data files."""
+    commit_digest: str | None = None
+    """Digest of the last commit."""
 
     @classmethod
     def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:
@@ -72,13 +76,17 @@ class TableChanges:
             rows=waiting.rows,
             committers=waiting.committers,
             change_files=waiting.change_files,
+            commit_digest=waiting.commit_digest,
         )
 
     @property
     def run_key(self) -> str:
-        """`table_id:version[:partition]`: Dagster starts only one run per key."""
-        key = f"{self.table_id}:{self.to_version}"
-        return key if self.partition_key is None else f"{key}:{self.partition_key}"
+        """`table_id:version:digest[:partition]`: Dagster starts only one run per key. The digest of
+        the commit distinguishes the versions of a log that was set back.
+        """
+        digest = None if self.commit_digest is None else self.commit_digest[:_DIGEST_LENGTH]
+        parts = (self.table_id, str(self.to_version), digest, self.partition_key)
+        return ":".join(part for part in parts if part is not None)
 
     @property
     def tags(self) -> dict[str, str]:

@@ -22,6 +22,8 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The first commit."""
     to_version: int
     """The last commit; commits in between that the filters exclude are not counted."""
+    commit_digest: str | None = None
+    """Digest of the last commit. States of older releases lack it."""
     seen_at_ms: int
     """When the first commit was read, in milliseconds since the epoch."""
     commits: int = 0
@@ -45,6 +47,7 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             self,
             table_id=commit.table_id,
             to_version=commit.version,
+            commit_digest=commit.digest,
             commits=self.commits + 1,
             rows=rows,
             operations=_with(self.operations, commit.operation),

@@ -66,6 +66,8 @@ class CommitSummary:
     """The Dagster run that wrote it, or None."""
     transactions: Mapping[str, int]
     """Versions that applications committed with it, by application id."""
+    digest: str
+    """Digest of the commit file: a log that was set back may have another commit of the version."""
 
 
 def summarise_commit(
@@ -74,6 +76,7 @@ def summarise_commit(
     table_id: str,
     partition_columns: PartitionValues,
     change_feed_enabled: bool,
+    digest: str,
 ) -> CommitSummary:
     """The summary of one commit."""
     info = actions.commit_info or {}
@@ -100,6 +103,7 @@ def summarise_commit(
         committer=_text(info, "userName") or _text(info, "userId") or _text(info, "engineInfo"),
         run_id=_text(info, "dagsterRunId"),
         transactions={txn.app_id: txn.version for txn in actions.txns},
+        digest=digest,
     )
 
 

@@ -183,7 +183,7 @@ def read_new_commits(
         with located(store, version):
             actions = decode_commit(data, version=version)
             cursor = _advance(cursor, actions)
-            found.append(_summary(actions, cursor))
+            found.append(_summary(actions, cursor, data))
     last, data = commits[-1]
     meta = store.head(commit_path(last)) if listed is None else listed[-1][0]
     cursor = msgspec.structs.replace(
@@ -202,18 +202,19 @@ def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | N
         except FileNotFoundError:
             return None
         with located(store, version):
-            summary = _summary(decode_commit(data, version=version), cursor)
+            summary = _summary(decode_commit(data, version=version), cursor, data)
         if summary.changes_data:
             return summary
     return None
 
 
-def _summary(actions: CommitActions, cursor: LogCursor) -> CommitSummary:
+def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSummary:
     return summarise_commit(
         actions,
         table_id=cursor.table_id or "",
         partition_columns=cursor.partition_columns or {},
         change_feed_enabled=bool(cursor.change_feed_enabled),
+        digest=_digest(data),
     )
 
 
