@@ -63,6 +63,7 @@ def store(array: pa.Array, target: DataType) -> list[Any]:
         (pa.array([1.9, -1.9, None]), INT, [1, -1, None]),
         (pa.array([127.9, -128.9]), PrimitiveType("byte"), [127, -128]),
         (pa.array([Decimal("2.99"), Decimal("-2.99")]), LONG, [2, -2]),
+        (pa.array([Decimal("2.99"), None], pa.decimal32(5, 2)), LONG, [2, None]),
         (pa.array([2**53 + 1]), PrimitiveType("double"), [float(2**53)]),
         (pa.array([3]), PrimitiveType("float"), [3.0]),
         (pa.array([1e300]), PrimitiveType("float"), [float("inf")]),

@@ -35,6 +35,7 @@ _TIMES: dict[str, pa.DataType] = {
 }
 _UTC_MICROSECONDS = pa.timestamp("us", "UTC")
 _MAX_DIGITS = 38
+_WIDE_BYTES = 16
 
 
 def can_store(source: pa.DataType, target: DataType) -> bool:
@@ -153,7 +154,11 @@ def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return lambda array: _truncate_floats(array, target)
     if types.is_decimal(source):
         options = pc.CastOptions(target_type=target, allow_decimal_truncate=True)
-        return lambda array: pc.cast(array, options=options)
+        if source.byte_width >= _WIDE_BYTES:
+            return lambda array: pc.cast(array, options=options)
+        # Arrow refuses every decimal of 32 bits as a long.
+        wide = pa.decimal128(source.precision, source.scale)
+        return lambda array: pc.cast(array.cast(wide), options=options)
     return None
 
 
@@ -184,10 +189,10 @@ def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
 def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The nearest floats; Arrow's own cast is sometimes off by a digit."""
     source = array.type
-    digits_of_double, bytes_of_decimal = 15, 16
+    digits_of_double = 15
     if (
         source.precision > digits_of_double
-        or source.byte_width != bytes_of_decimal
+        or source.byte_width != _WIDE_BYTES
         or not pa.types.is_float64(target)
     ):
         return array.cast(pa.string()).cast(target)
