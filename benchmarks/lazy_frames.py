@@ -44,8 +44,6 @@ def _import_all() -> None:
     from dagster_delta import DeltaTable  # noqa: F401
     from dagster_delta.engines import polars  # noqa: F401
     from dagster_delta.engines.arrow import engine  # noqa: F401
-    from dagster_delta.engines.expressions import evaluation  # noqa: F401
-    from dagster_delta.sql.filters import parse_filter  # noqa: F401
 
 
 def _aggregated(opened: Open) -> Prepared:
