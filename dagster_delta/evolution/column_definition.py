@@ -166,6 +166,10 @@ def _check_default(field: StructField, schema: StructType) -> None:  # noqa: ARG
     _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
     sql, what = str(field.metadata[DEFAULT_KEY]), f"the default of column {field.name}"
     check_table_expression(sql, StructType(()), what, is_default=True)
+    # Imported late: it loads what computes defaults.
+    from dagster_delta.evolution.default_values import check_default_values
+
+    check_default_values([field])
 
 
 def _check_generated(field: StructField, schema: StructType) -> None:

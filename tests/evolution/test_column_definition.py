@@ -82,6 +82,8 @@ def test_a_table_made_like_another_starts_its_sequence_anew() -> None:
         ),
         ([Column("c", "BIGINT", default="a")], "has no columns"),
         ([Column("c", "BIGINT", default="'")], "'"),
+        ([Column("c", "BIGINT", default="'x'")], "is not a value of type long"),
+        ([Column("c", "TINYINT", default="300")], "is not a value of type byte"),
         ([Column("c", "INT", identity=Identity())], "BIGINT"),
         (
             [

@@ -39,7 +39,7 @@ from dagster_delta.evolution.alter.actions import (
 from dagster_delta.evolution.column_change.states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
 from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
-from dagster_delta.evolution.default_values import check_default_values, compute_default
+from dagster_delta.evolution.default_values import compute_default
 from dagster_delta.evolution.schema_change import column_actions, table_actions
 from dagster_delta.evolution.schema_change.draft import PlannedStep, SchemaDraft
 from dagster_delta.evolution.schema_change.feature_drop import plan_feature_drop
@@ -164,7 +164,6 @@ def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
     defaults = [draft.schema.field(name) for name in draft.defaults]
     if defaults:
         check_column_values(StructType(tuple(defaults)))
-        check_default_values(defaults)
 
 
 def _materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
