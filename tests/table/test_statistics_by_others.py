@@ -150,3 +150,16 @@ def test_spark_finds_the_same_rows(tmp_path: Path, spark: SparkSession, has_pars
         statistics = bounds_of("c", bound, bound)
         table = checkpointed(moment[:4], pa.table({"c": value}), statistics)
         assert on_spark(table, f"c = TIMESTAMP '{moment}Z'", spark).num_rows == 1
+
+
+def test_the_null_count_of_a_map_does_not_say_that_a_file_has_a_column(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    statistics = {"numRecords": 3, "nullCount": {"value": 1}}
+    table = with_statistics(tmp_path, COLLECTIONS.select(["m"]), statistics)
+    table.add_column("value", "INT", default="7", existing_rows="lazy")
+    for where in (None, "value = 7"):
+        scan = table.snapshot().scan(["value"], where=where)
+        assert scan.to_arrow()["value"].to_pylist() == [7] * 3
+        assert scan.to_spark(spark).toArrow()["value"].to_pylist() == [7] * 3
+    assert table.snapshot().scan(where="value IS NULL").to_arrow().num_rows == 0

@@ -153,7 +153,6 @@ def skipping_columns(
     """The leaves that may have statistics, by logical path."""
     partitioned = {(name,) for name in configuration.partition_columns}
     padded = char_paths(configuration.schema)
-    may_hold_collections = _may_hold_collections(configuration)
     columns = {}
     for path in sorted(referenced_columns(predicate) - partitioned):
         level: DataType = configuration.schema
@@ -170,7 +169,9 @@ def skipping_columns(
                 names,
                 level,
                 is_padded=path in padded,
-                has_null_count=not (may_hold_collections and is_name_in_collections(names)),
+                has_null_count=not (
+                    is_name_in_collections(names) and _may_hold_collections(configuration)
+                ),
             )
     return columns
 
