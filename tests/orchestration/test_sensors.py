@@ -103,7 +103,8 @@ def table_id(uri: str) -> str:
 
 
 def run_key(uri: str, version: int) -> str:
-    digest = hashlib.sha256(open_store(uri).read(commit_path(version))).hexdigest()
+    commit = hashlib.sha256(open_store(uri).read(commit_path(version))).hexdigest()[:32]
+    digest = hashlib.sha256(f"{uri} {commit}".encode()).hexdigest()
     return f"{table_id(uri)}:{version}:{digest[:8]}"
 
 
@@ -616,6 +617,15 @@ def test_another_table_in_the_place_fails_every_tick_until_the_cursor_is_reset(d
     assert watch.run_keys() == []
     append(uri, 3)
     assert watch.run_keys() == [run_key(uri, 2)]
+
+
+def test_a_copy_of_a_table_gets_runs_of_its_own(daemon, uri, tmp_path) -> None:
+    copied = str(tmp_path / "lake" / "copied")
+    append(uri, 2)
+    shutil.copytree(uri, copied)
+    keys = daemon(uri, copied, start_from="earliest").run_keys()
+    assert sorted(keys) == sorted([run_key(uri, 1), run_key(copied, 1)])
+    assert len(set(keys)) == 2
 
 
 def test_versions_of_a_log_that_was_set_back_get_runs_again(daemon, uri, tmp_path) -> None:

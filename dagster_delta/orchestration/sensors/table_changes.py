@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -82,9 +83,13 @@ class TableChanges:
     @property
     def run_key(self) -> str:
         """`table_id:version:digest[:partition]`: Dagster starts only one run per key. The digest of
-        the commit distinguishes the versions of a log that was set back.
+        the location and the commit distinguishes copies of a table, and the versions of a log that
+        was set back.
         """
-        digest = None if self.commit_digest is None else self.commit_digest[:_DIGEST_LENGTH]
+        digest = None
+        if self.commit_digest is not None:
+            identity = f"{self.table_uri} {self.commit_digest}"
+            digest = hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_LENGTH]
         parts = (self.table_id, str(self.to_version), digest, self.partition_key)
         return ":".join(part for part in parts if part is not None)
 
