@@ -346,6 +346,7 @@ class DeltaTable(
         description: str | None = None,
         sort_by: Sequence[str] = (),
         cluster_by: Sequence[str] | None = None,
+        absent: str | None = None,
     ) -> CommitResult:
         """Append rows as one commit, creating the table if it does not exist.
 
@@ -368,11 +369,13 @@ class DeltaTable(
             description: description of a new table; shown by catalogs and tools.
             sort_by: columns that the rows of each file are sorted by, nulls last.
             cluster_by: clustering columns of a new table; see `create`.
+            absent: Spark SQL that no row of the table may satisfy before this commit.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
             ConstraintViolation: a row breaks NOT NULL, an invariant or a CHECK.
             PartitionMismatch: a row does not satisfy `check`.
+            TableAlreadyExists: the table has rows that satisfy `absent`.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
             InvalidArgument: the arguments contradict each other.
@@ -381,7 +384,8 @@ class DeltaTable(
         from dagster_delta.table.write.planning import WriteOptions
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
-        options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
+        named = (properties, progress, description, sort_by, cluster_by)
+        options = WriteOptions(*asked, *named, absent=absent)
         recent, started_ms = self._recent(), now_ms()
         if recent is not None and _is_in_memory(data):
             try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, PartitionMismatch, TableAlreadyExists
+from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration import backfilled_lake
 from tests.orchestration.conftest import QUIET, table_of
 
@@ -278,6 +279,38 @@ def test_mode_ignore_still_refuses_rows_of_other_partitions(lake, events):
     astray = asset_of(events, COLORS, lambda _: [{"p": "amber", "generation": 2}])
     error = lake.fail(astray, range_of=("green", "blue"), mode="ignore")
     assert isinstance(error, PartitionMismatch)
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+@pytest.mark.parametrize(
+    ("is_partitioned", "exists"), [(True, True), (True, False), (False, False)]
+)
+def test_another_run_that_writes_the_same_first_is_not_doubled(
+    lake, events, monkeypatch, mode, is_partitioned, exists
+):
+    options: dict[str, Any] = {}
+    if is_partitioned:
+        options = {"partitions_def": COLORS, "metadata": {"partition_expr": "p"}}
+    key = "red" if is_partitioned else None
+    if exists:
+        lake.materialize(asset_of(events, COLORS, colored(0)), partition="blue")
+    append, others = DeltaTable.append, [2]
+
+    def append_after_another(table, *arguments, **named):
+        if others:
+            lake.materialize(asset(others.pop()), partition=key, mode=mode)
+        return append(table, *arguments, **named)
+
+    def asset(generation: int) -> Any:
+        return events(lambda _: table_of([{"p": "red", "generation": generation}]), **options)
+
+    monkeypatch.setattr(DeltaTable, "append", append_after_another)
+    if mode == "error":
+        error = lake.fail(asset(1), partition=key, mode=mode)
+        assert isinstance(error, TableAlreadyExists)
+    else:
+        lake.materialize(asset(1), partition=key, mode=mode)
+    assert [row["generation"] for row in lake.rows() if row["p"] == "red"] == [2]
 
 
 # ---- keys that are one value of their column

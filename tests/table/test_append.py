@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import (
+    ConcurrentAppend,
     ConstraintViolation,
     InvalidArgument,
     InvalidCast,
@@ -16,6 +17,7 @@ from dagster_delta.errors import (
     PartitionMismatch,
     SchemaChangeRefused,
     SchemaMismatch,
+    TableAlreadyExists,
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import Protocol
@@ -438,3 +440,35 @@ def test_columns_that_something_counts_on_are_widened_by_hand_alone(store: Memor
     table.alter("DROP CONSTRAINT positive, ALTER id TYPE BIGINT")
     table.append(WIDE, schema_mode="widen")
     assert str(table.schema()) == "struct<id:long,x:double>"
+
+
+@pytest.mark.parametrize("partition_by", [["p"], []])
+def test_an_append_for_absent_rows_refuses_a_table_that_has_them(
+    store: MemoryStore, partition_by: list[str]
+) -> None:
+    table = new(store)
+    table.append(ROWS, partition_by=partition_by)
+    for absent in ("p = 'b'", "true"):
+        with pytest.raises(TableAlreadyExists):
+            table.append(ROWS, absent=absent)
+    assert table.append(ROWS, absent="p = 'c'").version == 1
+
+
+def test_an_append_for_absent_rows_conflicts_with_a_writer_of_them(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS, partition_by=["p"])
+
+    def rows_after(other: str) -> pa.RecordBatchReader:
+        def batches() -> Any:
+            rows = pa.table({"id": [3], "p": [other]})
+            DeltaTable("", store=store).append(rows, absent=f"p = '{other}'")
+            yield from pa.table({"id": [4], "p": ["c"]}).to_batches()
+
+        return pa.RecordBatchReader.from_batches(ROWS.schema, batches())
+
+    with pytest.raises(ConcurrentAppend):
+        table.append(rows_after("c"), absent="p = 'c'")
+    assert [row["id"] for row in stored_rows(store) if row["p"] == "c"] == [3]
+    DeltaTable("", store=store).delete("p = 'c'")
+    DeltaTable("", store=store).append(rows_after("d"), absent="p = 'c'")
+    assert [row["id"] for row in stored_rows(store) if row["p"] == "c"] == [4]

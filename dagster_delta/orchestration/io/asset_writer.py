@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from dagster import TableColumnLineage
 
 from dagster_delta.errors import (
+    CommitConflict,
     InvalidArgument,
     PartitionMismatch,
     TableAlreadyExists,
@@ -135,6 +136,12 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
             result = _merge(write, table, data, schema, partition_by)
         else:
             result = _commit(write, table, data, predicate, partition_by)
+    except (CommitConflict, TableAlreadyExists):
+        # Another run may have written the same since.
+        skipped = _written_meanwhile(write, table, predicate)
+        if skipped is None:
+            raise
+        return skipped
     except PartitionMismatch as error:
         if write.selection is None or isinstance(error, FrameMismatch):
             raise
@@ -315,6 +322,14 @@ def _keep_existing(
     )
 
 
+def _written_meanwhile(
+    write: AssetWrite, table: DeltaTable, predicate: str | None
+) -> WrittenAsset | None:
+    if write.options.mode not in {"error", "ignore"}:
+        return None
+    return _keep_existing(write, table.refresh(), predicate)
+
+
 def _split_existing(
     write: AssetWrite, before: Snapshot, *, is_skipped: bool
 ) -> tuple[PartitionSelection | None, PartitionSelection | None]:
@@ -352,6 +367,8 @@ def _commit(
         commit = partial(table.overwrite, where=predicate)
     else:
         commit = partial(table.append, check=predicate, idempotency=write.idempotency)
+        if options.mode in {"error", "ignore"}:
+            commit = partial(commit, absent="true" if predicate is None else predicate)
     return commit(
         data,
         schema_mode=options.schema_mode,

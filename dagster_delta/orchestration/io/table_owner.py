@@ -61,7 +61,7 @@ class TableClaim:
             table.set_properties(self.properties, commit_info=commit_info)
         except CommitConflict:
             # Another run of the asset may have done it.
-            if table.snapshot().metadata.configuration.get(OWNER_PROPERTY) != wanted:
+            if table.refresh().metadata.configuration.get(OWNER_PROPERTY) != wanted:
                 raise
 
     @property

@@ -71,6 +71,8 @@ class WriteOptions(msgspec.Struct, frozen=True):
     """Clustering columns of a new table; on an existing one they must be its own."""
     merge_option: str = 'schema_mode="merge"'
     """The option that lets a write add columns, as the caller spells it, for messages."""
+    absent: str | None = None
+    """Spark SQL that no row of the table may satisfy before an append."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):

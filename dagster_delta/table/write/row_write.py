@@ -15,7 +15,12 @@ import msgspec
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
-from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
+from dagster_delta.errors import (
+    InvalidArgument,
+    InvalidCast,
+    TableAlreadyExists,
+    UnsupportedFeature,
+)
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
@@ -109,6 +114,7 @@ class RowWrite:
         """Add the rows. Raises as `append_rows` says."""
         if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
             return done
+        self._depend_on_absence()
         configuration = self._stage_configuration()
         written = self._write_rows(configuration)
         outcome = self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
@@ -116,6 +122,27 @@ class RowWrite:
             self.transaction.created_files.delete()
             raise outcome.conflict.to_error(table=self.store.location.uri)
         return outcome
+
+    def _depend_on_absence(self) -> None:
+        """Make sure that no row satisfies `absent`, and that no concurrent commit adds one."""
+        where, snapshot = self.options.absent, self.transaction.snapshot
+        if where is None or snapshot is None:
+            return
+        from dagster_delta.sql.filters import check_repeatable, parse_filter
+        from dagster_delta.table.read.row_selection import select_rows
+
+        moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
+        expression = parse_filter(where, snapshot.schema, moment)
+        check_repeatable(expression, "the condition of the append")
+        selected = select_rows(snapshot, expression, self.engine)
+        if selected.files.num_rows:
+            raise TableAlreadyExists(
+                f"the table has rows for which {where} holds, and this append is for a table "
+                "without any",
+                table=self.store.location.uri,
+                version=snapshot.version,
+            )
+        self.transaction.depend_on(selected.reads)
 
     def overwrite(self, where: str | None, retries: ConflictRetries) -> CommitResult:
         """Add the rows in place of others. Raises as `overwrite_rows` says."""
@@ -424,6 +451,8 @@ class RowWrite:
         )
         if fits:
             self.transaction = self.transaction.rebase_on(snapshot)
+            with self.transaction.created_files:
+                self._depend_on_absence()
         return fits
 
 
