@@ -268,6 +268,24 @@ def test_nothing_outside_of_the_root_is_touched(tmp_path: Path) -> None:
     assert (root / "directory" / "precious.parquet").exists()
 
 
+@pytest.mark.parametrize("root", ["", "memory://outer-table"])
+def test_the_files_of_a_table_below_the_root_stay(tmp_path: Path, root: str) -> None:
+    root = root or str(tmp_path)
+    rows = pa.table({"id": [1]})
+    outer, inner = (
+        DeltaTable(each, must_exist=False, storage_options={}) for each in (root, f"{root}/A/inner")
+    )
+    outer.append(rows)
+    inner.append(rows)
+    for path in ("A/inner/0.parquet", "A/inner/z/1.parquet", "A/left.parquet"):
+        outer.store.put(path, b"x")
+    stored = len(list(inner.store.list_recursive()))
+    unreferenced = outer.unreferenced_files().files
+    assert unreferenced["path"].to_pylist() == ["A/left.parquet"]
+    assert paths(vacuum(outer, days=30)) == {"A/left.parquet"}
+    assert len(list(inner.store.list_recursive())) == stored
+
+
 def test_hadoop_checksums_go_with_their_files(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
     table.append(numbered_with_nulls(1))

@@ -7,7 +7,7 @@ unless a writer may be using them; object stores have none.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH106, PTH116
+# ruff: noqa: PTH106, PTH112, PTH116
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import StorageFailure
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA
 
 _FILES_AT_ONCE = 65_536
+_LOG_BELOW = f"/{LOG_DIRECTORY}/"
 
 
 class ListedFiles:
@@ -30,7 +32,8 @@ class ListedFiles:
 
     `is_ours` says whether a path may be listed; it is not called for paths in a directory that it
     and `may_enter` refuse. `is_needed` gives, for a `pa.StringArray` of paths, which of them are
-    needed. Paths are relative to the root.
+    needed. Paths are relative to the root. The files of a table below the root belong to that one,
+    and are left out.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class ListedFiles:
         self.num_listed = 0
         """Number of the files that may be listed."""
         self._is_needed = is_needed
+        self._tables_below: set[str] = set()
         self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
         if self._root is not None:
             local = filter(is_ours, _local_paths(self._root, may_enter))
@@ -51,13 +55,20 @@ class ListedFiles:
                 # Sizes and times are read later, only for the files that remain.
                 self._keep(paths, [0] * len(paths), [0] * len(paths))
         else:
-            others = (each for each in store.list_recursive() if is_ours(each.path))
+            listed = self._noting_tables_below(store.list_recursive())
+            others = (each for each in listed if is_ours(each.path))
             while some := list(islice(others, _FILES_AT_ONCE)):
                 self._keep(
                     [each.path for each in some],
                     [each.size_bytes for each in some],
                     [each.modified_ms for each in some],
                 )
+
+    def _noting_tables_below(self, listed: Iterable[ObjectMeta]) -> Iterator[ObjectMeta]:
+        for each in listed:
+            if _LOG_BELOW in each.path:
+                self._tables_below.add(f"{each.path.partition(_LOG_BELOW)[0]}/")
+            yield each
 
     def _keep(self, paths: list[str], sizes: list[int], times: list[int]) -> None:
         self.num_listed += len(paths)
@@ -78,6 +89,8 @@ class ListedFiles:
             found = found.filter(pc.invert(is_needed(found["path"])))
         if self._root is not None:
             found = self._looked_up(found["path"].to_pylist())
+        for directory in self._tables_below:
+            found = found.filter(pc.invert(pc.starts_with(found["path"], pattern=directory)))
         return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
 
     def _looked_up(self, paths: list[str]) -> pa.Table:
@@ -101,7 +114,9 @@ class ListedFiles:
 
 
 def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
-    """Paths of files and links. Links to directories are not followed."""
+    """Paths of files and links. Links to directories are not followed, and other tables not
+    entered.
+    """
     pending = [""]
     while pending:
         current = pending.pop()
@@ -111,7 +126,7 @@ def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
                     path = f"{current}{entry.name}"
                     if not entry.is_dir(follow_symlinks=False):
                         yield path
-                    elif may_enter(path):
+                    elif may_enter(path) and not os.path.isdir(f"{root}/{path}/{LOG_DIRECTORY}"):
                         pending.append(f"{path}/")
         except (FileNotFoundError, NotADirectoryError):
             continue
