@@ -140,7 +140,8 @@ def _history_link(session: SparkSession) -> RawMetadata:
     from dagster_delta.engines.spark.session.session import is_connect, session_conf
 
     try:
-        template = session_conf(session, HISTORY_SERVER_URL)
+        # Without a default, a Connect server logs an error where the setting is not set.
+        template = session.conf.get(HISTORY_SERVER_URL, "")
         application = (
             session_conf(session, "spark.app.id")
             if is_connect(session)

@@ -36,7 +36,7 @@ from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
 from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, encode_files
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
-from dagster_delta.engines.spark.session.session import frame_of, functions_of, session_conf
+from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.columns import conform
 from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, CheckpointPart
@@ -362,9 +362,8 @@ class SparkLogPlanner:
         return files.select(functions.to_json(named, {"ignoreNullFields": "false"}).alias("file"))
 
     def _setting(self, name: str) -> int:
-        text = session_conf(self.session, name)
-        if text is None:
-            return _DEFAULTS[name]
+        # Without a default, a Connect server logs an error where the setting is not set.
+        text = self.session.conf.get(name, str(_DEFAULTS[name])) or ""
         if not text.isdecimal():
             raise InvalidArgument(f"the Spark setting {name} is a number of files, not {text!r}")
         return int(text)
