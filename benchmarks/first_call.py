@@ -29,6 +29,19 @@ _MERGE = (
     " merge.when_matched_update_all().when_not_matched_insert_all().execute()\n"
 )
 
+_SUM_OF_BATCHES = (
+    "import pyarrow.compute as pc\n"
+    "def call():\n"
+    " batches = DeltaTable(table).snapshot().scan(columns=['a'], where='b < 0.25')\n"
+    " return sum(pc.sum(b.column('a')).as_py() for b in batches.to_batches())\n"
+)
+_SUM = (
+    "import polars as pl\n"
+    "def total(frame):\n"
+    " chosen = frame.filter(pl.col('b') < 0.25).select(pl.col('a').sum())\n"
+    " return chosen.collect(engine='streaming').item()\n"
+)
+
 WORKLOADS = {
     "import only": {
         "ours": _OURS + "call = lambda: None",
@@ -57,6 +70,17 @@ WORKLOADS = {
         "polars": _POLARS
         + "call = lambda: pl.scan_delta(table).filter(pl.col('id') == 7).collect().height",
     },
+    "filter and sum, streamed": {
+        "ours, batches of Arrow": _OURS + _SUM_OF_BATCHES,
+        "ours, LazyFrame": _OURS
+        + _SUM
+        + "call = lambda: total(DeltaTable(table).snapshot().scan().to_polars_lazy())",
+        "deltalake": _DELTALAKE + "call = lambda: sum(\n"
+        " b.column('a').to_numpy().sum().item()\n"
+        " for b in DeltaTable(table).scan(columns=['a'], predicate='b < 0.25')\n"
+        ")",
+        "polars": _POLARS + _SUM + "call = lambda: total(pl.scan_delta(table))",
+    },
     "read everything": {
         "ours": _OURS + "call = lambda: DeltaTable(table).snapshot().scan().to_arrow().num_rows",
         "deltalake": _DELTALAKE + "call = lambda: DeltaTable(table).to_pyarrow_table().num_rows",
@@ -79,8 +103,11 @@ begun = time.perf_counter()
 results.append(call())
 second = time.perf_counter() - begun
 usage = resource.getrusage(resource.RUSAGE_SELF)
-cpu = usage.ru_utime + usage.ru_stime
-print(json.dumps({"first": first, "second": second, "cpu": cpu, "results": results}), flush=True)
+found = {"first": first, "second": second, "results": results}
+found["cpu"] = usage.ru_utime + usage.ru_stime
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+found["memory"] = int(peak.split()[1]) / 1000
+print(json.dumps(found), flush=True)
 import os
 os._exit(0)
 """
@@ -116,8 +143,11 @@ def _write_table(directory: Path, rows: int) -> None:
         writer.write_table(source)
 
 
-def _measure(directory: Path, script: str) -> dict[str, float]:
-    """Milliseconds of the first call from the start of the process, of the second call, and CPU."""
+def _measure(directory: Path, script: str) -> tuple[dict[str, float], list[object]]:
+    """Milliseconds of the first call from the start of the process, of the second call, and CPU.
+
+    Also the peak of memory in MB, and what both calls returned.
+    """
     copy = directory / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory / "table", copy)
@@ -136,11 +166,13 @@ def _measure(directory: Path, script: str) -> dict[str, float]:
     if done.returncode:
         raise SystemExit(f"failed:\n{script}\n{done.stderr[-3000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    return {
+    sample = {
         "first": (found["first"] - started) * 1000,
         "second": found["second"] * 1000,
         "cpu": found["cpu"] * 1000,
+        "memory": found["memory"],
     }
+    return sample, found["results"]
 
 
 def main() -> int:
@@ -150,24 +182,28 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    print("| Workload | Library | First call, ms | Second call, ms | CPU time of both, ms |")
-    print("|---|---|---|---|---|")
+    print("| Workload | Library | First call, ms | Second, ms | CPU time of both, ms | Peak, MB |")
+    print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         _write_table(directory, arguments.rows)
         for workload in arguments.workloads or WORKLOADS:
             scripts = WORKLOADS[workload]
             samples: dict[str, list[dict[str, float]]] = {library: [] for library in scripts}
+            expected: list[object] | None = None
             for number in range(arguments.rounds + 1):
                 for library, script in scripts.items():
-                    sample = _measure(directory, script)
+                    sample, results = _measure(directory, script)
+                    expected = results if expected is None else expected
+                    if results != expected:
+                        raise SystemExit(f"{workload}: {library} has {results}, not {expected}")
                     # The first round compiles bytecode and fills the cache of the file system.
                     if number:
                         samples[library].append(sample)
             for library, taken in samples.items():
                 figures = (
                     f"{statistics.median(sample[key] for sample in taken):.0f}"
-                    for key in ("first", "second", "cpu")
+                    for key in ("first", "second", "cpu", "memory")
                 )
                 print(f"| {workload} | {library} | {' | '.join(figures)} |", flush=True)
     return 0
