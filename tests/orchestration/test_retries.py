@@ -133,7 +133,7 @@ def facts(**changes: Any) -> RunFacts:
 
 def test_the_id_names_asset_run_and_partition():
     assert idempotency(facts(partition_keys=("2013-01-01",))) == (
-        "dagster/run/raw/events/2013-01-01",
+        "dagster/run/raw/events//2013-01-01",
         1,
     )
 

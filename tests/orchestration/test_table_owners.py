@@ -107,6 +107,25 @@ def test_assets_that_say_so_share_a_table(lake):
     assert ids(lake) == [1, 2, 4, 5]
 
 
+def test_a_partition_and_an_asset_of_the_same_name_both_append_in_one_run(lake):
+    shared = {"table_name": "orders", "schema": "lake", "shared_table": True}
+
+    @dg.asset(
+        key="orders",
+        partitions_def=dg.StaticPartitionsDefinition(["eu"]),
+        metadata={"partition_expr": "region", **shared},
+    )
+    def partitioned() -> pa.Table:
+        return table_of([{"id": 1, "region": "eu"}])
+
+    @dg.asset(key=["orders", "eu"], deps=[partitioned], metadata=shared)
+    def whole() -> pa.Table:
+        return table_of([{"id": 2, "region": "eu"}])
+
+    lake.materialize(partitioned, whole, mode="append", partition="eu")
+    assert ids(lake) == [1, 2]
+
+
 def test_a_table_of_an_earlier_release_belongs_to_its_latest_writer(lake):
     lake.materialize(asset("a", 1))
     lake.table("orders", "lake").unset_properties([OWNER_PROPERTY])

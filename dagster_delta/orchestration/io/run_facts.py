@@ -88,7 +88,8 @@ def idempotency(facts: RunFacts) -> tuple[str, int] | None:
         return None
     parts = ["dagster", facts.attempt_id, facts.output]
     if facts.partition_keys:
-        parts.append(_partition_name(facts.partition_keys))
+        # The empty part keeps the partition `c` of `a/b` apart from the asset `a/b/c`.
+        parts += ["", _partition_name(facts.partition_keys)]
     return "/".join(parts), 1
 
 
