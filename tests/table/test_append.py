@@ -472,3 +472,26 @@ def test_an_append_for_absent_rows_conflicts_with_a_writer_of_them(store: Memory
     DeltaTable("", store=store).delete("p = 'c'")
     DeltaTable("", store=store).append(rows_after("d"), absent="p = 'c'")
     assert [row["id"] for row in stored_rows(store) if row["p"] == "c"] == [4]
+
+
+def test_an_append_for_absent_rows_reads_files_whose_statistics_do_not_say_what_they_have(
+    store: MemoryStore,
+) -> None:
+    table = new(store)
+    schema = pa.schema([("flag", pa.bool_())])
+    table.append(schema.empty_table())
+
+    def rows_after(other: bool) -> pa.RecordBatchReader:
+        def batches() -> Any:
+            rows = pa.table({"flag": [other]})
+            DeltaTable("", store=store).append(rows, absent=f"flag = {other}")
+            yield from pa.table({"flag": [False]}).to_batches()
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    table.append(rows_after(True), absent="flag = false")
+    assert sorted(row["flag"] for row in stored_rows(store)) == [False, True]
+    table.delete("flag = false")
+    with pytest.raises(ConcurrentAppend):
+        table.append(rows_after(False), absent="flag = false")
+    assert sorted(row["flag"] for row in stored_rows(store)) == [False, True]

@@ -130,6 +130,7 @@ class RowWrite:
             return
         from dagster_delta.sql.filters import check_repeatable, parse_filter
         from dagster_delta.table.read.row_selection import select_rows
+        from dagster_delta.table.write.row_changes import selection
 
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
         expression = parse_filter(where, snapshot.schema, moment)
@@ -142,7 +143,8 @@ class RowWrite:
                 table=self.store.location.uri,
                 version=snapshot.version,
             )
-        self.transaction.depend_on(selected.reads)
+        selects = selection(self.transaction, self.engine, expression)
+        self.transaction.depend_on(selected.reads, selects=selects)
 
     def overwrite(self, where: str | None, retries: ConflictRetries) -> CommitResult:
         """Add the rows in place of others. Raises as `overwrite_rows` says."""
