@@ -65,6 +65,13 @@ def test_a_date_belongs_to_each_hour_of_its_day() -> None:
     assert keys_of(hours, "2024-03-31 12:30:00") == ["2024-03-31-12:00"]
 
 
+def test_a_date_belongs_to_each_hour_of_a_day_whose_clock_skips_half_an_hour() -> None:
+    hours = dg.TimeWindowPartitionsDefinition(
+        "2024010100", "%Y%m%d%H", cron_schedule="0 * * * *", timezone="Australia/Lord_Howe"
+    )
+    assert keys_of(hours, "2024-10-06") == [f"20241006{h:02}" for h in range(24) if h != 2]
+
+
 def test_a_key_that_is_another_date_too_is_refused() -> None:
     days = dg.DailyPartitionsDefinition("2024-01-01", fmt="%Y-%d-%m")
     with pytest.raises(InvalidArgument, match="as a date it belongs to 2024-05-03"):
@@ -72,7 +79,10 @@ def test_a_key_that_is_another_date_too_is_refused() -> None:
     assert keys_of(days, "2024-31-03") == ["2024-31-03"]
 
 
-@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31", "9999-12-31 23:59:59"])
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-01", "0202-03-04", "1000-01-01", "1001-01-01", "9999-12-31", "9999-12-31 23:59:59"],
+)
 def test_a_date_at_an_end_of_the_calendar_belongs_to_no_key(text) -> None:
     for definition in (
         dg.DailyPartitionsDefinition("2024-01-01"),

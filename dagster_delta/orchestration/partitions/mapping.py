@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -16,6 +16,11 @@ from dagster_delta.orchestration.partitions.predicates import days_of_window
 
 PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
 """From the values of one table partition, by column, to partition keys."""
+
+_FIRST_YEAR = 1001
+"""Dagster cannot read its own keys of years below 1000, in which a window of this one may begin."""
+_MINUTE_S = 60
+"""Windows are not shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +187,8 @@ def _window_keys(
             "time window; give partition_keys to say which",
             column=column,
         ) from None
-    if moment.year in {MINYEAR, MAXYEAR}:
-        # Such as 9999-12-31 for no date: Dagster cannot compute its window.
+    if not _FIRST_YEAR <= moment.year < MAXYEAR:
+        # Such as 9999-12-31 for no date, or 0202-01-01: Dagster cannot compute its window.
         return []
     if is_instant or not _is_date(text):
         zone = UTC if is_instant else ZoneInfo(definition.timezone)
@@ -236,5 +241,6 @@ def _keys_of_day(definition: dg.TimeWindowPartitionsDefinition, day: date) -> li
         first, after = days_of_window(window)
         if first == after or first <= day < after:
             keys.append(key)
-        moment = window.end.timestamp()
-    return keys
+        # Where a clock skips half an hour, Dagster gives the end of a window the same key.
+        moment = max(window.end.timestamp(), moment + _MINUTE_S)
+    return list(dict.fromkeys(keys))
