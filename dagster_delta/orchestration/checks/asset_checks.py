@@ -224,18 +224,22 @@ def _rules(
         rules |= _constraint_rules(all_rows=all_rows)
     if unique is not None:
         columns = (unique,) if isinstance(unique, str) else tuple(unique)
+        if not columns:
+            raise InvalidArgument("unique names no column: name those of the key, or leave it out")
         rules["delta_unique"] = _Rule(
             f"No two rows have the same {', '.join(columns)}.",
             lambda s, _: check_unique(s, columns),
         )
     if row_count is not None:
-        least, most = row_count
-        if least is None and most is None:
-            raise InvalidArgument("row_count is a pair of bounds, of which one at least is set")
+        least, most = _bounds(row_count)
         rules["delta_row_count"] = _Rule(
             "The number of rows is within bounds.", lambda s, _: check_row_count(s, least, most)
         )
     if freshness is not None:
+        if not isinstance(freshness, dt.timedelta):
+            raise InvalidArgument(
+                f"freshness is {freshness!r}, and takes a datetime.timedelta: timedelta(hours=24)"
+            )
         rules["delta_freshness"] = _Rule(
             f"Rows have changed within the last {spell_age(freshness)}.",
             lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
@@ -253,6 +257,17 @@ def _rules(
             lambda s, _: check_health(s, health),
         )
     return rules
+
+
+def _bounds(row_count: object) -> tuple[int | None, int | None]:
+    match row_count:
+        case (int() | None as least, int() | None as most) if least is not None or most is not None:
+            if least is None or most is None or least <= most:
+                return least, most
+    raise InvalidArgument(
+        f"row_count is {row_count!r}, and takes the minimum and the maximum, of which one may be "
+        "None: (1, None)"
+    )
 
 
 def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
@@ -354,14 +369,22 @@ def _last_evaluation(
 def _as_schema(schema: "StructType | pa.Schema") -> StructType:
     if isinstance(schema, StructType):
         return schema
+    import pyarrow as pa
+
     from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
+    if not isinstance(schema, pa.Schema):
+        raise InvalidArgument(
+            f'schema is {schema!r}, and takes a pyarrow.Schema: pa.schema({{"id": pa.int64()}})'
+        )
     return from_arrow_schema(schema)
 
 
 def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:
     if isinstance(blocking, bool):
         return
+    if isinstance(blocking, str):
+        raise InvalidArgument(f"blocking is {blocking!r}, and takes a list: [{blocking!r}]")
     unknown = sorted(set(blocking) - set(rules))
     if unknown:
         raise InvalidArgument(
