@@ -142,13 +142,16 @@ def check_column_names(
     are in the known schema.
     """
     old = frozenset(path for path, _ in walk_fields(known)) if known else frozenset()
-    seen: set[tuple[str, ...]] = set()
+    seen: dict[tuple[str, ...], str] = {}
     for path, field in walk_fields(schema):
         column = ".".join(path)
         folded = tuple(step.casefold() for step in path)
-        if folded in seen:
-            raise InvalidArgument(f"there are two columns {column}", column=column)
-        seen.add(folded)
+        if (other := seen.get(folded)) is not None:
+            same = "" if other == column else f", as {other} differs from it in case alone"
+            raise InvalidArgument(
+                f"there are two columns {column}{same}: rename or drop one of them", column=column
+            )
+        seen[folded] = column
         if not field.name:
             raise InvalidArgument("a column has no name: give it one", column=column)
         if mode == "none" and path not in old and not _UNMAPPED_NAME.fullmatch(field.name):

@@ -6,6 +6,10 @@ import difflib
 import re
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_NAMES_AND_TEXTS = re.compile(r"'[^']*'|`[^`]*`")
+
+_QUALIFIED = re.compile(r'"\s*\.\s*\w|\.\s*"')
+"""A name in double quotes beside the dot of a qualified one."""
 
 _HINTS = (
     (r"\A\s*where\b", "Leave WHERE out: only the condition is given."),
@@ -31,7 +35,9 @@ def hint_for(sql: str) -> str:
     """What to write instead, as a line of its own below an error; empty if nothing is known."""
     # A quote that is not closed hides nothing.
     bare = _QUOTED.sub("''", sql)
-    found = (hint for pattern, hint in _HINTS if re.search(pattern, bare, re.IGNORECASE))
+    found = [hint for pattern, hint in _HINTS if re.search(pattern, bare, re.IGNORECASE)]
+    if _QUALIFIED.search(_NAMES_AND_TEXTS.sub("''", sql)):
+        found.append("Write names in backticks: `t`.`id`. Double quotes delimit texts.")
     return "".join(f"\n{hint}" for hint in found)
 
 

@@ -34,6 +34,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTable:
         ("name ~ 'a'", "RLIKE"),
         ("id = {x}", "There are no parameters"),
         ("id = @x", "There are no parameters"),
+        ('"t"."id" = 1', "Write names in backticks: `t`.`id`."),
+        ('id = 1 AND s."id" = 1', "Write names in backticks: `t`.`id`."),
         ("name = 'a", "the quote ' is not closed"),
         ("`id = 1", "the quote ` is not closed"),
         ("CAST(id AS strng) = 'a'", "strng is no type of Spark SQL"),

@@ -217,7 +217,10 @@ def test_column_mapping_assigns_ids_and_names(store: MemoryStore) -> None:
         ({"partition_by": ["id", "ID"]}, "twice"),
         ({"mode": "append"}, "mode"),
         ({"schema": pa.schema({"a b": pa.int64()})}, "delta.columnMapping.mode"),
-        ({"schema": pa.schema({"a": pa.int64(), "A": pa.int64()})}, "two columns"),
+        (
+            {"schema": pa.schema({"a": pa.int64(), "A": pa.int64()})},
+            "two columns A, as a differs from it in case alone: rename or drop one of them",
+        ),
         ({"schema": pa.schema({"a": pa.null(), "b": pa.int64()})}, "no type"),
         ({"schema": pa.schema([])}, "at least one column"),
         (
