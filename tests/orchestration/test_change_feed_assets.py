@@ -292,6 +292,7 @@ def test_of_two_runs_at_once_one_is_refused(lake, source):
 
     error = lake.fail(source.asset, events)
     assert isinstance(error, ConcurrentTransaction)
+    assert "another run of events applied changes of its upstream table" in str(error)
     assert lake.column("id") == [1, 2, 3]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey
 
-from dagster_delta.errors import InvalidCast, SchemaMismatch, TableNotFound
+from dagster_delta.errors import ConcurrentTransaction, InvalidCast, SchemaMismatch, TableNotFound
 from dagster_delta.orchestration.change_feed.column_changes import columns_narrower_than
 from dagster_delta.orchestration.change_feed.consumption import Consumption
 from dagster_delta.orchestration.change_feed.net_changes import (
@@ -60,7 +60,16 @@ class AppliedChanges:
 
 def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     """Apply the rows and record the progress, as one commit."""
-    written = _write(write, applied)
+    try:
+        written = _write(write, applied)
+    except ConcurrentTransaction as conflict:
+        conflict.message = (
+            f"another run of {write.name} applied changes of its upstream table meanwhile, so this "
+            "run wrote nothing: launch it again for the changes that remain. With the pool "
+            "delta_table_pool(…) of the table on the asset, and a limit of 1, its runs wait for "
+            "each other"
+        )
+        raise
     if applied.upstream_key is None:
         return written
     upstream = UpstreamColumns(
