@@ -6,6 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -276,6 +277,14 @@ def test_nulls_in_a_not_null_column_are_counted_and_shown() -> None:
         assign(data, schema)
     assert caught.value.column == "b"
     assert caught.value.examples[0] == "{'id': 0, 'b': None}"
+
+
+def test_nulls_beside_text_of_polars_are_shown() -> None:
+    data = pl.DataFrame({"id": [1, 2], "b": ["x", None]})
+    schema = struct(("id", LONG), StructField("b", STRING, nullable=False))
+    with pytest.raises(ConstraintViolation, match="1 null") as caught:
+        assign(pa.table(data), schema)
+    assert caught.value.examples == ("{'id': 2, 'b': None}",)
 
 
 @pytest.mark.parametrize(

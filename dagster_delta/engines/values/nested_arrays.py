@@ -66,11 +66,12 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 def _repeated(values: pa.Array, places: pa.Array) -> pa.Array:
     # No kernel takes values from views.
-    without_views = _WITHOUT_VIEWS.get(values.type)
+    without_views = WITHOUT_VIEWS.get(values.type)
     return (values if without_views is None else values.cast(without_views)).take(places)
 
 
-_WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""The types that stand in for views, of which Arrow's kernels neither take nor group values."""
 
 
 def _run_numbers(array: pa.RunEndEncodedArray) -> pa.Array:

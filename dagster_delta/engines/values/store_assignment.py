@@ -339,7 +339,9 @@ def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: 
 def _refuse_nulls(place: _Place, is_violation: pa.BooleanArray, context: pa.Array) -> None:
     """Raise for the positions of `context` (a batch or an array) where `is_violation` is true."""
     positions = pc.indices_nonzero(is_violation)
-    shown = _render_rows(context.take(positions.slice(0, _MAX_EXAMPLES)))
+    # One by one: Arrow has no kernel that takes the views in which polars exports text.
+    places = positions.slice(0, _MAX_EXAMPLES).to_pylist()
+    shown = [text for index in places for text in _render_rows(context.slice(index, 1))]
     raise ConstraintViolation(
         f"NOT NULL column {place.column} would get {len(positions)} null(s): fill them, or "
         "drop the rows",

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.parquet.read.arrow_views import without_views
 from dagster_delta.engines.values.ansi_cast import floor_to_microseconds
-from dagster_delta.engines.values.nested_arrays import plain_array, plain_type
+from dagster_delta.engines.values.nested_arrays import WITHOUT_VIEWS, plain_array, plain_type
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
@@ -29,6 +30,7 @@ DELETE = "delete"
 _CAME = ("insert", "update_postimage")
 _LEFT = ("delete", "update_preimage")
 _MAX_EXAMPLES = 5
+_BATCH_ROWS = 65_536
 _RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
 
 
@@ -46,12 +48,25 @@ def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Tab
     ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(order))))
     last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
     _refuse_ambiguous(ranked, last, keys, asset)
-    positions = np.sort(last[f"{_POSITION}_max"].to_numpy())
-    taken = order[positions]
+    taken = np.sort(order[last[f"{_POSITION}_max"].to_numpy()])
     rows = changes.drop_columns([each for each in CHANGE_COLUMNS if each in changes.schema.names])
     actions = np.where(ranks[taken] % 2 == 1, UPSERT, DELETE)
-    rows = rows.take(pa.array(taken))
+    rows = _take(rows, taken)
     return rows.append_column(ACTION_COLUMN, pa.array(actions.tolist(), pa.string()))
+
+
+def _take(rows: pa.Table, taken: NDArray[np.int64]) -> pa.Table:
+    """The rows at positions in ascending order.
+
+    Batch by batch: Arrow puts the chunks of a table together to take rows from it, which fails
+    beyond 2 GiB of text, and it takes none from views, as which polars exports text.
+    """
+    parts, start = [], 0
+    for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
+        first, end = np.searchsorted(taken, (start, start + batch.num_rows))
+        parts.append(without_views(batch).take(pa.array(taken[first:end] - start)))
+        start += batch.num_rows
+    return pa.Table.from_batches(parts) if parts else rows
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
@@ -61,9 +76,12 @@ def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
     columns = {}
     for key in keys:
         column = rows[key]
-        if plain_type(column.type) != column.type:
+        kind = plain_type(column.type)
+        if kind != column.type:
             parts = [plain_array(chunk) for chunk in column.chunks]
-            column = pa.chunked_array(parts, plain_type(column.type))
+            column = pa.chunked_array(parts, parts[0].type if parts else kind)
+        if kind in WITHOUT_VIEWS:
+            column = column.cast(WITHOUT_VIEWS[kind])
         if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
         if pa.types.is_nested(column.type):

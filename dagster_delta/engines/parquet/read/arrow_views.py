@@ -1,7 +1,7 @@
-"""Columns that a file declares as Arrow views, as types that every kernel of Arrow takes.
+"""Columns of Arrow views, as types that every kernel of Arrow takes.
 
-Writers of the arrow-rs family record view types in the file, and Arrow decodes what is recorded; it
-has no kernel that filters views.
+Writers of the arrow-rs family record view types in the file, and Arrow decodes what is recorded;
+polars exports text as views. Arrow has no kernel that filters or takes views.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def _plain(data_type: pa.DataType) -> pa.DataType:
         return pa.map_(key, item, data_type.keys_sorted)
     if types.is_list(data_type):
         return pa.list_(_plain_field(data_type.value_field))
+    if types.is_fixed_size_list(data_type):
+        return pa.list_(_plain_field(data_type.value_field), data_type.list_size)
     if types.is_large_list(data_type):
         return pa.large_list(_plain_field(data_type.value_field))
     return _PLAIN.get(data_type, data_type)
