@@ -83,13 +83,8 @@ _INTEGER_SUFFIXES = {"Y": ("byte", 7), "S": ("short", 15), "L": ("long", 63)}
 _TOO_MANY_DIGITS = 100
 _NUMBER = re.compile(r"(.*?)(BD|[LSYFD])?", re.IGNORECASE)
 
-_DATE = r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
-_DATE_TEXT = re.compile(_DATE + r"(?:[ T].*)?)?)?\s*", re.DOTALL | re.ASCII)
-_TIMESTAMP_TEXT = re.compile(
-    _DATE + r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?\s*(\S.*?)?)?)?)?\s*",
-    re.DOTALL | re.ASCII,
-)
-_OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})", re.ASCII)
+_WITHOUT_DATE = re.compile(r"[\x00-\x20\x7f]*T?[0-9]{1,2}:")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _TYPE_NAMES = {
     "tinyint": "byte",
@@ -225,14 +220,15 @@ def parse_date(text: str) -> dt.date:
     """The date that Spark reads from a text.
 
     Raises:
-        BeyondPython: Spark may read it, but it is outside the years 1 to 9999.
+        BeyondPython: Spark reads it, but it is outside the years 1 to 9999.
         ValueError: it is not a date.
     """
-    match = _DATE_TEXT.fullmatch(text)
-    if match is None:
-        raise _not_a("date", text)
-    year, month, day = match.groups()
-    return _date(year, month, day)
+    from dagster_delta.sql.text_values import read_day
+
+    try:
+        return _EPOCH.date() + dt.timedelta(days=read_day(text))
+    except OverflowError:
+        raise BeyondPython(text) from None
 
 
 def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
@@ -241,47 +237,20 @@ def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
     Digits beyond microseconds are dropped.
 
     Raises:
-        BeyondPython: Spark may read it, but Python does not support its year or its zone.
+        BeyondPython: Spark may read it, but it is outside the years 1 to 9999, has no date, or
+            names a zone other than an offset.
         ValueError: it is not a timestamp.
     """
-    match = _TIMESTAMP_TEXT.fullmatch(text)
-    if match is None:
-        raise _not_a("timestamp", text)
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    moment = dt.datetime.combine(
-        _date(year, month, day),
-        dt.time(
-            int(hour or 0),
-            int(minute or 0),
-            int(second or 0),
-            int((fraction or "").ljust(6, "0")[:6]),
-        ),
-        dt.UTC,
-    )
+    from dagster_delta.sql.text_values import fixed_offset_us, read_local_time
+
+    if _WITHOUT_DATE.match(text):
+        raise BeyondPython(text)
+    micros, zone = read_local_time(text)
+    # Rules of regions change, and Spark has its own.
+    offset = 0 if zone is None else fixed_offset_us(zone)
+    if offset is None:
+        raise BeyondPython(text)
     try:
-        return moment - _offset(zone), zone is not None
+        return _EPOCH + dt.timedelta(microseconds=micros - offset), zone is not None
     except OverflowError:
         raise BeyondPython(text) from None
-
-
-def _date(year: str, month: str | None, day: str | None) -> dt.date:
-    if int(year) == 0:
-        raise BeyondPython(year)
-    return dt.date(int(year), int(month or 1), int(day or 1))
-
-
-def _not_a(kind: str, text: str) -> ValueError:
-    # Only Spark reads signs, long years and times without minutes.
-    if re.match(r"\s*(?:[+-]|\d{5}|T?\d{1,2}:|\d{4}-\d{1,2}-\d{1,2}[ T]\s*\d)", text):
-        return BeyondPython(text)
-    return ValueError(f"{text!r} is not a {kind}")
-
-
-def _offset(zone: str | None) -> dt.timedelta:
-    if zone is None or zone in ("Z", "UTC"):
-        return dt.timedelta(0)
-    match = _OFFSET.fullmatch(zone)
-    if match is None or int(match[2]) > 17 or int(match[3]) > 59:
-        raise BeyondPython(zone)
-    offset = dt.timedelta(hours=int(match[2]), minutes=int(match[3]))
-    return -offset if match[1] == "-" else offset

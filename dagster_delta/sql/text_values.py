@@ -11,10 +11,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-import pyarrow as pa
-
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.types import STRING
 
 TextReader = Callable[[str], object]
@@ -78,15 +75,15 @@ def text_reader(target: DataType) -> TextReader | None:
         case "byte" | "short" | "integer" | "long" as name:
             return _stripped(_whole_number(_BITS[name]))
         case "float" | "double":
-            return _stripped(_floating(to_arrow_type(target)), _JAVA_BLANKS)
+            return _stripped(_floating(target), _JAVA_BLANKS)
         case "boolean":
             return _stripped(_boolean)
         case "date":
-            return _stripped(_day)
+            return read_day
         case "timestamp":
-            return _stripped(partial(_moment, is_instant=True))
+            return partial(_moment, is_instant=True)
         case "timestamp_ntz":
-            return _stripped(partial(_moment, is_instant=False))
+            return partial(_moment, is_instant=False)
     return None
 
 
@@ -108,7 +105,11 @@ def _whole_number(bits: int) -> Callable[[str], int]:
     return read
 
 
-def _floating(arrow_type: pa.DataType) -> Callable[[str], object]:
+def _floating(target: PrimitiveType) -> Callable[[str], object]:
+    import pyarrow as pa
+
+    arrow_type = pa.float32() if target.name == "float" else pa.float64()
+
     def read(text: str) -> object:
         special = "nan" if text in ("+NaN", "-NaN") else _NOT_FINITE.get(text.lower())
         if special is not None:
@@ -168,9 +169,13 @@ def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
 # Dates and times
 
 
-def _day(text: str) -> int:
-    """Days since the epoch; text after a whole date is ignored."""
-    found = _DATE.fullmatch(text)
+def read_day(text: str) -> int:
+    """Days since the epoch; text after a whole date is ignored.
+
+    Raises:
+        ValueError: it is not a date.
+    """
+    found = _DATE.fullmatch(text.strip(_BLANKS))
     if found is None:
         raise ValueError(text)
     year, month, day = found.groups()
@@ -189,7 +194,22 @@ def _days(year: int, month: int, day: int) -> int:
 
 def _moment(text: str, *, is_instant: bool) -> int:
     """Microseconds since the epoch; finer digits and the zone of a local time are dropped."""
-    found = _TIME.fullmatch(text)
+    micros, zone = read_local_time(text)
+    if zone is not None:
+        offset = _offset_us(zone, micros)
+        micros -= offset if is_instant else 0
+    if not -(2**63) <= micros < 2**63:
+        raise ValueError(text)
+    return micros
+
+
+def read_local_time(text: str) -> tuple[int, str | None]:
+    """Microseconds from the epoch to the local time of a text, and the zone that it names.
+
+    Raises:
+        ValueError: it is not a timestamp.
+    """
+    found = _TIME.fullmatch(text.strip(_BLANKS))
     if found is None:
         raise ValueError(text)
     year, month, day, hour, minute, second, fraction, zone = found.groups()
@@ -197,24 +217,31 @@ def _moment(text: str, *, is_instant: bool) -> int:
     seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
     days = _days(int(year), int(month or 1), int(day or 1))
     micros = days * _DAY_US + seconds * 1_000_000 + int((fraction or "").ljust(6, "0")[:6])
-    if zone is not None:
-        offset = _offset_us(zone.strip(_BLANKS), micros)
-        micros -= offset if is_instant else 0
-    if not -(2**63) <= micros < 2**63:
-        raise ValueError(text)
-    return micros
+    return micros, None if zone is None else zone.strip(_BLANKS)
+
+
+def fixed_offset_us(zone: str) -> int | None:
+    """Microseconds by which a zone is ahead of UTC; None if it is the name of a region.
+
+    Raises:
+        ValueError: the offset is too large.
+    """
+    if zone in ("Z", "UTC", "GMT", "UT"):
+        return 0
+    found = _OFFSET.fullmatch(zone)
+    if found is None:
+        return None
+    minutes = int(found[2]) * 60 + int(found[3] or 0)
+    if minutes > _MAX_OFFSET_MINUTES or int(found[3] or 0) > 59:
+        raise ValueError(zone)
+    return (-minutes if found[1] == "-" else minutes) * 60_000_000
 
 
 def _offset_us(zone: str, local_us: int) -> int:
     """Offset of a zone from UTC at a local time, in microseconds."""
-    if zone in ("Z", "UTC", "GMT", "UT"):
-        return 0
-    found = _OFFSET.fullmatch(zone)
-    if found is not None:
-        minutes = int(found[2]) * 60 + int(found[3] or 0)
-        if minutes > _MAX_OFFSET_MINUTES or int(found[3] or 0) > 59:
-            raise ValueError(zone)
-        return (-minutes if found[1] == "-" else minutes) * 60_000_000
+    fixed = fixed_offset_us(zone)
+    if fixed is not None:
+        return fixed
     import zoneinfo
 
     try:

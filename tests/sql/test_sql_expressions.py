@@ -106,7 +106,7 @@ def test_text_that_is_no_expression_is_refused(sql: str) -> None:
     "sql",
     ["Name LIKE 'a' IS NULL", "id IN (1) IS NULL", "id IN (1) = flag", "id IS NULL IS NULL", "Name LIKE 'a' LIKE 'b'", "flag !IN (true)", "id IS ! NULL", "id IS NOT NOT NULL", "id IS 1",
      "Name LIKE 'a' ESCAPE '!!'", "Name LIKE 'a' ESCAPE ''", "Name LIKE 'a' ESCAPE Name", "Name LIKE ANY ()", "Name LIKE ANY 'a'", "id IN ()", "id IN 1", "id IN (1,)", "id IN (,1)", "(id,)", "f(id,)", "f(,)",
-     "m.'k'", "s.1", "1.5.2", "id;", "$id", "@id", "id #c", "{id}", "DATE 2020", "N'a'", "INT '1'", "CAST(id AS foo)", "CAST(id AS INT(5))", "CAST(id AS DECIMAL(39,0))", "CAST(id AS DECIMAL(5,6))",
+     "m.'k'", "s.1", "1.5.2", "id;", "$id", "@id", "id #c", "{id}", "DATE 2020", "DATE '20240229'", "TIMESTAMP '2020-01-01 01:02Z'", "TIMESTAMP '2020-01-01 01:02+01:00'", "TIMESTAMP '2020-01-01 01:02:03+19:00'", "N'a'", "INT '1'", "CAST(id AS foo)", "CAST(id AS INT(5))", "CAST(id AS DECIMAL(39,0))", "CAST(id AS DECIMAL(5,6))",
      "CAST(id AS `int`)", "id = \uff11", "gr\u00f6\u00dfe = 1", "id)", "id, 1", "[1]"],
 )  # fmt: skip
 def test_what_the_parser_of_spark_refuses_is_called_wrong_sql(sql: str) -> None:
