@@ -115,6 +115,30 @@ def test_a_condition_that_answers_otherwise_every_time_is_refused(table: DeltaTa
     assert files(table) == before
 
 
+@pytest.mark.classic
+def test_an_update_by_a_udf_that_chooses_other_rows_the_second_time_is_refused(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    from pyspark.sql import functions
+    from pyspark.sql.types import BooleanType
+
+    seen = str(tmp_path / "seen")
+
+    def lower_half_first(number: int) -> bool:
+        chosen = number >= 10 if Path(seen).exists() else number < 10
+        if number == 19:
+            Path(seen).touch()
+        return chosen
+
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(ROWS, properties=VECTORS)
+    spark.udf.register("half", functions.udf(lower_half_first, BooleanType()).asNondeterministic())
+    # As many rows are changed as were found, so that only their indexes show it.
+    with pytest.raises(InvalidArgument, match="matched other rows"):
+        table.update({"v": "'new'"}, "half(id)")
+    assert texts(table) == {number: f"v{number}" for number in range(20)}
+
+
 def test_a_name_of_both_sides_means_the_one_that_a_clause_sees(table: DeltaTable) -> None:
     source = pa.table({"id": [1, 50], "v": ["a", "b"], "p": [5, 6]})
     merge = table.merge(source, "t.id = s.id", engine="spark")

@@ -192,7 +192,7 @@ class _Rewriting:
                 return copy_rows(self._session, rewrite, (), created)
             changed = write_changes(self._changing(), self._store)
             created.add_logged(changed.paths)
-            self._check_count(changed)
+            self._check_rows(changed)
             copied = RewriteResult(changed.files, (), 0, 0)
             if rewrite.keeps_rest:
                 # The rows removed from these files are recorded with their new values.
@@ -213,32 +213,38 @@ class _Rewriting:
             replace(rewrite.data.values, verified=()),
         )
         return ChangingRows(
-            read_frame(self._session, rewrite.source),
+            read_frame(self._session, rewrite.source, with_positions=bool(rewrite.matches)),
             (changed,),
             rewrite.data,
             rewrite.change_data,
             old=lambda name: functions.col(quote(name)),
+            with_positions=bool(rewrite.matches),
         )
 
-    def _check_count(self, written: WrittenChanges) -> None:
-        """Check that the predicate selected the same rows as before."""
-        expected = self._count_matches()
-        if written.counts[0] != expected:
+    def _check_rows(self, written: WrittenChanges) -> None:
+        """Check that the predicate selected the same rows as before: others would be lost."""
+        source, matches = self._rewrite.source, self._rewrite.matches
+        table = self._store.location.uri
+        files = FileIndex.of(source.files, self._store, version=source.version)
+        found = files.by_path(written.rows, table=table)
+        changed = {path: rows for path, rows in found.items() if path in matches}
+        whole = written.counts[0] - sum(map(len, changed.values()))
+        if changed != dict(matches) or whole != self._count_whole_files():
             raise InvalidArgument(
-                f"the predicate matched {expected} rows when they were counted, but "
-                f"{written.counts[0]} when they were changed: avoid nondeterministic functions "
-                "such as rand()",
-                table=self._store.location.uri,
+                "the predicate matched other rows when they were changed than when they were "
+                "found: avoid functions with a different result each time, such as a UDF that "
+                "draws random numbers",
+                table=table,
             )
 
-    def _count_matches(self) -> int:
+    def _count_whole_files(self) -> int:
+        """Live rows of the files in which every row matches."""
         files, matches = self._rewrite.source.files, self._rewrite.matches
         paths, vectors = files["path"].to_pylist(), files["deletion_vector"].to_pylist()
         counted = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
         total = 0
         for path, vector, count in zip(paths, vectors, counted, strict=True):
             if path in matches:
-                total += len(matches[path])
                 continue
             rows = count_file_rows(self._store, decode_path(path)) if count is None else count
             total += rows - (0 if vector is None else vector["cardinality"])
