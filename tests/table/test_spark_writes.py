@@ -45,6 +45,43 @@ def test_a_predicate_means_what_it_means_in_the_time_zone_of_the_session(
     assert ids_of(table) == [0, 1, 9]
 
 
+def test_values_are_cast_in_the_time_zone_of_the_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    at = "TIMESTAMP '2024-01-15 22:00:00'"
+    columns = {
+        "day_at": ("TIMESTAMP", "DATE '2024-01-15'"),
+        "local_at": ("TIMESTAMP", "TIMESTAMP_NTZ '2024-01-15 22:00:00'"),
+        "day": ("DATE", at),
+        "local": ("TIMESTAMP_NTZ", at),
+        "text": ("STRING", at),
+        "days": ("ARRAY<STRUCT<day: DATE>>", f"array(named_struct('day', {at}))"),
+        "by_day": ("MAP<DATE, STRING>", f"map({at}, {at})"),
+    }
+    schema = [Column(name, data_type) for name, (data_type, _) in columns.items()]
+    generated = Column("first_day", "DATE", generated_as="CAST(day_at AS DATE)")
+    appended = DeltaTable.create(tmp_path / "appended", [*schema, generated])
+    merged = DeltaTable.create(tmp_path / "merged", [*schema, generated])
+    try:
+        # 22:00 in New York is 03:00 UTC of the next day.
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        values = [f"{value} AS {name}" for name, (_, value) in columns.items()]
+        frame = spark.sql(f"SELECT {', '.join(values)}")
+        appended.append(frame)
+        merged.merge(frame, "t.day = s.day").when_not_matched_insert_all().execute()
+        cast = [f"CAST({value} AS {data_type})" for data_type, value in columns.values()]
+        stored = appended.snapshot().scan().to_spark(spark)
+        kept = ["text", "day", "first_day", *columns]
+        expected = spark.sql(
+            f"SELECT '2024-01-15 22:00:00', DATE '2024-01-15', DATE '2024-01-15', {', '.join(cast)}"
+        )
+        assert stored.select(*kept).collect() == expected.collect()
+        assert merged.snapshot().scan().to_spark(spark).collect() == stored.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 def test_a_filter_on_a_base_column_skips_partitions_for_spark_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:

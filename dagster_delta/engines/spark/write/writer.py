@@ -43,7 +43,7 @@ from dagster_delta.protocol.features.column_values import (
     ColumnValues,
     IdentityColumn,
 )
-from dagster_delta.protocol.schema import ArrayType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -66,9 +66,10 @@ class _WrittenRows:
 
     @classmethod
     def of(cls, frame: DataFrame, spec: WriteSpec) -> _WrittenRows:
-        """The rows of a DataFrame, unchanged."""
+        """The rows of a DataFrame; Spark casts values that depend on the zone of its session."""
         schema = from_spark_schema(frame.schema)
-        return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
+        numbered = frame.toDF(*map(_source_name, range(len(schema))))
+        return _in_session_zone(cls(numbered, schema, spec))
 
     def completed(self) -> _WrittenRows:
         """The rows with every column that the spec defines how to fill.
@@ -98,6 +99,59 @@ class _WrittenRows:
             for index, constraint in enumerate(self.spec.constraints)
         ]
         return _named(self).select(*_sources(self), *checks)
+
+
+_ZONED_CASTS = frozenset(
+    {
+        ("date", "timestamp"),
+        ("timestamp_ntz", "timestamp"),
+        ("timestamp", "date"),
+        ("timestamp", "timestamp_ntz"),
+        ("timestamp", "string"),
+    }
+)
+"""Casts whose result depends on the time zone. The tasks cast all other values, in UTC."""
+
+
+def _in_session_zone(rows: _WrittenRows) -> _WrittenRows:
+    table = rows.spec.configuration.schema
+    fields = []
+    for field in rows.schema:
+        stored = table.get(field.name)
+        data_type = field.data_type if stored is None else _zoned(field.data_type, stored.data_type)
+        fields.append(replace(field, data_type=data_type))
+    schema = StructType(tuple(fields))
+    if schema == rows.schema:
+        return rows
+    columns = [
+        source if old.data_type == new.data_type else source.cast(to_spark_type(new.data_type))
+        for source, old, new in zip(_sources(rows), rows.schema, schema, strict=True)
+    ]
+    named = [each.alias(_source_name(index)) for index, each in enumerate(columns)]
+    return _WrittenRows(rows.frame.select(*named), schema, rows.spec)
+
+
+def _zoned(source: DataType, target: DataType) -> DataType:
+    """The source type, with the target types of casts that depend on the time zone."""
+    match source, target:
+        case StructType(fields), StructType():
+            return StructType(
+                tuple(
+                    replace(each, data_type=_zoned(each.data_type, found.data_type))
+                    if (found := target.get(each.name))
+                    else each
+                    for each in fields
+                )
+            )
+        case ArrayType(element_type=held), ArrayType(element_type=wanted):
+            return replace(source, element_type=_zoned(held, wanted))
+        case MapType(), MapType():
+            return replace(
+                source,
+                key_type=_zoned(source.key_type, target.key_type),
+                value_type=_zoned(source.value_type, target.value_type),
+            )
+    return target if (str(source), str(target)) in _ZONED_CASTS else source
 
 
 def _sources(rows: _WrittenRows) -> list[Column]:
