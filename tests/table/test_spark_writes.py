@@ -45,6 +45,27 @@ def test_a_predicate_means_what_it_means_in_the_time_zone_of_the_session(
     assert ids_of(table) == [0, 1, 9]
 
 
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_a_filter_finds_nan_in_files_whose_footers_leave_it_out(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    columns = [Column("id", "INT"), Column("f", "FLOAT"), Column("s", "STRUCT<d: DOUBLE>")]
+    properties = {"delta.columnMapping.mode": mode}
+    table = DeltaTable.create(tmp_path / "t", columns, properties=properties)
+    values = [1.0, float("nan")]
+    floats = pa.array(values, pa.float32())
+    structs = pa.array([{"d": each} for each in values])
+    table.append(pa.table({"id": pa.array([1, 2], pa.int32()), "f": floats, "s": structs}))
+    # NaN is greater than every other number.
+    for where in ("f > 100", "s.d > 100", "isnan(f)", "f = CAST('NaN' AS FLOAT)"):
+        found = table.snapshot().scan(columns=["id"], where=where).to_spark(spark)
+        assert [row.id for row in found.collect()] == [2]
+        whole = table.snapshot().scan().to_spark(spark).where(where)
+        assert [row.id for row in whole.collect()] == [2]
+    table.delete("f > 100", engine="spark")
+    assert ids_of(table) == [1]
+
+
 def test_values_are_cast_in_the_time_zone_of_the_session(
     spark: SparkSession, tmp_path: Path
 ) -> None:

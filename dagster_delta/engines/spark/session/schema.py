@@ -221,6 +221,7 @@ def _kept_metadata(metadata: Mapping[str, object]) -> dict[str, object]:
 
 
 VOID = PrimitiveType("void")
+_FLOATS = frozenset({PrimitiveType("float"), PrimitiveType("double")})
 
 _INT32_TYPES = frozenset({PrimitiveType("byte"), PrimitiveType("short"), PrimitiveType("integer")})
 _INT32_DIGITS = 10
@@ -325,9 +326,9 @@ def logical_column(field: StructField, mode: ColumnMappingMode, functions: Modul
     if _is_void(field):
         return functions.lit(None)
     read: Column = functions.col(quote(read_name(field, mode)))
-    if not _is_renamed_inside(field.data_type, mode):
+    if not _is_made_inside(field.data_type, mode):
         return read
-    if mode == "id":
+    if mode == "id" and field.data_type not in _FLOATS:
         # Spark prunes nested columns by name and loses their ids, which silently makes them null;
         # it never prunes through a cast.
         return read.cast(to_spark_type(field.data_type))
@@ -337,7 +338,12 @@ def logical_column(field: StructField, mode: ColumnMappingMode, functions: Modul
 def _renamed(
     read: Column, data_type: DataType, mode: ColumnMappingMode, functions: ModuleType
 ) -> Column:
-    if not _is_renamed_inside(data_type, mode):
+    if data_type in _FLOATS:
+        # Many writers leave NaN out of the bounds in footers, by which Spark would skip row groups
+        # with NaN; it never pushes a filter down through a function.
+        value: Column = functions.nanvl(read, read)
+        return value
+    if not _is_made_inside(data_type, mode):
         return read
     if not isinstance(data_type, StructType):
         return read.cast(to_spark_type(data_type))
@@ -351,12 +357,19 @@ def _renamed(
     return functions.when(read.isNotNull(), functions.struct(*fields))
 
 
-def _is_renamed_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
-    if isinstance(data_type, StructType) and any(
-        read_name(each, mode) != each.name for each in data_type
-    ):
+def _is_made_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
+    """Whether a column is not the column of the file: fields have other names, or are floats."""
+    if data_type in _FLOATS:
         return True
-    return any(_is_renamed_inside(each, mode) for each in inner_types(data_type))
+    if isinstance(data_type, StructType):
+        return any(
+            read_name(each, mode) != each.name or _is_made_inside(each.data_type, mode)
+            for each in data_type
+        )
+    return any(
+        isinstance(each, (StructType, ArrayType, MapType)) and _is_made_inside(each, mode)
+        for each in inner_types(data_type)
+    )
 
 
 def is_declared(field: StructField) -> bool:
