@@ -14,7 +14,15 @@ from typing import TypeAlias, cast
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    inner_parts,
+    with_inner_types,
+)
 from dagster_delta.protocol.table_properties import parse_column_paths
 
 ColumnPath: TypeAlias = tuple[str, ...]
@@ -100,27 +108,15 @@ def _step(
     node: DataType, step: str, path: ColumnPath, found: Sequence[str]
 ) -> tuple[str, DataType, StructField | None]:
     """Name, type and field (if it is one) of the next place."""
-    match node, step.casefold():
-        case StructType(), _:
-            field = node.get(step)
-            if field is not None:
-                return field.name, field.data_type, field
-            names = node.names
-        case ArrayType(element_type), "element":
-            return "element", element_type, None
-        case MapType(key_type, _), "key":
-            return "key", key_type, None
-        case MapType(_, value_type), "value":
-            return "value", value_type, None
-        case ArrayType(), _:
-            names = ("element",)
-        case MapType(), _:
-            names = ("key", "value")
-        case _:
-            names = ()
+    field = node.get(step) if isinstance(node, StructType) else None
+    if field is not None:
+        return field.name, field.data_type, field
+    parts = dict(inner_parts(node))
+    if not isinstance(node, StructType) and step.casefold() in parts:
+        return step.casefold(), parts[step.casefold()], None
     column = dotted(path)
     where = f"in {dotted(tuple(found))} there" if found else "the columns"
-    there = f"{where} are {', '.join(names)}" if names else f"{dotted(tuple(found))} is of {node}"
+    there = f"{where} are {', '.join(parts)}" if parts else f"{dotted(tuple(found))} is of {node}"
     raise SchemaMismatch(f"there is no column {column}; {there}", column=column)
 
 
@@ -170,24 +166,13 @@ def change_type_at(
     if not path:
         return change(node)
     step, below = path[0], path[1:]
-    match node:
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(each, data_type=change_type_at(each.data_type, below, change))
-                    if each.name == step
-                    else each
-                    for each in fields
-                )
-            )
-        case ArrayType(element_type):
-            return replace(node, element_type=change_type_at(element_type, below, change))
-        case MapType(key_type, _) if step == "key":
-            return replace(node, key_type=change_type_at(key_type, below, change))
-        case MapType(_, value_type):
-            return replace(node, value_type=change_type_at(value_type, below, change))
-        case _:
-            raise SchemaMismatch(f"there is no {step} in {node}", column=dotted(path))
+    parts = inner_parts(node)
+    if not parts:
+        raise SchemaMismatch(f"there is no {step} in {node}", column=dotted(path))
+    changed = [
+        change_type_at(inner, below, change) if name == step else inner for name, inner in parts
+    ]
+    return with_inner_types(node, changed)
 
 
 def with_nullability(schema: StructType, path: ColumnPath, nullable: bool) -> StructType:

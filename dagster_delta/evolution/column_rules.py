@@ -16,6 +16,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    inner_types,
     nesting_of,
     walk_fields,
 )
@@ -95,12 +96,9 @@ def check_nesting(schema: StructType, *, known: StructType | None = None) -> Non
 def types_outside_structs(data_type: DataType) -> Iterator[DataType]:
     """The type itself, and the types of elements, keys and values in it; not of struct fields."""
     yield data_type
-    match data_type:
-        case ArrayType(element_type):
-            yield from types_outside_structs(element_type)
-        case MapType(key_type, value_type):
-            yield from types_outside_structs(key_type)
-            yield from types_outside_structs(value_type)
+    if not isinstance(data_type, StructType):
+        for inner in inner_types(data_type):
+            yield from types_outside_structs(inner)
 
 
 def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple[str, ...]:

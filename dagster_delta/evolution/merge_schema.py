@@ -6,7 +6,6 @@ Spec: Column Metadata; Type Widening (writer requirements).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 import msgspec
 
@@ -25,8 +24,11 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    inner_parts,
+    inner_types,
     nullable_field,
     walk_fields,
+    with_inner_types,
 )
 
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
@@ -103,11 +105,10 @@ def _differences(
     match table, data:
         case StructType(), StructType():
             yield from _field_differences(table, data, path)
-        case ArrayType(table_element), ArrayType(data_element):
-            yield from _differences(table_element, data_element, (*path, "element"))
-        case MapType(table_key, table_value), MapType(data_key, data_value):
-            yield from _differences(table_key, data_key, (*path, "key"))
-            yield from _differences(table_value, data_value, (*path, "value"))
+        case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+            theirs = inner_types(data)
+            for (step, ours), their in zip(inner_parts(table), theirs, strict=True):
+                yield from _differences(ours, their, (*path, step))
         case _ if table != data:
             yield ColumnDifference(path, table, data)
 
@@ -297,15 +298,12 @@ def _merge_types(
                 theirs = data.get(field.name)
                 fields.append(field if theirs is None else _merge_field(field, theirs, widening))
             return StructType((*fields, *_new_fields(table, data)))
-        case ArrayType(table_element), ArrayType(data_element):
-            element = _merge_types(
-                table_element, data_element, widening, (*path, "element"), changes
-            )
-            return replace(table, element_type=element)
-        case MapType(table_key, table_value), MapType(data_key, data_value):
-            key = _merge_types(table_key, data_key, widening, (*path, "key"), changes)
-            value = _merge_types(table_value, data_value, widening, (*path, "value"), changes)
-            return replace(table, key_type=key, value_type=value)
+        case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+            merged = [
+                _merge_types(ours, their, widening, (*path, step), changes)
+                for (step, ours), their in zip(inner_parts(table), inner_types(data), strict=True)
+            ]
+            return with_inner_types(table, merged)
         case _ if widening.applies(table, data):
             changes.append(TypeChange(table, data, ".".join(path) or None, widening.table_version))
             return data
@@ -314,20 +312,10 @@ def _merge_types(
 
 
 def _check_typed(data_type: DataType, column: str) -> None:
-    match data_type:
-        case PrimitiveType("void"):
-            raise SchemaMismatch(
-                f"column {column} contains only nulls and has no type; cast it to a type, or "
-                "drop it",
-                column=column,
-            )
-        case StructType(fields):
-            for each in fields:
-                _check_typed(each.data_type, f"{column}.{each.name}")
-        case ArrayType(element_type):
-            _check_typed(element_type, f"{column}.element")
-        case MapType(key_type, value_type):
-            _check_typed(key_type, f"{column}.key")
-            _check_typed(value_type, f"{column}.value")
-        case _:
-            return
+    if data_type == PrimitiveType("void"):
+        raise SchemaMismatch(
+            f"column {column} contains only nulls and has no type; cast it to a type, or drop it",
+            column=column,
+        )
+    for step, inner in inner_parts(data_type):
+        _check_typed(inner, f"{column}.{step}")

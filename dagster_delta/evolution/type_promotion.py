@@ -5,8 +5,6 @@ Spec: Type Widening (writer requirements); Type Change Metadata.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 
 from dagster_delta.errors import SchemaChangeRefused
@@ -18,7 +16,16 @@ from dagster_delta.protocol.features.type_widening import (
     is_widening,
     record_type_changes,
 )
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    inner_parts,
+    inner_types,
+    with_inner_types,
+)
 from dagster_delta.sql.types import VOID, is_primitive
 
 _PREVIEW_FEATURE = "typeWidening-preview"
@@ -61,15 +68,12 @@ class Promotion(msgspec.Struct, frozen=True):
         match old, new:
             case StructType(), StructType():
                 return self._promote_struct(old, new, (*path, *done))
-            case ArrayType(old_element), ArrayType(new_element):
-                element = self._promote_type(
-                    old_element, new_element, path, (*done, "element"), changes
-                )
-                return replace(old, element_type=element)
-            case MapType(old_key, old_value), MapType(new_key, new_value):
-                key = self._promote_type(old_key, new_key, path, (*done, "key"), changes)
-                value = self._promote_type(old_value, new_value, path, (*done, "value"), changes)
-                return replace(old, key_type=key, value_type=value)
+            case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+                promoted = [
+                    self._promote_type(inner, wider, path, (*done, step), changes)
+                    for (step, inner), wider in zip(inner_parts(old), inner_types(new), strict=True)
+                ]
+                return with_inner_types(old, promoted)
             case _ if old == new:
                 return old
             case _ if old == VOID:

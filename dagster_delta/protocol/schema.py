@@ -6,8 +6,8 @@ Spec: Schema Serialization Format.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
@@ -353,32 +353,50 @@ def walk_fields(
 
     Steps into arrays and maps are called `element`, `key` and `value`.
     """
+    if isinstance(data_type, StructType):
+        for each in data_type:
+            here = (*path, each.name)
+            yield here, each
+            yield from walk_fields(each.data_type, here)
+    else:
+        for step, inner in inner_parts(data_type):
+            yield from walk_fields(inner, (*path, step))
+
+
+def inner_parts(data_type: DataType) -> tuple[tuple[str, DataType], ...]:
+    """The types directly inside a type, each with the step to it in a path: the name of a field,
+    `element`, `key` or `value`.
+    """
     match data_type:
         case StructType(fields):
-            for each in fields:
-                here = (*path, each.name)
-                yield here, each
-                yield from walk_fields(each.data_type, here)
+            return tuple((each.name, each.data_type) for each in fields)
         case ArrayType(element_type):
-            yield from walk_fields(element_type, (*path, "element"))
+            return (("element", element_type),)
         case MapType(key_type, value_type):
-            yield from walk_fields(key_type, (*path, "key"))
-            yield from walk_fields(value_type, (*path, "value"))
+            return (("key", key_type), ("value", value_type))
         case _:
-            return
+            return ()
 
 
 def inner_types(data_type: DataType) -> tuple[DataType, ...]:
     """The types directly inside a type: those of its fields, its elements, its keys and values."""
+    return tuple(inner for _, inner in inner_parts(data_type))
+
+
+def with_inner_types(data_type: DataType, types: Sequence[DataType]) -> DataType:
+    """The type with other types directly inside it, in the order of `inner_types`."""
     match data_type:
         case StructType(fields):
-            return tuple(each.data_type for each in fields)
-        case ArrayType(element_type):
-            return (element_type,)
-        case MapType(key_type, value_type):
-            return (key_type, value_type)
+            pairs = zip(fields, types, strict=True)
+            return StructType(tuple(replace(each, data_type=inner) for each, inner in pairs))
+        case ArrayType():
+            (element_type,) = types
+            return replace(data_type, element_type=element_type)
+        case MapType():
+            key_type, value_type = types
+            return replace(data_type, key_type=key_type, value_type=value_type)
         case _:
-            return ()
+            return data_type
 
 
 def nesting_of(data_type: DataType) -> int:

@@ -20,7 +20,14 @@ from dagster_delta.protocol.features.column_values import (
     identity_columns,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    inner_parts,
+    inner_types,
+)
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import at_moment
@@ -93,13 +100,11 @@ def _lacking_fields(source: DataType, target: DataType) -> Iterator[tuple[str, .
                 held = source.get(each.name)
                 below = [()] if held is None else _lacking_fields(held.data_type, each.data_type)
                 yield from ((each.name, *path) for path in below)
-        case ArrayType(held_type), ArrayType(wanted):
-            yield from (("element", *path) for path in _lacking_fields(held_type, wanted))
-        case MapType(), MapType():
-            keys = _lacking_fields(source.key_type, target.key_type)
-            yield from (("key", *path) for path in keys)
-            values = _lacking_fields(source.value_type, target.value_type)
-            yield from (("value", *path) for path in values)
+        case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+            for held_type, (step, wanted) in zip(
+                inner_types(source), inner_parts(target), strict=True
+            ):
+                yield from ((step, *path) for path in _lacking_fields(held_type, wanted))
 
 
 def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataType]:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, Metadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, StructField, StructType, inner_parts
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 COLUMN_CHANGE_SWITCH = "dagsterDelta.enableColumnChange"
@@ -115,15 +115,9 @@ def field_at(field: StructField, steps: tuple[str, ...]) -> DataType:
 
 
 def _step(data_type: DataType, step: str) -> DataType:
-    match data_type:
-        case StructType() as struct if (child := struct.get(step)) is not None:
-            return child.data_type
-        case _ if step in _STEPS and hasattr(data_type, _STEPS[step]):
-            return cast("DataType", getattr(data_type, _STEPS[step]))
-    raise KeyError(step)
-
-
-_STEPS = {"element": "element_type", "key": "key_type", "value": "value_type"}
+    if isinstance(data_type, StructType) and (child := data_type.get(step)) is not None:
+        return child.data_type
+    return dict(inner_parts(data_type))[step]
 
 
 def is_filled(tags: Mapping[str, str | None] | None, change_id: str) -> bool:

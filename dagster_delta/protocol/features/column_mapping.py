@@ -18,7 +18,10 @@ from dagster_delta.protocol.schema import (
     MapType,
     StructField,
     StructType,
+    inner_parts,
+    inner_types,
     walk_fields,
+    with_inner_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -98,15 +101,11 @@ def assign_column_mapping(
 
 def _nested_paths(data_type: DataType, path: str) -> Iterator[str]:
     """Paths below a field down to the next struct, whose fields have their own ids."""
-    steps: tuple[tuple[str, DataType], ...] = ()
-    match data_type:
-        case ArrayType(element_type):
-            steps = (("element", element_type),)
-        case MapType(key_type, value_type):
-            steps = (("key", key_type), ("value", value_type))
-    for step, step_type in steps:
+    if isinstance(data_type, StructType):
+        return
+    for step, inner in inner_parts(data_type):
         yield f"{path}.{step}"
-        yield from _nested_paths(step_type, f"{path}.{step}")
+        yield from _nested_paths(inner, f"{path}.{step}")
 
 
 def _assigned_ids(schema: StructType) -> list[int]:
@@ -129,24 +128,16 @@ def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _
 
 
 def _map_data_type(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
-    match data_type:
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(changed, data_type=_map_data_type(changed.data_type, change))
-                    for changed in map(change, fields)
-                )
+    if isinstance(data_type, StructType):
+        return StructType(
+            tuple(
+                replace(changed, data_type=_map_data_type(changed.data_type, change))
+                for changed in map(change, data_type)
             )
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_map_data_type(element_type, change), contains_null)
-        case MapType(key_type, value_type, value_contains_null):
-            return MapType(
-                _map_data_type(key_type, change),
-                _map_data_type(value_type, change),
-                value_contains_null,
-            )
-        case _:
-            return data_type
+        )
+    return with_inner_types(
+        data_type, [_map_data_type(inner, change) for inner in inner_types(data_type)]
+    )
 
 
 def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Schema:

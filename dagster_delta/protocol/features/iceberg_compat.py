@@ -16,6 +16,7 @@ from dagster_delta.protocol.schema import (
     MapType,
     PrimitiveType,
     StructType,
+    inner_types,
     walk_fields,
 )
 
@@ -91,11 +92,9 @@ def _check_type(data_type: DataType, version: int, column: str, what: str) -> No
                 "use delta.enableIcebergCompatV2",
                 column=column,
             )
-        case ArrayType(element_type):
-            _check_type(element_type, version, column, what)
-        case MapType(key_type, value_type):
-            _check_type(key_type, version, column, what)
-            _check_type(value_type, version, column, what)
+        case ArrayType() | MapType():
+            for inner in inner_types(data_type):
+                _check_type(inner, version, column, what)
         case PrimitiveType(name) if name in _NO_ICEBERG_TYPE:
             raise InvalidArgument(
                 f"{what} does not allow column {column} of type {name}; drop it first",

@@ -26,12 +26,12 @@ from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
-    MapType,
     PrimitiveType,
     StructField,
     StructType,
+    inner_types,
+    with_inner_types,
 )
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
@@ -316,18 +316,13 @@ def _without_void(fields: Iterable[StructField], path: tuple[str, ...]) -> Itera
 
 
 def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
-    match data_type:
-        case StructType():
-            fields = tuple(_without_void(data_type, path))
-            if fields or not data_type.fields:
-                return StructType(fields)
-        case ArrayType(element_type, contains_null):
-            return ArrayType(_stored_type(element_type, path), contains_null)
-        case MapType(key_type, value_type, contains_null):
-            key, value = _stored_type(key_type, path), _stored_type(value_type, path)
-            return MapType(key, value, contains_null)
-        case _ if data_type != _VOID:
-            return data_type
+    if isinstance(data_type, StructType):
+        fields = tuple(_without_void(data_type, path))
+        if fields or not data_type.fields:
+            return StructType(fields)
+    elif data_type != _VOID:
+        stored = [_stored_type(inner, path) for inner in inner_types(data_type)]
+        return with_inner_types(data_type, stored)
     column = ".".join(path)
     raise UnsupportedFeature(
         f"column {column} is an array, a map or a struct of nothing but type void and cannot be "
