@@ -122,13 +122,9 @@ def _step(
 
 def is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
     """Whether the path ends at a field and passes no array and no map."""
-    level: DataType = schema
-    for step in path[:-1]:
-        field = level.get(step) if isinstance(level, StructType) else None
-        if field is None:
-            return False
-        level = field.data_type
-    return isinstance(level, StructType)
+    above = schema.fields_along(path[:-1])
+    innermost = above[-1].data_type if above else schema
+    return len(above) == len(path) - 1 and isinstance(innermost, StructType)
 
 
 def change_field(

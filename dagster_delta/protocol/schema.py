@@ -189,6 +189,20 @@ class StructType:
             )
         return found
 
+    def fields_along(self, path: Sequence[str]) -> tuple[StructField, ...]:
+        """The fields that a path leads through, the outermost first; fewer than its names if one of
+        them is unknown, or follows a column that is no struct.
+        """
+        fields: list[StructField] = []
+        inside: DataType = self
+        for name in path:
+            field = inside.get(name) if isinstance(inside, StructType) else None
+            if field is None:
+                break
+            fields.append(field)
+            inside = field.data_type
+        return tuple(fields)
+
     @classmethod
     def from_json(cls, text: str) -> StructType:
         """Parse a `schemaString`."""

@@ -11,10 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from dagster_delta.protocol.features.text_limits import char_length, padded_type
-from dagster_delta.protocol.schema import DataType, DecimalType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, DecimalType, StructType
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, column_of, walk
 from dagster_delta.sql.types import (
     BINARY,
     BOOLEAN,
@@ -26,7 +25,6 @@ from dagster_delta.sql.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
-    collation_of,
     common_type,
     decimal_of,
     is_numeric,
@@ -41,19 +39,8 @@ NEVER = Call("=", (Literal(1, INTEGER), Literal(0, INTEGER)), BOOLEAN)
 
 def find_column(path: Sequence[str], schema: StructType) -> Column | None:
     """The column, or field of a struct, with a path; None if there is none."""
-    level: DataType = schema
-    field: StructField | None = None
-    found: list[str] = []
-    collation: str | None = None
-    for name in path:
-        field = level.get(name) if isinstance(level, StructType) else None
-        if field is None:
-            return None
-        found.append(field.name)
-        level = field.data_type
-        collation = collation_of(field) or collation
-    declared = None if field is None else padded_type(field)
-    return Column(tuple(found), level, collation, char_length(declared))
+    fields = schema.fields_along(path)
+    return column_of(fields) if fields and len(fields) == len(path) else None
 
 
 def constant(value: object) -> Literal | None:

@@ -8,7 +8,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
+from dagster_delta.protocol.schema import DataType, StructField
+from dagster_delta.sql.types import collation_of
 
 
 class Refusal(Exception):
@@ -97,6 +99,19 @@ def with_paths(expression: Typed, changed: Callable[[tuple[str, ...]], tuple[str
             return replace(expression, operands=tuple(with_paths(e, changed) for e in operands))
         case Literal():
             return expression
+
+
+def column_of(fields: Sequence[StructField]) -> Column:
+    """The column at the end of fields that lead to it, each inside the one before."""
+    collations = [found for field in fields if (found := collation_of(field))]
+    # Only a top-level column carries this declaration itself; fields of structs do not.
+    declared = padded_type(fields[-1])
+    return Column(
+        tuple(field.name for field in fields),
+        fields[-1].data_type,
+        collations[-1] if collations else None,
+        char_length(declared),
+    )
 
 
 def walk(expression: Typed) -> Iterator[Typed]:

@@ -8,8 +8,7 @@ from functools import reduce
 from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.protocol.features.text_limits import char_length, padded_type
-from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import (
     count_problem,
@@ -29,6 +28,7 @@ from dagster_delta.sql.typed import (
     Refusal,
     Refused,
     Typed,
+    column_of,
     is_too_deep,
     types_of,
     walk,
@@ -169,23 +169,14 @@ def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, 
 
 
 def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
-    path: list[str] = []
-    level: DataType = schema
-    field: StructField | None = None
-    collation: str | None = None
-    for index, part in enumerate(parts):
-        if not isinstance(level, StructType):
-            whole: Typed = Column(tuple(path), level, collation)
-            return reduce(_field, parts[index:], whole)
-        field = level.get(part)
-        if field is None:
-            raise _unknown(parts, path, level)
-        path.append(field.name)
-        level = field.data_type
-        collation = collation_of(field) or collation
-    # Only a top-level column carries this declaration itself; fields of structs do not.
-    declared = None if field is None else padded_type(field)
-    return Column(tuple(path), level, collation, char_length(declared))
+    fields = schema.fields_along(parts)
+    if len(fields) == len(parts):
+        return column_of(fields)
+    level = fields[-1].data_type if fields else schema
+    if isinstance(level, StructType):
+        raise _unknown(parts, [each.name for each in fields], level)
+    whole: Typed = replace(column_of(fields), char_length=None)
+    return reduce(_field, parts[len(fields) :], whole)
 
 
 def _field(base: Typed, name: str) -> Typed:

@@ -213,16 +213,12 @@ def _refuse_feed_columns(schema: StructType) -> None:
 
 
 def _refuse_missing_column(schema: StructType, path: tuple[str, ...]) -> None:
-    current: object = schema
-    for name in path:
-        field = current.get(name) if isinstance(current, StructType) else None
-        if field is None:
-            raise InvalidArgument(
-                f"delta.dataSkippingStatsColumns names {'.'.join(path)}, and the columns are "
-                f"{', '.join(schema.names)}",
-                column=".".join(path),
-            )
-        current = field.data_type
+    if len(schema.fields_along(path)) < len(path):
+        raise InvalidArgument(
+            f"delta.dataSkippingStatsColumns names {'.'.join(path)}, and the columns are "
+            f"{', '.join(schema.names)}",
+            column=".".join(path),
+        )
 
 
 def _check_mapping_change(configuration: TableConfiguration, wanted: Mapping[str, str]) -> None:

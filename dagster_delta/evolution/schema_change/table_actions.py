@@ -26,7 +26,7 @@ from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
+from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
@@ -152,17 +152,14 @@ def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
 
 def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
     column = dotted(path)
-    level: DataType = configuration.schema
-    physical = []
-    for step in path:
-        field = level.field(step) if isinstance(level, StructType) else None
-        if field is None:
-            raise SchemaChangeRefused(
-                f"column {column} lies in an array or a map, by which nothing is clustered",
-                column=column,
-            )
-        physical.append(physical_name(field, configuration.column_mapping_mode))
-        level = field.data_type
+    fields = configuration.schema.fields_along(path)
+    if len(fields) < len(path):
+        raise SchemaChangeRefused(
+            f"column {column} lies in an array or a map, by which nothing is clustered",
+            column=column,
+        )
+    level = fields[-1].data_type
+    physical = [physical_name(field, configuration.column_mapping_mode) for field in fields]
     if isinstance(level, StructType | ArrayType | MapType) or level in (
         PrimitiveType("boolean"),
         PrimitiveType("binary"),

@@ -139,17 +139,14 @@ def check_existing_defaults(schema: StructType) -> None:
     """Refuse a schema whose defaults for existing rows cannot be read."""
     for path, field in fields_with_existing_default(schema):
         _ = existing_default(field)
-        level: DataType = schema
-        for name in path:
-            if not isinstance(level, StructType):
-                column = ".".join(path)
-                raise InvalidTable(
-                    f"field {column} lies in an array or a map and has {EXISTING_DEFAULT_KEY}, "
-                    "which only columns and fields of structs can have; restore an older version "
-                    "of the table",
-                    column=column,
-                )
-            level = level.field(name).data_type
+        if len(schema.fields_along(path)) < len(path):
+            column = ".".join(path)
+            raise InvalidTable(
+                f"field {column} lies in an array or a map and has {EXISTING_DEFAULT_KEY}, which "
+                "only columns and fields of structs can have; restore an older version of the "
+                "table",
+                column=column,
+            )
 
 
 def without_existing_defaults(schema: StructType) -> StructType:

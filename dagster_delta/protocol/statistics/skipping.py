@@ -155,19 +155,13 @@ def skipping_columns(
     padded = char_paths(configuration.schema)
     columns = {}
     for path in sorted(referenced_columns(predicate) - partitioned):
-        level: DataType = configuration.schema
-        physical = []
-        for name in path:
-            if not isinstance(level, StructType):
-                break
-            field = level.field(name)
-            physical.append(physical_name(field, configuration.column_mapping_mode))
-            level = field.data_type
-        if not isinstance(level, StructType) and len(physical) == len(path):
-            names = tuple(physical)
+        fields = configuration.schema.fields_along(path)
+        if len(fields) == len(path) and not isinstance(fields[-1].data_type, StructType):
+            mode = configuration.column_mapping_mode
+            names = tuple(physical_name(field, mode) for field in fields)
             columns[path] = StatisticsColumn(
                 names,
-                level,
+                fields[-1].data_type,
                 is_padded=path in padded,
                 has_null_count=not (
                     is_name_in_collections(names) and _may_hold_collections(configuration)

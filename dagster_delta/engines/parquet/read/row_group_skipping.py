@@ -43,7 +43,8 @@ def matching_row_groups(
     """Indexes of the row groups that may hold a matching row, in order."""
     count = statistics.metadata.num_row_groups
     paths = referenced_columns(predicate)
-    fields = {path: found for path in paths if (found := _field_at(schema, path)) is not None}
+    along = {path: schema.fields_along(path) for path in paths}
+    fields = {path: found[-1] for path, found in along.items() if len(found) == len(path)}
     bounds = {
         path: _default_bounds(field, count, is_nested=len(path) > 1)
         for path, field in fields.items()
@@ -72,17 +73,6 @@ def _true_positions(
 ) -> list[int]:
     matches = may_match(predicate, bounds, count).to_pylist()
     return [index for index, may in enumerate(matches) if may]
-
-
-def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField | None:
-    data_type: DataType = schema
-    field = None
-    for name in path:
-        field = data_type.get(name) if isinstance(data_type, StructType) else None
-        if field is None:
-            return None
-        data_type = field.data_type
-    return field
 
 
 def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> ColumnBounds:

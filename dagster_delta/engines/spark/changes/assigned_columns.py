@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.session.schema import VOID, to_spark_type
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -164,12 +164,3 @@ def with_fields(
     if () in sources:
         made = functions.when(struct.isNotNull() | sources[()].isNotNull(), made)
     return made
-
-
-def field_at(schema: StructType, path: tuple[str, ...]) -> StructField:
-    """The field that a path leads to, through structs."""
-    field = schema.field(path[0])
-    for name in path[1:]:
-        assert isinstance(field.data_type, StructType)  # noqa: S101
-        field = field.data_type.field(name)
-    return field

@@ -19,7 +19,6 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.changes.assigned_columns import (
-    field_at,
     stored_fits,
     stored_value,
     with_fields,
@@ -119,7 +118,7 @@ class ChangingRows:
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
             change = self.changes[index]
             if not change.fills and path in (change.values or ()):
-                target = field_at(self.data.configuration.schema, path).data_type
+                target = self.data.configuration.schema.fields_along(path)[-1].data_type
                 refuse_lacking_fields(path, field.data_type, target)
             values[index][path] = (column, field.data_type)
         return values
@@ -211,7 +210,7 @@ class ChangingRows:
             path[1:]: stored_value(
                 column,
                 data_type,
-                field_at(self.data.configuration.schema, path).data_type,
+                self.data.configuration.schema.fields_along(path)[-1].data_type,
                 self._functions,
                 ".".join(path),
             )
@@ -242,7 +241,7 @@ class ChangingRows:
         types: dict[str, DataType] = {}
         for index, values in enumerate(self._values):
             for path, (column, data_type) in values.items():
-                target = field_at(schema, path).data_type
+                target = schema.fields_along(path)[-1].data_type
                 fits = stored_fits(column, data_type, target, functions)
                 if fits is not None:
                     name, types[".".join(path)] = ".".join(path), target
