@@ -77,13 +77,7 @@ def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[Stat
     """The fields with a default for files that lack them, as named in statistics."""
     columns = []
     for path, field in fields_with_existing_default(schema):
-        level, physical = schema, []
-        for name in path:
-            step = level.field(name)
-            physical.append(physical_name(step, mode))
-            if isinstance(step.data_type, StructType):
-                level = step.data_type
-        names = tuple(physical)
+        names = tuple(physical_name(step, mode) for step in schema.fields_along(path))
         is_own = not is_name_in_collections(names)
         columns.append(StatisticsColumn(names, field.data_type, has_null_count=is_own))
     return columns
