@@ -136,10 +136,14 @@ def _is_binary(source: pa.DataType) -> bool:
     )
 
 
-def _is_text(source: pa.DataType) -> bool:
+def holds_bytes(source: pa.DataType) -> bool:
+    """Whether the values of an Arrow type are texts or bytes."""
     types = pa.types
     return bool(
-        types.is_string(source) or types.is_large_string(source) or types.is_string_view(source)
+        types.is_string(source)
+        or types.is_large_string(source)
+        or types.is_string_view(source)
+        or _is_binary(source)
     )
 
 
@@ -284,7 +288,7 @@ def _to_string(source: pa.DataType) -> Cast | None:
     types = pa.types
     if types.is_string(source):
         return _identity
-    if _is_text(source) or _is_binary(source) or types.is_integer(source):
+    if holds_bytes(source) or types.is_integer(source):
         return lambda array: array.cast(pa.string())
     if types.is_boolean(source):
         return lambda array: array.cast(pa.string())

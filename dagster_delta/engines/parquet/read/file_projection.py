@@ -20,7 +20,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
-from dagster_delta.engines.values.ansi_cast import value_cast
+from dagster_delta.engines.values.ansi_cast import holds_bytes, value_cast
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,
     list_elements,
@@ -413,24 +413,11 @@ def _one_after_another(*steps: _Convert | None) -> _Convert | None:
 def _plan_cast(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> _Convert | None:
     if source == to_arrow_type(target):
         return None
-    if to_arrow_type(target) == pa.binary() and _is_bytes(source):
+    if to_arrow_type(target) == pa.binary() and holds_bytes(source):
         return lambda array: pc.cast(array, pa.binary())
     if not _may_hold(source, target):
         raise _unreadable(source, target, path)
     return value_cast(source, target)
-
-
-def _is_bytes(source: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(source)
-        or types.is_large_string(source)
-        or types.is_string_view(source)
-        or types.is_binary(source)
-        or types.is_large_binary(source)
-        or types.is_fixed_size_binary(source)
-        or types.is_binary_view(source)
-    )
 
 
 def _may_hold(source: pa.DataType, target: DataType) -> bool:
@@ -446,7 +433,7 @@ def _may_hold(source: pa.DataType, target: DataType) -> bool:
     match target.name:
         case "string":
             # Old writers omit the annotation that separates text from bytes.
-            return _is_bytes(source)
+            return holds_bytes(source)
         case "byte" | "short" | "integer" | "long":
             return bool(types.is_integer(source))
         case "double":
