@@ -394,7 +394,8 @@ def inner_parts(data_type: DataType) -> tuple[tuple[str, DataType], ...]:
 
 def inner_types(data_type: DataType) -> tuple[DataType, ...]:
     """The types directly inside a type: those of its fields, its elements, its keys and values."""
-    return tuple(inner for _, inner in inner_parts(data_type))
+    parts = inner_parts(data_type)
+    return tuple(inner for _, inner in parts) if parts else ()
 
 
 def with_inner_types(data_type: DataType, types: Sequence[DataType]) -> DataType:

@@ -135,9 +135,10 @@ def _map_data_type(data_type: DataType, change: Callable[[StructField], StructFi
                 for changed in map(change, data_type)
             )
         )
-    return with_inner_types(
-        data_type, [_map_data_type(inner, change) for inner in inner_types(data_type)]
-    )
+    inner = inner_types(data_type)
+    if not inner:
+        return data_type
+    return with_inner_types(data_type, [_map_data_type(each, change) for each in inner])
 
 
 def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Schema:

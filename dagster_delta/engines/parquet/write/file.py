@@ -321,8 +321,10 @@ def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
         if fields or not data_type.fields:
             return StructType(fields)
     elif data_type != _VOID:
-        stored = [_stored_type(inner, path) for inner in inner_types(data_type)]
-        return with_inner_types(data_type, stored)
+        inner = inner_types(data_type)
+        if not inner:
+            return data_type
+        return with_inner_types(data_type, [_stored_type(each, path) for each in inner])
     column = ".".join(path)
     raise UnsupportedFeature(
         f"column {column} is an array, a map or a struct of nothing but type void and cannot be "
