@@ -448,6 +448,24 @@ def test_rows_that_polars_fails_on_are_read_once(
     assert_frame_equal(lazy.collect(), rows)
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"), [(["a", "b", "c", "d"], ["x", "a", None]), ([5, 6, 7, 8], [9, 5, None])]
+)
+def test_a_filter_that_polars_ends_early_on_loses_no_rows(
+    tmp_path: Path, values: list[Any], wanted: list[Any]
+) -> None:
+    frame = pl.DataFrame({"value": values})
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(frame)
+    (file,) = tmp_path.glob("*.parquet")
+    # polars panics in a thread that compares null with the values of a page without a dictionary.
+    pq.write_table(frame.to_arrow().cast(pq.read_schema(file)), file, use_dictionary=False)
+    is_wanted = pl.col("value").is_in(wanted, nulls_equal=True)
+    rows = table.snapshot().scan().to_polars_lazy()
+    assert rows.filter(is_wanted).collect().equals(frame.head(1))
+    assert rows.filter(~is_wanted).collect().equals(frame.tail(3))
+
+
 def test_rows_that_polars_does_not_find_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_read_by_arrow: list[int]
 ) -> None:

@@ -50,6 +50,8 @@ _BATCH_ROWS = 131_072
 
 _PATH = "\0path"
 """The column with the path of the row's file."""
+_IS_END = "\0end"
+"""The column that is true in a row after all rows of a filtered read."""
 
 _STORED_AS = {
     "string": ("BYTE_ARRAY", "STRING"),
@@ -199,9 +201,8 @@ class FileFrames:
         if native:
             query = self._query(native)
             query = query if n_rows is None else query.head(n_rows)
-            query = query if predicate is None else query.filter(predicate)
             with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-                for frame in collect(query):
+                for frame in collect(query) if predicate is None else _filtered(query, predicate):
                     done += frame.height
                     yield frame
                 expected = sum(found.num_rows for _, found in native)
@@ -328,6 +329,24 @@ def _constant(value: pl.Series) -> pl.Expr:
 
 def _in_batches(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
     return query.collect_batches(lazy=True, engine="streaming", chunk_size=_BATCH_ROWS)
+
+
+def _filtered(query: pl.LazyFrame, predicate: pl.Expr) -> Iterator[pl.DataFrame]:
+    """The rows that satisfy a predicate. Raises ComputeError if some may be missing: batches end
+    without an error where a thread of polars panics, and nothing says how many rows to expect.
+    """
+    schema = query.collect_schema()
+    end = pl.DataFrame({name: [None] for name in schema}, schema=schema).lazy()
+    parts = [query.filter(predicate).with_columns(pl.lit(False).alias(_IS_END))]
+    parts.append(end.with_columns(pl.lit(True).alias(_IS_END)))
+    is_whole = False
+    for frame in _in_batches(pl.concat(parts)):
+        rows = frame.drop(_IS_END)
+        if frame.height and frame[_IS_END][-1]:
+            is_whole, rows = True, rows.head(-1)
+        yield rows
+    if not is_whole:
+        raise pl.exceptions.ComputeError("polars ended before the last row")
 
 
 def _whole(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
