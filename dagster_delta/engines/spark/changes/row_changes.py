@@ -16,6 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
@@ -47,6 +48,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.tokens import quote
+from dagster_delta.sql.typed import Refused, walk
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:
@@ -213,38 +215,53 @@ class _Rewriting:
             replace(rewrite.data.values, verified=()),
         )
         return ChangingRows(
-            read_frame(self._session, rewrite.source, with_positions=bool(rewrite.matches)),
+            read_frame(self._session, rewrite.source, with_positions=self._checks_positions),
             (changed,),
             rewrite.data,
             rewrite.change_data,
             old=lambda name: functions.col(quote(name)),
-            with_positions=bool(rewrite.matches),
+            with_positions=self._checks_positions,
         )
 
+    @cached_property
+    def _checks_positions(self) -> bool:
+        """Whether the predicate has a function that may be nondeterministic, as a user's own may
+        be: it can select as many rows as before, but other ones.
+        """
+        where = self._rewrite.source.where
+        return where is not None and any(isinstance(each, Refused) for each in walk(where.typed))
+
     def _check_rows(self, written: WrittenChanges) -> None:
-        """Check that the predicate selected the same rows as before: others would be lost."""
-        source, matches = self._rewrite.source, self._rewrite.matches
-        table = self._store.location.uri
-        files = FileIndex.of(source.files, self._store, version=source.version)
-        found = files.by_path(written.rows, table=table)
-        changed = {path: rows for path, rows in found.items() if path in matches}
-        whole = written.counts[0] - sum(map(len, changed.values()))
-        if changed != dict(matches) or whole != self._count_whole_files():
+        """Check that the predicate selected the same rows as before."""
+        expected = self._count_matches()
+        if written.counts[0] != expected:
+            raise InvalidArgument(
+                f"the predicate matched {expected} rows when they were counted, but "
+                f"{written.counts[0]} when they were changed: avoid nondeterministic functions "
+                "such as rand()",
+                table=self._store.location.uri,
+            )
+        if not self._checks_positions:
+            return
+        source, table = self._rewrite.source, self._store.location.uri
+        index = FileIndex.of(source.files, source.store, version=source.version)
+        found = index.by_path(written.rows, table=table)
+        # Where every live row of a file matches, the total above shows that all were changed.
+        if any(found.get(path) != rows for path, rows in self._rewrite.matches.items()):
             raise InvalidArgument(
                 "the predicate matched other rows when they were changed than when they were "
-                "found: avoid functions with a different result each time, such as a UDF that "
-                "draws random numbers",
+                "counted: avoid nondeterministic functions such as rand()",
                 table=table,
             )
 
-    def _count_whole_files(self) -> int:
-        """Live rows of the files in which every row matches."""
+    def _count_matches(self) -> int:
         files, matches = self._rewrite.source.files, self._rewrite.matches
         paths, vectors = files["path"].to_pylist(), files["deletion_vector"].to_pylist()
         counted = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
         total = 0
         for path, vector, count in zip(paths, vectors, counted, strict=True):
             if path in matches:
+                total += len(matches[path])
                 continue
             rows = count_file_rows(self._store, decode_path(path)) if count is None else count
             total += rows - (0 if vector is None else vector["cardinality"])
