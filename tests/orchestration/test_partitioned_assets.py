@@ -313,6 +313,28 @@ def test_another_run_that_writes_the_same_first_is_not_doubled(
     assert [row["generation"] for row in lake.rows() if row["p"] == "red"] == [2]
 
 
+def test_a_range_of_which_another_run_writes_a_part_first_fails_under_mode_ignore(
+    lake, events, monkeypatch
+):
+    """It was skipped whole, and succeeded: `blue` was never written."""
+    append, others = DeltaTable.append, ["green"]
+
+    def append_after_another(table, *arguments, **named):
+        if others:
+            other = asset_of(events, COLORS, colored(2))
+            lake.materialize(other, partition=others.pop(), mode="ignore")
+        return append(table, *arguments, **named)
+
+    asset = asset_of(events, COLORS, colored(1))
+    lake.materialize(asset, partition="red")
+    monkeypatch.setattr(DeltaTable, "append", append_after_another)
+    error = lake.fail(asset, range_of=("green", "blue"), mode="ignore")
+    assert isinstance(error, TableAlreadyExists)
+    assert "launch it again for those that are missing" in str(error)
+    lake.materialize(asset, range_of=("green", "blue"), mode="ignore")
+    assert {row["p"]: row["generation"] for row in lake.rows()} == {"red": 1, "green": 2, "blue": 1}
+
+
 # ---- keys that are one value of their column
 
 

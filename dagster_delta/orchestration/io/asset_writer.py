@@ -327,7 +327,18 @@ def _written_meanwhile(
 ) -> WrittenAsset | None:
     if write.options.mode not in {"error", "ignore"}:
         return None
-    return _keep_existing(write, table.refresh(), predicate)
+    now = table.refresh()
+    skipped = _keep_existing(write, now, predicate)
+    _, missing = _split_existing(write, now, is_skipped=skipped is not None)
+    if missing is None:
+        return skipped
+    # The rows of the other partitions may be used up.
+    raise TableAlreadyExists(
+        f"another run wrote some partitions of this run of {write.name} meanwhile, so this run "
+        "wrote none: launch it again for those that are missing",
+        table=write.uri,
+        version=now.version,
+    )
 
 
 def _split_existing(
