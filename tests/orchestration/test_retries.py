@@ -110,6 +110,18 @@ def test_an_automatic_retry_of_a_run_appends_once(lake):
     assert lake.column("id") == [1, 2]
 
 
+def test_a_re_execution_from_failure_appends_once(lake):
+    """An operator starts it for a run that was killed, maybe after its commit."""
+    asset = crashing_asset(Crash(times=8))
+    last = lake.materialize(asset, mode="append", raise_on_error=False)
+    for is_last in (False, True):
+        assert not last.success
+        tags = {"dagster/is_resume_retry": "true", "dagster/parent_run_id": last.run_id}
+        last = lake.materialize(asset, mode="append", tags=tags, raise_on_error=is_last)
+    assert last.success
+    assert lake.column("id") == [1, 2]
+
+
 def test_a_re_execution_that_somebody_asked_for_appends_anew(lake, events):
     first = lake.materialize(events(ROWS), mode="append")
     lake.materialize(events(ROWS), mode="append", tags={"dagster/parent_run_id": first.run_id})

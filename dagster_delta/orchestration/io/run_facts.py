@@ -16,6 +16,9 @@ import dagster as dg
 RETRY_NUMBER_TAG = "dagster/retry_number"
 """Set by Dagster on the runs that it starts automatically to retry a failed run."""
 
+RESUMED_RUN_TAG = "dagster/is_resume_retry"
+"""Set by Dagster on a run that re-executes another one from its failure."""
+
 PARENT_RUN_TAG = "dagster/parent_run_id"
 """Set by Dagster on every run that re-executes another run."""
 
@@ -38,7 +41,8 @@ class RunFacts:
     run_id: str | None
     """The run that writes."""
     attempt_id: str | None
-    """The original run: the same for a run and its automatic retries."""
+    """The original run: the same for a run, its automatic retries and its re-executions from
+    failure."""
     job_name: str | None
     step_key: str | None
 
@@ -76,11 +80,12 @@ def asset_description(context: dg.OutputContext) -> str | None:
 def idempotency(facts: RunFacts) -> tuple[str, int] | None:
     """Application id and version of the `txn` that makes a write idempotent, or None outside a run.
 
-    It consists of the asset, the partitions and the run. A step that is retried inside its run, and
-    a run that Dagster retries automatically, use the same id; a run started by a user, including a
-    re-execution, uses its own. The run is part of the id instead of its version: concurrent runs
-    may commit in either order, and the older one must not count as done. Old ids expire by the
-    table property `delta.setTransactionRetentionDuration`.
+    It consists of the asset, the partitions and the run. A step that is retried inside its run, a
+    run that Dagster retries automatically, and a re-execution from failure, use the same id; a run
+    started by a user, including a re-execution of all steps, uses its own. The run is part of the
+    id instead of its version: concurrent runs may commit in either order, and the older one must
+    not count as done. Old ids expire by the table property
+    `delta.setTransactionRetentionDuration`.
 
     Spec: Transaction Identifiers.
     """
@@ -132,7 +137,9 @@ def step_notes() -> dict[str, dict[str, Any]] | None:
 
 
 def _first_attempt(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
-    while RETRY_NUMBER_TAG in run.tags and PARENT_RUN_TAG in run.tags:
+    while PARENT_RUN_TAG in run.tags and (
+        RETRY_NUMBER_TAG in run.tags or run.tags.get(RESUMED_RUN_TAG) == "true"
+    ):
         parent_id = run.tags[PARENT_RUN_TAG]
         parent = instance.get_run_by_id(parent_id)
         if parent is None:
