@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -27,7 +28,6 @@ from dagster_delta.protocol.log.version_checksum import (
     next_version_checksum,
     parse_version_checksum,
 )
-from tests.conftest import GOLDEN_TABLES
 from tests.table.logs import PROTOCOL, encode, metadata
 
 
@@ -134,10 +134,8 @@ def test_a_checksum_that_leaves_out_what_it_must_hold_is_not_believed(
     assert parse_version_checksum(json.dumps(value | change).encode()) is None
 
 
-def test_checksums_of_real_tables_parse_where_they_are_whole() -> None:
-    files = sorted(GOLDEN_TABLES.glob("*/table/_delta_log/[0-9]*.crc"))
-    if not files:
-        pytest.skip(f"no golden tables at {GOLDEN_TABLES}: set GOLDEN_TABLES to their directory")
+def test_checksums_of_real_tables_parse_where_they_are_whole(golden_tables: Path) -> None:
+    files = sorted(golden_tables.glob("*/table/_delta_log/[0-9]*.crc"))
     parsed = 0
     for file in files:
         data = file.read_bytes()

@@ -39,7 +39,7 @@ from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import version_at
 from dagster_delta.testing.faulty_store import FaultyStore
-from tests.conftest import GOLDEN_TABLES
+from tests.golden.answers import table_path
 from tests.table.logs import (
     CHECKPOINT_TYPES,
     PROTOCOL,
@@ -469,12 +469,7 @@ def test_statistics_stand_row_for_row_beside_the_files() -> None:
 
 
 def test_files_are_listed_by_logical_partition_column() -> None:
-    name = "golden__dv-with-columnmapping"
-    if not (GOLDEN_TABLES / name).is_dir():
-        pytest.skip(f"no golden tables at {GOLDEN_TABLES}: set GOLDEN_TABLES to their directory")
-    from dagster_delta.storage import open_store
-
-    snapshot = Snapshot.load(open_store(str(GOLDEN_TABLES / name / "table")))
+    snapshot = DeltaTable(table_path("golden__dv-with-columnmapping")).snapshot()
     logical = set(snapshot.configuration.partition_columns)
     keys = {key for row in snapshot.files()["partition_values"].to_pylist() for key, _ in row}
     assert keys == logical
