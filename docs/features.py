@@ -79,11 +79,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Write, update and validate variants, also in tables with the preview feature",
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
-    Operation(
-        "Write shredded variants: typed columns inferred per file (`delta.enableVariantShredding`)",
-        "tests/table/test_shredded_variants.py::test_every_file_that_is_written_is_split",
-        "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
-    ),
     _on_both(
         "Variant functions in SQL: `parse_json`, `variant_get`, `is_variant_null` and their "
         "`try_` forms",

@@ -61,7 +61,8 @@ _HONOURED = {
     "enableMaterializePartitionColumnsFeature": "data files hold the partition columns too",
     "enableRowTracking": "rows keep an id",
     "enableTypeWidening": "columns may take wider types",
-    "enableVariantShredding": "variants are split into typed columns",
+    "enableVariantShredding": "other writers may split variants into typed columns; new files of "
+    "this library hold them whole",
     "isolationLevel": "how strictly concurrent commits are ordered",
     "logRetentionDuration": "how long log clean-up keeps versions",
     "minReaderVersion": "least reader version of the protocol",

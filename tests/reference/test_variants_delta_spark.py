@@ -107,7 +107,7 @@ def test_delta_spark_reads_and_writes_on(
         uri, arrow_rows(0, 0).schema, partition_by=["p"], properties=SHAPES[shape]
     )
     table.append(data(0, 12), engine=engine)
-    assert is_shredded(uri) == (shape != "plain")
+    assert not is_shredded(uri)
     assert seen(judged(session, uri)) == seen(frame(session, 0, 12))
     table.update({"p": "p + 5"}, "id IN (1, 2)", engine=engine)
     table.update({"v": "id"}, "id = 4", engine=engine)
@@ -164,9 +164,7 @@ def test_a_preview_table_stays_one(delta_spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.exhaustive
-def test_delta_spark_puts_columns_of_every_type_together(
-    delta_spark: SparkSession, tmp_path: Path
-) -> None:
+def test_delta_spark_reads_values_of_every_type(delta_spark: SparkSession, tmp_path: Path) -> None:
     moment = dt.datetime(1969, 12, 31, 23, 59, 59, 123456)
     values: list[Any] = [
         {
@@ -190,15 +188,12 @@ def test_delta_spark_puts_columns_of_every_type_together(
     ]
     variants = variants_from_python([*values, None, "no object"])
     rows = pa.table({"id": pa.array(range(14), pa.int64()), "v": variants})
-    found = []
-    for enabled in ("false", "true"):
-        uri = str(tmp_path / enabled)
-        properties = {"delta.enableVariantShredding": enabled}
-        DeltaTable.create(uri, rows.schema, properties=properties).append(rows)
-        assert is_shredded(uri) == (enabled == "true")
-        found.append(dict(session_texts(judged(delta_spark, uri))))
-    assert found[0] == found[1]
-    stored = DeltaTable(str(tmp_path / "true")).snapshot().scan().to_arrow()
+    uri = str(tmp_path)
+    DeltaTable.create(uri, rows.schema).append(rows)
+    stored = DeltaTable(uri).snapshot().scan().to_arrow()
+    assert dict(session_texts(judged(delta_spark, uri))) == dict(
+        zip(stored["id"].to_pylist(), variants_to_json(stored["v"]), strict=True)
+    )
     assert variants_to_python(stored["v"]) == variants_to_python(variants)
 
 

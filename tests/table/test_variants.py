@@ -118,17 +118,15 @@ def test_a_column_of_the_data_is_added_with_merged_schemas() -> None:
 
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 @pytest.mark.parametrize("vectors", [False, True], ids=["copies", "vectors"])
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "shredded"])
-def test_rows_with_variants_are_changed(mode: str, vectors: bool, split: bool) -> None:
+def test_rows_with_variants_are_changed(mode: str, vectors: bool) -> None:
     properties = {
-        "delta.enableVariantShredding": str(split).lower(),
         "delta.columnMapping.mode": mode,
         "delta.enableDeletionVectors": str(vectors).lower(),
         "delta.enableChangeDataFeed": "true",
         "delta.enableRowTracking": "true",
     }
     columns = [Column("id", "long"), Column("p", "int"), Column("v", "variant")]
-    uri = f"memory://changed-variants-{mode}-{vectors}-{split}"
+    uri = f"memory://changed-variants-{mode}-{vectors}"
     table = DeltaTable.create(uri, columns, partition_by=["p"], properties=properties)
     for part in (0, 1):
         data = rows(*range(part, 6, 2))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from msgspec.structs import replace
 
 from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics, StatisticsLayout
@@ -39,8 +38,6 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
-
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
 _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
@@ -49,7 +46,7 @@ _LENGTH_BYTES = 4
 _LARGE_FILE_BYTES = 1024 * 1024
 _PUT_BYTES = 256 * 1024
 """Files up to this size are written in one call, which takes less time than a stream."""
-_VOID, _VARIANT = PrimitiveType("void"), PrimitiveType("variant")
+_VOID = PrimitiveType("void")
 
 
 class FileFormat(msgspec.Struct, frozen=True):
@@ -64,10 +61,6 @@ class FileFormat(msgspec.Struct, frozen=True):
     compression_level: int | None
     may_pack: bool = True
     """Whether encodings newer than version 1 of the Parquet format are used."""
-    may_shred: bool = False
-    """Whether variants may be split into typed columns, chosen by the rows of each file."""
-    shredding: VariantShredding | None = None
-    """How variants are split."""
 
     @classmethod
     def of(cls, spec: WriteSpec) -> FileFormat:
@@ -85,29 +78,7 @@ class FileFormat(msgspec.Struct, frozen=True):
             codec=codec,
             compression_level=spec.compression_level if is_levelled else None,
             may_pack=configuration.properties.parquet_format_version != "1.0.0",
-            may_shred=_may_shred(configuration),
         )
-
-    def suiting(self, rows: pa.Table) -> FileFormat:
-        """The format for files that begin with `rows`, which are the result of `file_rows`."""
-        if not self.may_shred:
-            return self
-        from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
-
-        shredding = VariantShredding.infer(rows)
-        if shredding is None:
-            return self
-        schema = shredding.arrow_schema
-        return replace(
-            self,
-            arrow_schema=schema,
-            statistics=self.statistics.in_file(schema),
-            shredding=shredding,
-        )
-
-    def stored(self, rows: pa.Table) -> pa.Table:
-        """Rows from `file_rows`, in the form stored in files of this format."""
-        return rows if self.shredding is None else self.shredding.apply(rows)
 
     @property
     def extension(self) -> str:
@@ -288,14 +259,13 @@ class FileInWriting:
             ) from error
 
 
-def encodes_apart(spec: WriteSpec, format_: FileFormat) -> bool:
+def encodes_apart(spec: WriteSpec) -> bool:
     """Whether rows can be encoded apart from the other rows of their file.
 
-    Files are sorted as a whole, the writer fills in a changing column's shadow, and the rows of a
-    file decide how its variants are split.
+    Files are sorted as a whole, and the writer fills in a changing column's shadow.
     """
     is_changing = COLUMN_CHANGE_KEY in spec.configuration.metadata.configuration
-    return not (spec.sort_by or is_changing or format_.may_shred)
+    return not (spec.sort_by or is_changing)
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:
@@ -331,22 +301,6 @@ def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
         "written: drop it or change its type",
         column=column,
     )
-
-
-def _may_shred(configuration: TableConfiguration) -> bool:
-    # Spec: Variant Shredding. Without the property, new files are not shredded, even if the
-    # protocol supports it.
-    return (
-        configuration.supports("variantShredding")
-        and configuration.properties.enable_variant_shredding
-        and any(_holds_variant(each.data_type) for each in configuration.schema)
-    )
-
-
-def _holds_variant(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return any(_holds_variant(each.data_type) for each in data_type)
-    return data_type == _VARIANT
 
 
 def _relax(field: pa.Field) -> pa.Field:

@@ -19,7 +19,6 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
@@ -117,15 +116,6 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
             configuration.supports("deletionVectors"),
             configuration.properties.data_skipping_string_prefix_length,
         )
-
-    def in_file(self, arrow_schema: pa.Schema) -> StatisticsLayout:
-        """The same columns in files of a schema whose variants are split."""
-        fields = list(arrow_schema)
-        moved = [
-            replace(each, parquet_index=_first_parquet_column(fields, each.positions))
-            for each in self.leaves
-        ]
-        return replace(self, leaves=tuple(moved))
 
     @property
     def observed_columns(self) -> list[int]:
@@ -290,14 +280,6 @@ def _walk_leaves(
                 parquet_index += _count_parquet_columns(field.data_type)
 
     yield from walk(fields, (), (), ())
-
-
-def _first_parquet_column(fields: list[pa.Field], positions: _Positions) -> int:
-    start = 0
-    for position in positions:
-        start += leaf_ranges(fields)[position].start
-        fields = list(fields[position].type) if pa.types.is_struct(fields[position].type) else []
-    return start
 
 
 def _count_parquet_columns(data_type: DataType) -> int:

@@ -116,7 +116,7 @@ class RowGroupCopier:
 
     def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
         self._format = FileFormat.of(spec)
-        self._is_possible = encodes_apart(spec, self._format)
+        self._is_possible = encodes_apart(spec)
         self._source = source
         self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
         self._partition_names = spec.configuration.physical_partition_columns

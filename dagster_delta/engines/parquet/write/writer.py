@@ -25,7 +25,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.clock import Clock, now_ms
-from dagster_delta.engines.parquet.write.encodings import SharedEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.encodings import SharedEncodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
@@ -140,8 +140,6 @@ class _Partition(msgspec.Struct):
     waiting_rows: int = 0
     waiting_bytes: int = 0
     last_task: Future[None] | None = None
-    format: FileFormat | None = None
-    """Format of its files, chosen by the first rows."""
     file: FileInWriting | None = None
     file_number: int = 0
 
@@ -178,16 +176,13 @@ class _DataFiles:
         self._written: dict[int, AddFile] = {}
         self._encodings = SharedEncodings()
 
-    def encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
-        """Rows, a `pa.Table`, as row groups of any file of a format."""
-        stored = format_.stored(rows)
-        # Shredded variants are other columns in other files.
-        is_shared = format_.shredding is None
-        encodings = self._encodings.choose(stored) if is_shared else choose_encodings(stored)
+    def encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
+        """Rows, a `pa.Table`, as row groups of any file of the write."""
+        encodings = self._encodings.choose(rows)
         step = self._spec.row_group_rows
         return [
-            EncodedRowGroup.of_rows(stored.slice(start, step), format_, encodings)
-            for start in range(0, stored.num_rows, step)
+            EncodedRowGroup.of_rows(rows.slice(start, step), self.format, encodings)
+            for start in range(0, rows.num_rows, step)
         ]
 
     def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
@@ -195,8 +190,7 @@ class _DataFiles:
         for group in groups:
             if partition.file is None:
                 path = self._new_path(partition.key, number)
-                format_ = partition.format or self.format
-                partition.file = FileInWriting(path, format_, self._store)
+                partition.file = FileInWriting(path, self.format, self._store)
                 partition.file_number = number
                 self._begun.append(partition.file)
             partition.file.append(group)
@@ -384,22 +378,19 @@ class _WriteJob:
         self._waiting_bytes -= size_bytes
         # Release the rows to the worker: encoded row groups may wait long.
         rows = [partition.take(self._schema)]
-        if partition.format is None:
-            partition.format = self._files.format.suiting(rows[0])
-        format_ = partition.format
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)
         self._run(
             partition,
             size_bytes,
-            lambda: self._encode(rows.pop(), format_),
+            lambda: self._encode(rows.pop()),
             lambda groups: self._append(partition, groups, number),
         )
 
-    def _encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
+    def _encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
         ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
-        return self._files.encode(ordered, format_)
+        return self._files.encode(ordered)
 
     def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
         self._files.append(partition, groups, number)

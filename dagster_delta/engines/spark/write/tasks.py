@@ -314,7 +314,7 @@ class _WaitingRows:
     def _encoded(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
         """Rows of one partition as a row group; None if they should be joined with others."""
         is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
-        if not (is_enough and encodes_apart(self.spec, self.format)):
+        if not (is_enough and encodes_apart(self.spec)):
             return None
         table = pa.Table.from_batches([self.format.file_rows(rows)])
         return EncodedRowGroup.of_rows(table, self.format, choose_encodings(table))
