@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet.write import row_group_copying
 from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.changed_tables import (
@@ -116,11 +115,7 @@ def test_without_a_change_data_feed_the_rows_are_the_same(
     delta_spark: SparkSession,
     table_shop: TableShop,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As if the files were large: row groups are copied one by one.
-    monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
-    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
     reference = table_shop.changed(shape, "dml", statements())
     uri = table_shop.copy(shape, tmp_path / "ours", feed=False)
     for _, _, operation in OPERATIONS:

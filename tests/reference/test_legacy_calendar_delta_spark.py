@@ -15,7 +15,6 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.parquet.read import data_file_reader
-from dagster_delta.engines.parquet.write import row_group_copying
 from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark
@@ -194,12 +193,10 @@ def test_files_of_spark_2_are_known_by_their_version(
 
 
 @pytest.mark.exhaustive
-def test_columns_that_stay_are_not_copied_from_a_file_of_another_calendar(
+def test_rows_that_stay_in_a_file_of_another_calendar_keep_their_days(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (data_file_reader, row_group_copying):
-        monkeypatch.setattr(module, "SPLIT_FILE_BYTES", 1)
-    monkeypatch.setattr(row_group_copying, "MIN_ROW_GROUP_BYTES", 0)
+    monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
     julian_file(tmp_path / "a.parquet", 40, "2.4.8")
     uri = logged(tmp_path)
     before = read_by_delta_spark(delta_spark, uri)

@@ -6,12 +6,10 @@ Constraints.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
@@ -24,70 +22,14 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     ROW_INDEX,
     DataFileReader,
 )
-from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
-from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
 from dagster_delta.engines.values.nested_arrays import index_of
-from dagster_delta.errors import ConstraintViolation
-from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
-from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.expressions import parse_expression
 
 if TYPE_CHECKING:
     from dagster_delta.engines.rows.completion import RowUpdate
-
-
-class _ColumnUpdate:
-    """Computes the columns that an update changes; may be used by several threads."""
-
-    def __init__(self, rewrite: RowRewrite) -> None:
-        source = rewrite.source
-        configuration = source.configuration
-        self._update = _row_update(rewrite)
-        self.columns = frozenset(self._update.columns)
-        """Logical names of the top-level columns that change."""
-        self._schema = to_arrow_schema(configuration.schema)
-        needed = _needed_columns(rewrite)
-        names = [name for name in configuration.schema.names if name in needed]
-        self._reader = DataFileReader(source.store, configuration, names, with_positions=True)
-        self._row_reader = DataFileReader(source.store, configuration, self._schema.names)
-
-    @classmethod
-    def of(cls, rewrite: RowRewrite) -> _ColumnUpdate | None:
-        """The update of a rewrite, None if other columns change too, or if more of a row is
-        needed than its new values.
-        """
-        configuration = rewrite.source.configuration
-        if not rewrite.assignments or rewrite.change_data is not None:
-            return None
-        if carried_columns(configuration) is not None:
-            return None
-        update = cls(rewrite)
-        # Rows would have to move to another file.
-        return None if update.columns & set(configuration.partition_columns) else update
-
-    def values(self, opened: OpenedFile, group: int, matches: BitMap64) -> pa.RecordBatch:
-        """The matching rows of a row group in order, as a `pyarrow.RecordBatch` of all columns, of
-        which only the changed ones are used.
-
-        `matches`: indexes in the file of the matching rows.
-        """
-        chosen = dataclasses.replace(opened, file=replace(opened.file, selected=matches))
-        try:
-            return self._changed(self._reader.read_group(chosen, group))
-        except ConstraintViolation:
-            # The error shows all columns of a row that violates a constraint.
-            self._changed(self._row_reader.read_group(chosen, group))
-            raise
-
-    def _changed(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-        filled = (with_null_columns(each, each.num_rows, self._schema) for each in batches)
-        rows = pa.Table.from_batches(filled, self._schema)
-        (batch,) = rows.combine_chunks().to_batches()
-        return self._update.apply(batch)
 
 
 def with_null_columns(
@@ -102,35 +44,6 @@ def with_null_columns(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _FileUpdate(msgspec.Struct, frozen=True):
-    """A `RowGroupChange` of the matching rows of one file."""
-
-    update: _ColumnUpdate
-    matches: BitMap64
-    """Indexes of rows, all of them live."""
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Logical names of the top-level columns that change."""
-        return self.update.columns
-
-    def num_matches(self, opened: OpenedFile, group: int) -> int:
-        """Rows of a row group that change."""
-        start, end = opened.first_rows[group], opened.first_rows[group + 1]
-        return int(self.matches.range_cardinality(start, end))
-
-    def marks(self, opened: OpenedFile, group: int) -> pa.BooleanArray:
-        """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
-        start, end = opened.first_rows[group], opened.first_rows[group + 1]
-        marks = deleted_row_mask(self.matches, start, end - start)
-        live = opened.wanted_rows(start, end - start)
-        return marks if live is None else pc.filter(marks, live)
-
-    def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
-        """The rows of a row group that change, with their new values."""
-        return self.update.values(opened, group, self.matches)
-
-
 def _row_update(rewrite: RowRewrite) -> RowUpdate:
     # A delete computes no values.
     from dagster_delta.engines.rows.completion import RowUpdate
@@ -143,25 +56,6 @@ def _row_update(rewrite: RowRewrite) -> RowUpdate:
         spec.constraints,
         table=spec.location.uri,
     )
-
-
-def _needed_columns(rewrite: RowRewrite) -> set[str]:
-    """Top-level columns from which new values are computed or checked."""
-    schema = rewrite.source.configuration.schema
-    spec = rewrite.data
-    needed = {each.column[0] for each in rewrite.assignments if len(each.column) > 1}
-    for each in rewrite.assignments:
-        needed |= _roots(each.value.references)
-    for sql in (
-        *(each.sql for each in spec.constraints),
-        *(each.sql for each in spec.values.generated),
-    ):
-        needed |= _roots(parse_expression(sql, schema).references)
-    return needed
-
-
-def _roots(paths: Iterable[tuple[str, ...]]) -> set[str]:
-    return {path[0] for path in paths}
 
 
 _MATCHES = "\0matches"
@@ -180,13 +74,8 @@ def rewrite_rows_to(rewrite: RowRewrite, writers: RowWriters) -> tuple[int, int]
     Returns:
         The numbers of rows that matched and of unchanged rows that were written.
     """
-    copier, update = None, None
-    if rewrite.keeps_rest:
-        update = _ColumnUpdate.of(rewrite)
-        if update is not None or not _is_mixed(rewrite):
-            copier = RowGroupCopier(rewrite.source, rewrite.data)
-    job = _Rewriting(rewrite, writers, copier)
-    for batch in _read(rewrite, copier, update):
+    job = _Rewriting(rewrite, writers)
+    for batch in _read(rewrite):
         job.take(batch)
     return job.num_changed_rows, job.num_copied_rows
 
@@ -197,20 +86,17 @@ def _is_mixed(rewrite: RowRewrite) -> bool:
     return rewrite.keeps_rest and uses_matches
 
 
-def _read(
-    rewrite: RowRewrite, copier: RowGroupCopier | None, update: _ColumnUpdate | None
-) -> Iterator[pa.RecordBatch]:
+def _read(rewrite: RowRewrite) -> Iterator[pa.RecordBatch]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
-    If all of them are matches, or none is, the mark is omitted. Rows that are only copied, or
-    that get new values in a few columns, may come as `CopiedColumns`.
+    If all of them are matches, or none is, the mark is omitted.
     """
     source = rewrite.source
     paths = source.files["path"].to_pylist()
     matches = [rewrite.matches.get(path) for path in paths]
     names = source.configuration.schema.names
     reader = plan_reader(source, names, with_positions=_is_mixed(rewrite))
-    sources = _sources(rewrite, reader, matches, copier, update)
+    sources = _sources(rewrite, reader, matches)
     return read_ahead(source.store, sources, files=source.files)
 
 
@@ -218,24 +104,15 @@ def _sources(
     rewrite: RowRewrite,
     reader: DataFileReader,
     matches: list[BitMap64 | None],
-    copier: RowGroupCopier | None,
-    update: _ColumnUpdate | None,
 ) -> Iterator[BatchSource]:
     is_mixed = _is_mixed(rewrite)
     for file in data_files(rewrite.source.files):
         rows = matches[file.ordinal]
         if is_mixed:
-            changed = None
-            if copier is not None and update is not None and rows is not None:
-                changed = copier.sources(file, reader, _FileUpdate(update, rows))
             mark = partial(_mark, matches=rows)
-            yield from changed or (
-                with_changed_batches(source, mark) for source in reader.sources([file])
-            )
+            yield from (with_changed_batches(source, mark) for source in reader.sources([file]))
         elif rewrite.keeps_rest and rows is not None:
-            rest = replace(file, hidden=rows)
-            copied = None if copier is None else copier.sources(rest, reader)
-            yield from copied or reader.sources([rest])
+            yield from reader.sources([replace(file, hidden=rows)])
         elif not rewrite.keeps_rest:
             yield from reader.sources([file if rows is None else replace(file, selected=rows)])
 
@@ -258,12 +135,9 @@ def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterat
 
 
 class _Rewriting:
-    def __init__(
-        self, rewrite: RowRewrite, writers: RowWriters, copier: RowGroupCopier | None
-    ) -> None:
+    def __init__(self, rewrite: RowRewrite, writers: RowWriters) -> None:
         configuration = rewrite.source.configuration
-        self._writers, self._copier = writers, copier
-        self._copied: list[CopiedColumns] = []
+        self._writers = writers
         self.num_changed_rows = 0
         self.num_copied_rows = 0
         self._schema = to_arrow_schema(configuration.schema)
@@ -272,24 +146,13 @@ class _Rewriting:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch as `_read` gives it."""
-        if isinstance(batch, CopiedColumns):
-            self._take_copied(batch)
-        elif batch.schema.names[-1:] == [_MATCHES]:
+        if batch.schema.names[-1:] == [_MATCHES]:
             self._take_marked(batch)
         elif self._all_match:
             self._write(self._change(batch))
         else:
             self.num_copied_rows += batch.num_rows
             self._write(batch)
-
-    def _take_copied(self, columns: CopiedColumns) -> None:
-        assert self._copier is not None  # noqa: S101  it made them
-        self._copied.append(columns)
-        if columns.is_last:
-            self.num_changed_rows += columns.num_changed
-            self.num_copied_rows += columns.num_rows - columns.num_changed
-            self._writers.data.add_encoded(columns.key, self._copier.join(self._copied))
-            self._copied = []
 
     def _take_marked(self, batch: pa.RecordBatch) -> None:
         marks = batch.column(_MATCHES)

@@ -149,11 +149,6 @@ class Cursor:
         return byte
 
 
-def field_header(delta: int, kind: int) -> bytes:
-    """The header of a field whose id is `delta`, 1 to 15, more than that of the one before."""
-    return bytes([delta << 4 | kind])
-
-
 def zigzag(value: int) -> bytes:
     """An integer, as fields and lists hold it."""
     return _varint_bytes((value << 1) if value >= 0 else (~value << 1) | 1)

@@ -72,12 +72,6 @@ class OpenedFile:
             starts.append(starts[-1] + self.footer.row_group(group).num_rows)
         return starts
 
-    def num_wanted(self, group: int) -> int:
-        """Number of rows of a row group that are not skipped."""
-        start, end = self.first_rows[group], self.first_rows[group + 1]
-        left_out = 0 if self.left_out is None else self.left_out.range_cardinality(start, end)
-        return end - start - int(left_out)
-
     def may_hold_wanted(self, group: int) -> bool:
         """Whether any row of a row group is wanted, without regard to a filter."""
         start, end = self.first_rows[group], self.first_rows[group + 1]
@@ -135,13 +129,6 @@ class OpenedFile:
     def remote_ranges(self, group: int, parquet_columns: list[int]) -> list[tuple[int, int]]:
         """Offset and length of columns of a row group; empty if a read is no round trip."""
         return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
-
-    def has_long_entries(self, group: int) -> bool:
-        """Whether a row group has text whose decoded size is not in its footer, see
-        `columns_with_long_entries`.
-        """
-        columns = range(self.footer.num_columns)
-        return bool(columns_with_long_entries(self.handle, self.statistics, group, columns))
 
     def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
         """The Parquet columns to decode as dictionaries."""

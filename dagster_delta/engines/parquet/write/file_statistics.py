@@ -117,13 +117,6 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
             configuration.properties.data_skipping_string_prefix_length,
         )
 
-    @property
-    def observed_columns(self) -> list[int]:
-        """Index of each top-level column of a file that `FileStatistics.observe` reads."""
-        return sorted(
-            {each.positions[0] for each in self.leaves if each.is_nested or each.is_float}
-        )
-
 
 class FileStatistics:
     """The statistics of one file, from its batches and its footer."""
@@ -135,20 +128,13 @@ class FileStatistics:
         self._nested = [each for each in layout.leaves if each.is_nested]
         self._nan_columns: set[tuple[int, ...]] = set()
 
-    def observe(self, rows: pa.Table, first_column: int = 0) -> None:
-        """Collect statistics of rows that are written to the file.
-
-        `first_column`: index in the file of the first of them.
-        """
-        columns = range(first_column, first_column + rows.num_columns)
+    def observe(self, rows: pa.Table) -> None:
+        """Collect statistics of rows that are written to the file."""
         for leaf in self._nested:
-            if leaf.positions[0] in columns:
-                values = _column_at(rows, leaf.positions, first_column)
-                self._null_counts[leaf.positions] += values.null_count
+            self._null_counts[leaf.positions] += _column_at(rows, leaf.positions).null_count
         for leaf in self._may_hold_nan:
-            if leaf.positions[0] in columns and leaf.positions not in self._nan_columns:
-                column = _column_at(rows, leaf.positions, first_column)
-                is_nan = pc.call_function("is_nan", [column])
+            if leaf.positions not in self._nan_columns:
+                is_nan = pc.call_function("is_nan", [_column_at(rows, leaf.positions)])
                 if pc.call_function("any", [is_nan]).as_py():
                     self._nan_columns.add(leaf.positions)
 
@@ -293,8 +279,8 @@ def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return tuple(each.casefold() for each in other[: len(path)]) == folded
 
 
-def _column_at(rows: pa.Table, positions: tuple[int, ...], first_column: int) -> pa.ChunkedArray:
-    column = rows.column(positions[0] - first_column)
+def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
+    column = rows.column(positions[0])
     # struct_field makes a child null if its parent is, which is how Spark counts.
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
 

@@ -9,21 +9,15 @@ Spec: Parquet's file format and its Thrift definition; Thrift's compact protocol
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
-from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
 from dagster_delta.protocol.checkpoint.thrift_compact import (
     STRUCT,
     Cursor,
     list_header_bytes,
     zigzag,
 )
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 MAGIC = b"PAR1"
 """The first and last bytes of every Parquet file."""
@@ -63,12 +57,6 @@ class RowGroupBytes(msgspec.Struct, frozen=True):
         """Length of the pages."""
         return sum(map(len, self.pages))
 
-    def read_metadata(self) -> pq.FileMetaData:
-        """The footer as a `pyarrow.parquet.FileMetaData`."""
-        length = len(self.footer).to_bytes(_LENGTH_BYTES, "little")
-        file = b"".join((MAGIC, self.footer, length, MAGIC))
-        return open_parquet_reader(pa.BufferReader(file)).metadata
-
 
 def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
     """The end of a file with the pages of several others: metadata, length and magic.
@@ -91,19 +79,6 @@ def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
 
 def _file_end(metadata: bytes) -> bytes:
     return metadata + len(metadata).to_bytes(_LENGTH_BYTES, "little") + MAGIC
-
-
-def footer_of_row_group(model: bytes, row_group: bytes, num_rows: int) -> bytes:
-    """The Thrift metadata of a file of one row group."""
-    return _Metadata.parse(model).with_row_groups(num_rows, 1, [row_group])
-
-
-def moved_chunk(chunk: bytes, shift: int) -> bytes:
-    """A `ColumnChunk` whose pages are this many bytes further back."""
-    cursor = Cursor(chunk)
-    edits: list[tuple[int, int, int]] = []
-    _edit_positions(cursor, _CHUNK_POSITIONS, shift, edits)
-    return _edited(chunk, 0, len(chunk), edits)
 
 
 def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, int]]) -> bytes:
