@@ -110,7 +110,7 @@ class ColumnChangeMethods(TableHandle):
         asked = (column, new_type, cast, on_error, nullable, position, enable_features)
         request = ColumnChangeRequest(*asked, self._allow_column_changes)
         # This comes first, so that invalid arguments are refused before anything is committed.
-        job = self._job(engine, batch_bytes, None, commit_info, on_progress)
+        job = self._job(engine, batch_bytes, commit_info, on_progress)
         begun = begin_column_change(
             self._existing(), request, clock=now_ms, commit_info=commit_info
         )
@@ -132,7 +132,6 @@ class ColumnChangeMethods(TableHandle):
         *,
         batch_bytes: int | None = None,
         engine: str | None = None,
-        worker: tuple[int, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[ColumnChangeProgress], None] | None = None,
     ) -> CommitResult:
@@ -141,28 +140,24 @@ class ColumnChangeMethods(TableHandle):
         Args:
             batch_bytes: as for `change_column`.
             engine: as for `change_column`.
-            worker: number of this worker and how many there are, as in (0, 4): each rewrites its
-                own share of the files, and the worker that finds no files left makes the change
-                public. For the others the result has `skipped` true; so it has for a worker that
-                starts after the change is complete.
             commit_info: as for `change_column`.
             on_progress: as for `change_column`.
 
         Returns:
-            As for `change_column`; the metrics count what this run and worker did.
+            As for `change_column`; the metrics count what this run did. `skipped` is true where
+            another process completed the change first.
 
         Raises:
-            InvalidArgument: no change is in progress, and there is one worker.
+            InvalidArgument: no change is in progress.
             ColumnChangeFailed, SchemaChangeRefused, CommitConflict: as for `change_column`.
         """
-        job = self._job(engine, batch_bytes, worker, commit_info, on_progress)
+        job = self._job(engine, batch_bytes, commit_info, on_progress)
         return self._adopt(job.run(self._existing()))
 
     def _job(
         self,
         engine: str | None,
         batch_bytes: int | None,
-        worker: tuple[int, int] | None,
         commit_info: Mapping[str, object] | None,
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
@@ -174,7 +169,6 @@ class ColumnChangeMethods(TableHandle):
             engine_for(None, engine),
             clock=now_ms,
             batch_bytes=batch_bytes,
-            worker=worker,
             commit_info=commit_info,
             on_progress=on_progress,
         )
@@ -190,5 +184,5 @@ class ColumnChangeMethods(TableHandle):
             InvalidArgument: no change is in progress.
             CommitConflict: a concurrent commit changed the metadata.
         """
-        job = self._job(None, None, None, commit_info, None)
+        job = self._job(None, None, commit_info, None)
         return self._adopt(job.cancel(self._existing()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -30,6 +32,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema.column_change_progress import ColumnChangeProgress
+from dagster_delta.table.write.commit_result import CommitResult
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
@@ -413,16 +416,23 @@ def test_a_change_can_be_cancelled_in_every_state(version: int) -> None:
     assert read(table)[-1] == {"id": 7, "v": 7.0}
 
 
-def test_several_workers_share_the_files() -> None:
+def test_two_processes_that_resume_one_change_finish_it_once() -> None:
     store = MemoryStore()
     prepared(store)
-    results = [
-        opened(store).resume_column_change(worker=(number, 3), batch_bytes=1) for number in range(3)
-    ]
-    # Which files are whose hangs on their names: the last of those that had any makes it public.
-    assert [each.skipped for each in results].count(False) == 1
-    late = opened(store).resume_column_change(worker=(0, 3))
-    assert (late.skipped, late.version) == (True, opened(store).version())
+    both = threading.Barrier(2)
+
+    def resume(_: int) -> CommitResult:
+        waits = [both]
+
+        def wait_for_the_other(_: ColumnChangeProgress) -> None:
+            if waits:
+                waits.pop().wait(60)
+
+        return opened(store).resume_column_change(batch_bytes=1, on_progress=wait_for_the_other)
+
+    with ThreadPoolExecutor() as threads:
+        results = list(threads.map(resume, range(2)))
+    assert [result.skipped for result in results].count(False) == 1
     assert read(opened(store)) == [{"id": each, "v": each} for each in range(1, 7)]
 
 

@@ -13,7 +13,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 
-ENDINGS = ("undisturbed", "crash", "several workers", "cancel")
+ENDINGS = ("undisturbed", "crash", "cancel")
 
 
 class History:
@@ -180,9 +180,6 @@ def test_whatever_goes_on_beside_it_a_change_loses_no_row(seed: int) -> None:
     if table.column_change() is not None:
         if ending == "cancel":
             table.cancel_column_change()
-        elif ending == "several workers":
-            for worker in [(0, 2), (1, 2)]:
-                history.table().resume_column_change(worker=worker, batch_bytes=1)
         else:
             table.resume_column_change(batch_bytes=batch_bytes, on_progress=history.go_on)
     history.go_on()

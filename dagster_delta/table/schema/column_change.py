@@ -13,7 +13,6 @@ import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -53,7 +52,6 @@ from dagster_delta.protocol.features.column_mapping import ID_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan
@@ -147,11 +145,7 @@ def begin_column_change(
 
 
 class ColumnChangeJob:
-    """Completes a change that was begun.
-
-    `worker` is the number of this worker and how many there are; each rewrites its share of the
-    files.
-    """
+    """Completes a change that was begun. Several jobs of one change may run at the same time."""
 
     def __init__(
         self,
@@ -160,13 +154,9 @@ class ColumnChangeJob:
         *,
         clock: Clock,
         batch_bytes: int | None = None,
-        worker: tuple[int, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Progress | None = None,
     ) -> None:
-        self._worker = number, of = worker or (0, 1)
-        if not 0 <= number < of:
-            raise InvalidArgument(f"worker is a number and how many there are, not {worker!r}")
         self._store = store
         self._engine = engine
         self._clock = clock
@@ -187,11 +177,8 @@ class ColumnChangeJob:
                 type; the change was cancelled, and the table is unchanged.
             SchemaChangeRefused: a concurrent commit altered the column; nothing was published.
             CommitConflict: others change the table faster than its files can be rewritten.
-            InvalidArgument: no change is in progress, and this is the only worker.
+            InvalidArgument: no change is in progress.
         """
-        if self._worker[1] > 1 and ColumnChange.of(snapshot.configuration) is None:
-            # The other workers were finished before this one began.
-            return self._skipped(snapshot)
         change = self._require(snapshot)
         check_unaltered(snapshot.configuration, change)
         self._early = _unfilled_paths(snapshot, change)
@@ -201,8 +188,6 @@ class ColumnChangeJob:
             snapshot = self._fill(snapshot, change)
             if _is_over(snapshot, change):
                 return self._finished_by_another(snapshot, change)
-            if self._is_left_to_others(snapshot, change):
-                return self._skipped(snapshot)
             check_unaltered(snapshot.configuration, change)
             if first_attempt_ms is None:
                 first_attempt_ms = self._clock()
@@ -249,13 +234,13 @@ class ColumnChangeJob:
             OPERATION, parameters=_parameters(change, "reorganising"), user_info=self._commit_info
         )
         if isinstance(outcome, Conflicted):
-            # Another worker was first, or the change was cancelled: the code below finds out.
+            # Another job was first, or the change was cancelled: the code below finds out.
             return snapshot.update()
         self._tell(outcome.snapshot)
         return outcome.snapshot
 
     def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        """The first version at which all files of this worker's share are converted."""
+        """The first version at which all files are converted."""
         lost, size = 0, self._batch_bytes
         first_attempt_ms = self._clock()
         while not _is_over(snapshot, change):
@@ -283,22 +268,10 @@ class ColumnChangeJob:
         """
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         left = files.filter(unfilled_files(files, change.id))
-        number, of = self._worker
-        if of > 1:
-            paths = left["path"].to_pylist()
-            left = left.filter(
-                boolean_column([crc32(each.encode()) % of == number for each in paths])
-            )
         early = left.filter(pc.is_in(left["path"], value_set=self._early))
         left = early if early.num_rows else left
         before = pc.subtract(pc.cumulative_sum(left["size_bytes"]), left["size_bytes"])
         return left.filter(pc.less(before, size))
-
-    def _is_left_to_others(self, snapshot: Snapshot, change: ColumnChange) -> bool:
-        if self._worker[1] == 1:
-            return False
-        files = snapshot.live_files(("tags",))
-        return bool(pc.any(unfilled_files(files, change.id)).as_py())
 
     def _fill_batch(
         self, snapshot: Snapshot, files: pa.Table, change: ColumnChange
