@@ -58,7 +58,7 @@ $(STAMP): requirements-dev.lock pyproject.toml | check-python
 install: $(STAMP)
 
 demo: $(STAMP) check-java
-	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python demo.py
+	XDG_CACHE_HOME=$(CURDIR)/.cache PYTHONPATH=$(CURDIR) $(BIN)/python examples/flights/demo.py
 
 test: $(STAMP) check-java
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak and not exhaustive and not browser"

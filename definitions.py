@@ -1,6 +1,7 @@
 """The demo: every flight that left New York City in 2013, as Delta tables made by Spark.
 
-`make ui` opens it in the Dagster UI; `make demo` runs all of it and reads it back, see `demo.py`.
+`make ui` opens it in the Dagster UI; `make demo` runs all of it and reads it back, see
+`examples/flights/demo.py`.
 The tables lie under `.demo/lake`, or where DAGSTER_DELTA_DEMO_ROOT says.
 """
 

@@ -35,6 +35,7 @@ def test_the_definitions_load_without_spark_and_without_data():
 
 def test_an_empty_dagster_home_is_that_of_the_demo(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flights"))
     import demo
 
     monkeypatch.setattr(demo, "HOME", tmp_path / "home")

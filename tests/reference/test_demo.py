@@ -36,8 +36,13 @@ def test_delta_spark_reads_every_table_of_the_demo(
     lake, home = tmp_path / "lake", tmp_path / "home"
     home.mkdir()
     done = subprocess.run(
-        [sys.executable, str(ROOT / "demo.py")],
-        env={**os.environ, "DAGSTER_DELTA_DEMO_ROOT": str(lake), "DAGSTER_HOME": str(home)},
+        [sys.executable, str(ROOT / "examples" / "flights" / "demo.py")],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "DAGSTER_DELTA_DEMO_ROOT": str(lake),
+            "DAGSTER_HOME": str(home),
+        },
         capture_output=True,
         text=True,
         check=False,
