@@ -101,12 +101,7 @@ def reported(work: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
     except StorageFailure:
         raise
     except DeltaError as error:
-        return report_encoded_errors([encode_error(error)])
-
-
-def report_encoded_errors(errors: Sequence[bytes]) -> pa.RecordBatch:
-    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about errors that `encode_error` has encoded."""
-    return _batch([("error", each) for each in errors])
+        return _batch([("error", _encode_error(error))])
 
 
 def _batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
@@ -172,8 +167,7 @@ class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 _FACTS = _ErrorReport.__struct_fields__[1:]
 
 
-def encode_error(error: DeltaError) -> bytes:
-    """An error for `report_encoded_errors`."""
+def _encode_error(error: DeltaError) -> bytes:
     facts = {name: getattr(error, name) for name in _FACTS}
     return msgspec.msgpack.encode(_ErrorReport(kind=type(error).__name__, **facts))
 

@@ -91,11 +91,6 @@ class SharedEncodings:
         return ColumnEncodings(tuple(dictionary), tuple(delta_packed))
 
 
-def choose_encodings(rows: pa.Table) -> ColumnEncodings:
-    """Encodings for a single file that starts with `rows`, a `pyarrow.Table`."""
-    return SharedEncodings().choose(rows)
-
-
 def _sample(column: pa.ChunkedArray) -> pa.Array:
     sample = column.slice(0, SAMPLE_ROWS)
     if sample.num_chunks == 1:

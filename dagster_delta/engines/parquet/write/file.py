@@ -18,10 +18,8 @@ from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.checkpoint.parquet_footer import sealed
 from dagster_delta.protocol.checkpoint.parquet_reader import (
     decoding_pool,
-    open_parquet_reader,
     release_scratch_memory,
 )
-from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
@@ -111,29 +109,6 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
         statistics.observe(rows)
         encoded = encode_rows(rows, format_, encodings)
         return cls(RowGroupBytes.of_file(memoryview(encoded.file)), encoded.metadata, statistics)
-
-    @classmethod
-    def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
-        """The row group from the bytes of `to_bytes`."""
-        noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        start = _LENGTH_BYTES + noted_size
-        noted = memoryview(data)[_LENGTH_BYTES:start]
-        file = data.slice(start)
-        return cls(
-            RowGroupBytes.of_file(memoryview(file)),
-            open_parquet_reader(pa.BufferReader(file)).metadata,
-            FileStatistics.of_noted(format_.statistics, noted),
-        )
-
-    def to_bytes(self) -> bytes:
-        """The row group as bytes for the process that writes the file: the observed statistics, and
-        a file of these rows alone.
-        """
-        noted = self.statistics.noted()
-        footer = self.content.footer
-        lengths = [len(each).to_bytes(_LENGTH_BYTES, "little") for each in (noted, footer)]
-        file = (MAGIC, *self.content.pages, footer, lengths[1], MAGIC)
-        return b"".join((lengths[0], noted, *file))
 
 
 class EncodedFile(msgspec.Struct, frozen=True):
@@ -257,15 +232,6 @@ class FileInWriting:
                 table=self._store.location.uri,
                 file=self.path,
             ) from error
-
-
-def encodes_apart(spec: WriteSpec) -> bool:
-    """Whether rows can be encoded apart from the other rows of their file.
-
-    Files are sorted as a whole, and the writer fills in a changing column's shadow.
-    """
-    is_changing = COLUMN_CHANGE_KEY in spec.configuration.metadata.configuration
-    return not (spec.sort_by or is_changing)
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:

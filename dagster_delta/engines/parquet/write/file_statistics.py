@@ -48,7 +48,6 @@ _FLOATS = frozenset({"float", "double"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 _Positions = tuple[int, ...]
-_Noted = tuple[list[tuple[_Positions, int]], list[_Positions]]
 
 _Render = Callable[[Any], object]
 """Converts a raw footer bound to its JSON value; None if it has none."""
@@ -143,19 +142,6 @@ class FileStatistics:
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
         self._nan_columns |= other._nan_columns
-
-    def noted(self) -> bytes:
-        """The statistics collected by `observe`, for `of_noted`."""
-        return msgspec.json.encode((list(self._null_counts.items()), sorted(self._nan_columns)))
-
-    @classmethod
-    def of_noted(cls, layout: StatisticsLayout, noted: bytes | memoryview) -> FileStatistics:
-        """The same statistics in another process."""
-        statistics = cls(layout)
-        null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
-        statistics._null_counts.update(null_counts)
-        statistics._nan_columns.update(nan_columns)
-        return statistics
 
     @classmethod
     def of_foreign(cls, layout: StatisticsLayout, usable: Mapping[int, int]) -> FileStatistics:

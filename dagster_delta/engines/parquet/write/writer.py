@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-COLUMN_OVERHEAD_BYTES = 512
+_COLUMN_OVERHEAD_BYTES = 512
 """Bytes that a column of a waiting batch takes besides its values."""
 _FILES_OF_ONE_THREAD = 16
 """More files than this are written by workers, however small they are."""
@@ -114,10 +114,6 @@ class DataFileWriter:
             batch = filled.batch
         self._job.add(batch)
 
-    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
-        """Take rows of one partition, encoded in the format of the same spec."""
-        self._job.add_encoded(key, group)
-
     def finish(self) -> WriteResult:
         """Write what waits, close every file, and return an add action for each."""
         self._job.finish()
@@ -147,7 +143,7 @@ class _Partition(msgspec.Struct):
         self.waiting.append(batch)
         self.waiting_rows += batch.num_rows
         # Few rows in many columns take more memory than their values.
-        self.waiting_bytes += batch.nbytes + COLUMN_OVERHEAD_BYTES * batch.num_columns
+        self.waiting_bytes += batch.nbytes + _COLUMN_OVERHEAD_BYTES * batch.num_columns
 
     def take(self, schema: pa.Schema) -> pa.Table:
         rows = pa.Table.from_batches(self.waiting, schema)
@@ -289,7 +285,7 @@ class _WriteJob:
         # Splitting takes time for each partition, so batches are split together.
         columns = [*rows.columns, *(batch.column(each) for each in self._partition_positions)]
         unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
-        size_bytes = unsplit.nbytes + COLUMN_OVERHEAD_BYTES * len(columns)
+        size_bytes = unsplit.nbytes + _COLUMN_OVERHEAD_BYTES * len(columns)
         enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
         if size_bytes >= enough_bytes:
             # Joining it with others would copy it, and nested texts must stay below 2 GiB.
@@ -333,20 +329,6 @@ class _WriteJob:
             if self._waiting_bytes <= self._spec.buffer_bytes:
                 break
             self._flush(partition)
-
-    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
-        """Pass on a row group of a partition, before its waiting rows."""
-        self.num_rows += group.metadata.num_rows
-        partition = self._partitions.setdefault(key, _Partition(key))
-        number = self._flushes
-        self._flushes += 1
-        self._make_room_for(partition)
-        self._run(
-            partition,
-            group.content.size_bytes,
-            lambda: [group],
-            lambda groups: self._append(partition, groups, number),
-        )
 
     def finish(self) -> None:
         """Write what waits, close every file, and wait for the workers."""

@@ -23,17 +23,12 @@ from dagster_delta.engines.spark.session.schema import (
     sql_column,
     to_spark_type,
 )
-from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
+from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.tasks import (
-    PACKED_PARTITION,
-    PACKED_SCHEMA,
-    PackTask,
-    UnpackTask,
     WriteDetail,
     WriteTask,
     result_of,
-    slice_size_bytes,
 )
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import (
@@ -80,14 +75,7 @@ class _WrittenRows:
         values = self.spec.values
         early, late = _by_need(values, self.spec.configuration.schema)
         rows = _computed(_computed(self, values.defaults), early)
-        return _computed(_numbered(_arranged(rows)), late) if values.identities else rows
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the rows are shuffled by partition in packs, after they are completed and
-        checked.
-        """
-        return _is_gathered(self.spec) and not self.spec.values.identities
+        return _computed(_numbered(_gathered(rows)), late)
 
     def checked(self) -> DataFrame:
         """The numbered columns, followed by one boolean per constraint."""
@@ -210,8 +198,8 @@ def _is_gathered(spec: WriteSpec) -> bool:
     return bool(configuration.partition_columns) and not declined
 
 
-def _arranged(rows: _WrittenRows) -> _WrittenRows:
-    """The rows shuffled by partition, row by row."""
+def _gathered(rows: _WrittenRows) -> _WrittenRows:
+    """The rows shuffled by partition, if the table has any."""
     if not _is_gathered(rows.spec):
         return rows
     functions, schema = functions_of(rows.frame), rows.schema
@@ -279,13 +267,7 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
 
 def _reporting(rows: _WrittenRows) -> DataFrame:
     """The query that writes the rows: its own rows are the reports of its tasks."""
-    checked, task = rows.checked(), WriteTask(rows.spec, rows.schema.names)
-    if not rows.is_packed:
-        return checked.mapInArrow(task, REPORT_SCHEMA)
-    max_records = int(session_conf(checked.sparkSession, MAX_RECORDS) or 0)
-    packed = checked.mapInArrow(PackTask(task, slice_size_bytes(max_records)), PACKED_SCHEMA)
-    gathered = packed.hint("rebalance", functions_of(checked).col(PACKED_PARTITION))
-    return gathered.mapInArrow(UnpackTask(rows.spec), REPORT_SCHEMA)
+    return rows.checked().mapInArrow(WriteTask(rows.spec, rows.schema.names), REPORT_SCHEMA)
 
 
 def _check_columns(schema: StructType, spec: WriteSpec) -> None:
