@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.parquet.write import encodings, worker_tasks, writer
+from dagster_delta.engines.parquet.write import encodings, writer
 from dagster_delta.engines.parquet.write import file as file_module
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup
-from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.parquet.write.writer import split_by_partition, write_data_files
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.rows.partition_split import split_by_partition
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,
@@ -143,7 +142,7 @@ def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
 def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_module, "_PUT_BYTES", 0)
     # A worker may open a file before another one has closed those that were to make room.
-    monkeypatch.setattr(worker_tasks, "_TASK_BYTES", 10**9)
+    monkeypatch.setattr(writer, "_TASK_BYTES", 10**9)
     data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
     store = CountingStore()
     config = configuration(schema_of(data), ["p"])
@@ -261,7 +260,7 @@ def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
         return group
 
     monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_second_first)
-    monkeypatch.setattr(worker_tasks, "_TASK_BYTES", 1)
+    monkeypatch.setattr(writer, "_TASK_BYTES", 1)
     data = pa.table({"v": range(20_000)})
     store = MemoryStore()
     config = configuration(schema_of(data))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.rows import partition_split
-from dagster_delta.engines.rows.partition_split import PartitionColumn, split_by_partition
+from dagster_delta.engines.parquet.write import writer
+from dagster_delta.engines.parquet.write.writer import PartitionColumn, split_by_partition
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
@@ -54,7 +54,7 @@ def test_each_row_is_in_the_part_of_its_values(
         ],
         names=["p", "q", "flag", "n"],
     )
-    with mock.patch.object(partition_split, "_MAX_CODE", largest_code):
+    with mock.patch.object(writer, "_MAX_CODE", largest_code):
         found = split(batch, STRING, LONG, PrimitiveType("boolean"))
     assert found == expected
 

@@ -24,8 +24,6 @@ from dagster_delta.engines.spark.log.planner import (
     MAX_COLLECTED_FILES,
     MAX_DRIVER_FILES,
     SparkLogPlanner,
-)
-from dagster_delta.engines.spark.log.schema import (
     add_type,
     has_unreadable_add,
     with_parsed_statistics,

@@ -8,7 +8,7 @@ Spec: Action Reconciliation; Checkpoints; Per-file Statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from types import ModuleType
@@ -18,12 +18,6 @@ import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
-from dagster_delta.engines.spark.log.schema import (
-    PARSED_STATISTICS,
-    add_type,
-    has_unreadable_add,
-    with_parsed_statistics,
-)
 from dagster_delta.engines.spark.log.skipping import (
     LoggedStatistic,
     Truth,
@@ -49,6 +43,7 @@ from dagster_delta.storage.spark_uris import spark_path
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
+
 
 _KEY = "__delta_key"
 _MAX_BROADCAST_KEYS = 500_000
@@ -389,3 +384,85 @@ def _as_vectors(structs: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         children, fields=list(DELETION_VECTOR_TYPE), mask=structs.is_null()
     )
+
+
+PARSED_STATISTICS = "stats_parsed"
+"""The field with statistics as typed columns."""
+
+# Without these fields, neither the file of a row nor its live rows are known.
+_REQUIRED = ("path", "partitionValues", "size", "deletionVector")
+
+_PLAIN = {
+    pa.string(): "StringType",
+    pa.large_string(): "StringType",
+    pa.binary(): "BinaryType",
+    pa.bool_(): "BooleanType",
+    pa.int8(): "ByteType",
+    pa.int16(): "ShortType",
+    pa.int32(): "IntegerType",
+    pa.int64(): "LongType",
+    pa.float32(): "FloatType",
+    pa.float64(): "DoubleType",
+    pa.date32(): "DateType",
+}
+
+
+def add_type(part: CheckpointPart) -> spark_types.StructType:
+    """The `add` struct of a file without statistics as columns: only the fields and types
+    that the file has, because Spark reads a column only as its stored type.
+    """
+    names = [name for name in ADD_SOURCES.values() if part.has("add", name)]
+    return _struct(part.schema.field("add").type, names)
+
+
+def with_parsed_statistics(
+    add: spark_types.StructType, part: CheckpointPart
+) -> spark_types.StructType:
+    """The same with the statistics that the file has as columns, where Spark reads their types."""
+    from pyspark.sql import types
+
+    if not part.has("add", PARSED_STATISTICS):
+        return add
+    stored = part.schema.field("add").type.field(PARSED_STATISTICS).type
+    parsed = _spark_type(stored)
+    if not isinstance(parsed, types.StructType) or "numRecords" not in parsed.fieldNames():
+        return add
+    return types.StructType([*add.fields, types.StructField(PARSED_STATISTICS, parsed)])
+
+
+def has_unreadable_add(part: CheckpointPart) -> bool:
+    """Whether a checkpoint stores a required field of an add in a type that is not read."""
+    found = add_type(part).fieldNames()
+    return any(part.has("add", name) and name not in found for name in _REQUIRED)
+
+
+def _struct(stored: pa.StructType, names: Iterable[str]) -> spark_types.StructType:
+    from pyspark.sql import types
+
+    typed: Mapping[str, spark_types.DataType | None] = {
+        name: _spark_type(stored.field(name).type) for name in names
+    }
+    return types.StructType(
+        [types.StructField(name, each) for name, each in typed.items() if each is not None]
+    )
+
+
+def _spark_type(stored: pa.DataType) -> spark_types.DataType | None:
+    """The type of a stored column; None if Spark's reader and ours may read it differently."""
+    from pyspark.sql import types
+
+    if stored in _PLAIN:
+        plain: spark_types.DataType = getattr(types, _PLAIN[stored])()
+        return plain
+    if pa.types.is_decimal128(stored):
+        return types.DecimalType(stored.precision, stored.scale)
+    if pa.types.is_timestamp(stored) and stored.unit in {"us", "ms"}:
+        # The old INT96 is shown as nanoseconds.
+        return types.TimestampNTZType() if stored.tz is None else types.TimestampType()
+    if pa.types.is_struct(stored):
+        found = _struct(stored, [field.name for field in stored])
+        return found if found.fields else None
+    if pa.types.is_map(stored):
+        key, item = _spark_type(stored.key_type), _spark_type(stored.item_type)
+        return None if key is None or item is None else types.MapType(key, item)
+    return None
