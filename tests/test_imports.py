@@ -79,7 +79,7 @@ def test_an_import_loads_nothing_that_the_caller_may_not_need(statement: str) ->
 
 
 def test_a_table_on_s3_with_its_credentials_loads_no_second_client() -> None:
-    options = {"key": "a", "secret": "b", "region": "eu-central-1"}
+    options = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-central-1"}
     loaded = _loaded(
         f"from dagster_delta.storage import open_store; open_store('s3://b/t', {options})"
     )

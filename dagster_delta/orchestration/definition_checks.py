@@ -29,7 +29,8 @@ from dagster_delta.orchestration.table_metadata import (
     columns_from_log,
     definition_metadata,
 )
-from dagster_delta.storage.locations import cloud_of, local_root, scheme_of
+from dagster_delta.storage.cloud.clouds import CLOUDS
+from dagster_delta.storage.locations import local_root, scheme_of
 
 _log = logging.getLogger(__name__)
 
@@ -180,8 +181,9 @@ def _plain_root(root_uri: str) -> str:
     scheme = scheme_of(root_uri)
     if scheme in (None, "file"):
         return local_root(root_uri)
-    if (cloud := cloud_of(scheme)) in ("s3", "gcs"):
-        return f"{cloud}:{root_uri.partition(':')[2]}"
+    cloud = CLOUDS.get(scheme)
+    if cloud is not None and cloud.name != "azure":
+        return f"{cloud.name}:{root_uri.partition(':')[2]}"
     return root_uri
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.locations import cloud_of, holds_password, scheme_of
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage.locations import holds_password, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
@@ -54,15 +54,22 @@ def open_store(
             from dagster_delta.storage.memory_store import MemoryStore
 
             return MemoryStore(location)
-        case scheme if cloud_of(scheme):
-            from dagster_delta.storage.cloud.store import CloudStore
-
-            return CloudStore(location, storage_options)
         case "hdfs":
             from dagster_delta.storage.hdfs_store import HdfsStore
 
             return HdfsStore(location, storage_options)
-        case _:
-            from dagster_delta.storage.fsspec_store import FsspecStore
+        case scheme:
+            from dagster_delta.storage.cloud.clouds import CLOUDS
 
-            return FsspecStore(location, storage_options)
+            if scheme not in CLOUDS:
+                from dagster_delta.storage.fsspec_store import FsspecStore
+
+                return FsspecStore(location, storage_options)
+            try:
+                from dagster_delta.storage.cloud.store import CloudStore
+            except ImportError as error:
+                extra = f"dagster-delta-protocol[{CLOUDS[scheme].name}]"
+                raise StorageFailure(
+                    f"Tables in the cloud need its client: pip install '{extra}'"
+                ) from error
+            return CloudStore(location, storage_options)

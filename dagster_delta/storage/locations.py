@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Literal
 from urllib.parse import unquote
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
@@ -24,18 +23,6 @@ _SIGNED = re.compile(
     rf"{_URI}.*[?&][^=&]*(?:sig|signature|token|secret|password|credential|accesskey|key)[^=&]*=",
     re.IGNORECASE,
 )
-
-
-_CLOUDS: dict[str | None, Literal["s3", "gcs", "azure"]] = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), "azure"),
-}
-
-
-def cloud_of(scheme: str | None) -> Literal["s3", "gcs", "azure"] | None:
-    """The cloud that the scheme of a URI names; each is also the extra with its packages."""
-    return _CLOUDS.get(scheme)
 
 
 def scheme_of(location: str) -> str | None:

@@ -27,7 +27,12 @@ def _vend() -> Mapping[str, object]:
         ("/data/t", {"access_key_id": "a"}, {}),
         (
             "s3://b/t",
-            {"key": "AK", "secret": "SK", "token": "ST", "region": "eu-west-1"},
+            {
+                "access_key_id": "AK",
+                "secret_access_key": "SK",
+                "token": "ST",
+                "region": "eu-west-1",
+            },
             {
                 "fs.s3a.access.key": "AK",
                 "fs.s3a.secret.key": "SK",
@@ -37,7 +42,7 @@ def _vend() -> Mapping[str, object]:
         ),
         (
             "s3a://b/t",
-            {"endpoint_url": "http://h:1", "anon": True},
+            {"endpoint_url": "http://h:1", "skip_signature": True},
             {
                 "fs.s3a.endpoint": "http://h:1",
                 "fs.s3a.path.style.access": "true",
@@ -49,7 +54,7 @@ def _vend() -> Mapping[str, object]:
         ("s3://b/t", {}, {}),
         ("s3://b/t", {"credential_provider": _vend}, None),
         ("s3://b/t", {"profile": "p"}, None),
-        ("s3://b/t", {"key": "AK", "secret": "SK", "ca_bundle": "/ca.pem"}, None),
+        ("s3://b/t", {"access_key_id": "AK", "secret_access_key": "SK", "ca_bundle": "/c"}, None),
         (
             "gs://b/t",
             {"service_account": "/key.json", "endpoint": "http://h:1"},
@@ -59,7 +64,7 @@ def _vend() -> Mapping[str, object]:
                 "fs.gs.storage.root.url": "http://h:1",
             },
         ),
-        ("gs://b/t", {"token": "anon"}, {"fs.gs.auth.type": "UNAUTHENTICATED"}),
+        ("gs://b/t", {"skip_signature": "true"}, {"fs.gs.auth.type": "UNAUTHENTICATED"}),
         ("gs://b/t", {}, {}),
         ("gs://b/t", {"credential_provider": _vend}, None),
         ("gs://b/t", {"bearer_token": "T"}, None),

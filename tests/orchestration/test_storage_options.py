@@ -17,9 +17,9 @@ from dagster_delta.orchestration.storage_options import (
     LocalStorageOptions,
     S3StorageOptions,
 )
-from dagster_delta.storage.cloud.azure_options import parse_azure_options
-from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
-from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.cloud.azure import parse_azure
+from dagster_delta.storage.cloud.gcs import parse_gcs
+from dagster_delta.storage.cloud.s3 import parse_s3
 
 SECRET = "hush-hush"
 
@@ -27,7 +27,7 @@ WITH_SECRETS = [
     S3StorageOptions(
         access_key_id=SECRET, secret_access_key=SECRET, session_token=SECRET, endpoint=SECRET
     ),
-    S3StorageOptions(token=SECRET, extra={"client_kwargs": {"verify": SECRET}}),
+    S3StorageOptions(token=SECRET, extra={"ca_bundle": SECRET}),
     GcsStorageOptions(service_account_key=json.dumps({"key": SECRET})),
     AzureStorageOptions(
         account_key=SECRET, sas_key=SECRET, connection_string=SECRET, client_secret=SECRET
@@ -106,12 +106,16 @@ def test_s3_options_are_understood_by_the_store():
         virtual_hosted_style_request=True,
         conditional_put="etag",
     )
-    settings = parse_s3_options(options.to_options())
-    assert (settings.access_key, settings.secret_key, settings.session_token) == ("a", "b", "c")
-    assert (settings.region, settings.endpoint) == ("r", "http://localhost:9000")
-    assert settings.anonymous
-    assert settings.virtual_hosted
-    assert settings.conditional_put == "etag"
+    assert parse_s3(options.to_options()) == {
+        "access_key_id": "a",
+        "secret_access_key": "b",
+        "session_token": "c",
+        "region": "r",
+        "endpoint": "http://localhost:9000",
+        "skip_signature": True,
+        "virtual_hosted_style_request": True,
+        "conditional_put": "etag",
+    }
 
 
 def test_probing_for_conditional_puts_is_what_the_store_does_when_it_is_told_nothing():
@@ -119,21 +123,24 @@ def test_probing_for_conditional_puts_is_what_the_store_does_when_it_is_told_not
 
 
 def test_options_of_google_and_azure_are_understood_by_the_store():
-    azure = parse_azure_options(AzureStorageOptions(account_name="a", sas_key="s").to_options())
-    assert (azure.account_name, azure.sas_token) == ("a", "s")
-    google = parse_gcs_options(GcsStorageOptions(service_account="/key.json").to_options())
-    assert google.key_file == "/key.json"
-    google = parse_gcs_options(GcsStorageOptions(service_account_key='{"a": 1}').to_options())
-    assert google.key == '{"a": 1}'
+    azure = parse_azure(AzureStorageOptions(account_name="a", sas_key="s").to_options())
+    assert azure == {"account_name": "a", "sas_key": "s"}
+    google = parse_gcs(GcsStorageOptions(service_account="/key.json").to_options())
+    assert google == {"service_account": "/key.json"}
+    google = parse_gcs(GcsStorageOptions(service_account_key='{"a": 1}').to_options())
+    assert google == {"service_account_key": '{"a": 1}'}
     for made in (GcsStorageOptions(), AzureStorageOptions()):
         assert made.to_options() == {}
 
 
 def test_every_option_of_a_cloud_is_understood_by_its_store():
     parsers = {
-        S3StorageOptions: (parse_s3_options, {"endpoint": "http://h", "key": "a", "secret": "b"}),
-        GcsStorageOptions: (parse_gcs_options, {}),
-        AzureStorageOptions: (parse_azure_options, {"tenant_id": "t", "client_id": "c"}),
+        S3StorageOptions: (
+            parse_s3,
+            {"endpoint": "http://h", "access_key_id": "a", "secret_access_key": "b"},
+        ),
+        GcsStorageOptions: (parse_gcs, {}),
+        AzureStorageOptions: (parse_azure, {"tenant_id": "t", "client_id": "c"}),
     }
     without_effect = {"extra", "provider", "project", "conditional_put"}
     values = {"credential_provider": "os:getcwd", "service_account_key": "{}"}

@@ -9,7 +9,7 @@ import pytest
 from dagster_delta.storage.cloud.client import connect
 from tests.storage.conftest import cloud_store
 
-KEYS = {"key": "k", "secret": "s", "region": "us-east-1"}
+KEYS = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
 AZURE = {"account_name": "someone", "account_key": "a2V5"}
 
 

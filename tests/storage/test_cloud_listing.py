@@ -17,7 +17,7 @@ KEYS = [
 ]
 NAMES = [key.removeprefix("t/") for key in KEYS]
 AZURE = {"account_name": "someone", "account_key": "a2V5"}
-S3 = {"endpoint": "http://127.0.0.1:1", "region": "x", "key": "k", "secret": "s"}
+S3 = {"endpoint": "http://127.0.0.1:1", "region": "x", "skip_signature": "true"}
 
 
 class _Service:

@@ -13,7 +13,7 @@ from tests.storage.failing_endpoint import Way
 
 KEYS = 1001
 SHORT: tuple[Way, ...] = ("429 Busy", "503 SlowDown", "reset", "cut", "drip")
-LONG: tuple[Way, ...] = ("503 SlowDown", "reset", "cut", "page", "unfinished page")
+LONG: tuple[Way, ...] = ("503 SlowDown", "reset", "cut", "unfinished page")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -41,18 +41,3 @@ def test_a_listing_is_whole_or_a_failure(cloud: Cloud) -> None:
             ):
                 list(store.list_from("x"))
             assert caught.value.table == uri
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("cloud", CLOUDS, indirect=True)
-@pytest.mark.parametrize("way", ["page", "unfinished page"])
-def test_a_page_is_no_empty_listing(cloud: Cloud, way: Way) -> None:
-    uri = f"{cloud.uri}/t"
-    open_store(uri, cloud.sound).put("x/1", b"x")
-    store = open_store(uri, cloud.failing)
-    with cloud.endpoint.failing("", "", way), pytest.raises(StorageFailure):
-        list(store.list_from("x"))
-    with cloud.endpoint.failing("GET", "list", way, times=1) as asked:
-        assert [meta.path for meta in store.list_from("x")] == ["x/1"]
-    assert asked
-    assert list(store.list_from("y")) == []

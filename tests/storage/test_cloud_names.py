@@ -8,7 +8,7 @@ from dagster_delta.errors import InvalidArgument, StorageFailure
 from tests.storage.conftest import cloud_store
 
 AZURE = {"bearer_token": "secret-token"}
-S3 = {"region": "x", "key": "k", "secret": "s", "session_token": "secret-token"}
+S3 = {"region": "x", "access_key_id": "k", "secret_access_key": "s", "token": "secret-token"}
 LAKE = "abfss://c@lake.dfs.core.windows.net/t"
 
 

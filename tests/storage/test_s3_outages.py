@@ -130,8 +130,13 @@ def test_an_answer_that_breaks_off_is_asked_for_again(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("way", ["cut", "page", "unfinished page"])
-@pytest.mark.parametrize("part", ["_last_checkpoint", "list-type=2"])
+@pytest.mark.parametrize(
+    ("part", "way"),
+    [
+        *(("_last_checkpoint", way) for way in ("cut", "page", "unfinished page")),
+        *(("list-type=2", way) for way in ("cut", "unfinished page")),
+    ],
+)
 def test_answers_that_are_never_whole_are_a_storage_failure(
     uri: str, options: dict[str, str], endpoint: FailingEndpoint, part: str, way: Way
 ) -> None:

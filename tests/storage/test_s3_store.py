@@ -83,8 +83,8 @@ def test_conditional_puts_can_be_switched_off(s3_bucket: str, s3_options: dict[s
 @pytest.mark.parametrize(
     ("uri", "options"),
     [
-        ("s3://bucket/table", {"key": "a", "secret": "b", "region": "eu-central-1"}),
-        ("s3://bucket/table", {"key": "a", "secret": "b", "region": "cn-north-1"}),
+        ("s3://bucket/table", {"skip_signature": "true", "region": "eu-central-1"}),
+        ("s3://bucket/table", {"skip_signature": "true", "region": "cn-north-1"}),
         ("gs://bucket/table", {"bearer_token": "t"}),
         ("abfss://c@account.dfs.core.windows.net/table", {"account_key": "a2V5"}),
     ],
@@ -224,19 +224,6 @@ def test_a_directory_with_many_objects_is_passed_over(
         "_delta_log/_z",
     ]
     assert _methods(endpoint) == ["LIST", "LIST"]
-
-
-@pytest.mark.parametrize("size", [1000, 1001])
-@pytest.mark.exhaustive
-def test_a_page_in_the_place_of_the_rest_of_a_listing_does_not_shorten_it(
-    store: CloudStore, s3_options: dict[str, str], endpoint: FailingEndpoint, size: int
-) -> None:
-    direct = s3_client(s3_options)
-    for number in range(size):
-        direct.put_object(Bucket=store._bucket.name, Key=f"table/d/{number:04d}", Body=b"x")
-    with endpoint.failing("GET", "continuation-token", "page", times=1) as asked:
-        assert len(list(store.list_recursive("d"))) == size
-    assert len(asked) == size - 1000
 
 
 def test_a_marker_of_an_empty_directory_is_no_file(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.cloud.options import CloudOptions, CredentialProvider
 from dagster_delta.storage.forks import note_use
 
 _RETRIES = 4
@@ -24,8 +25,6 @@ _LONGEST_PAUSE = timedelta(seconds=2)
 _RETRY_DEADLINE = timedelta(seconds=180)
 _LONGEST_SILENCE = timedelta(seconds=60)
 
-_Settings = TypeVar("_Settings")
-
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -33,7 +32,8 @@ class Bucket:
 
     name: str
     account: str | None = None
-    """The Azure account that a URI names; None if the options or the environment do."""
+    """The host of the Azure account that a URI names; None if the options or the environment name
+    the account."""
 
 
 @dataclass(eq=False)
@@ -49,29 +49,17 @@ class CloudClient:
     """Whether the last bytes of an object can be requested without knowing its size."""
     lists_in_order: bool = True
     """Whether listings are in the order of whole keys."""
-    confirm_listing: Callable[[str, str], bool] | None = None
-    """Whether the storage has no object with a prefix after a key; None if no such check exists.
-    Raises BrokenAnswer if something else than the storage answers."""
     honours_conditions: bool | None = None
     """What a probe showed; None before it."""
 
 
-class CloudSettings(Hashable, Protocol):
-    """The settings of one cloud. Hashable, equal if they name the same identity and endpoint."""
-
-    @property
-    def conditional_put(self) -> str | None:
-        """`etag` or `disabled`, if the user says so."""
-
-
-class Provider:
+class _Provider:
     """Credentials that the client asks for, with errors that show nothing but their class."""
 
-    def __init__(self, ask: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self, ask: CredentialProvider) -> None:
         self._ask = ask
 
     def __call__(self) -> Mapping[str, object]:
-        """The credentials. Raises RuntimeError."""
         try:
             return self._ask()
         except InvalidArgument as error:
@@ -82,25 +70,52 @@ class Provider:
 
 @functools.lru_cache(maxsize=64)
 def connect(
-    create: Callable[[_Settings, Bucket], CloudClient], settings: _Settings, bucket: Bucket
+    create: Callable[[CloudOptions, Bucket], CloudClient], options: CloudOptions, bucket: Bucket
 ) -> CloudClient:
-    """The client of a bucket, cached: it holds the connections and what a probe showed.
-
-    Settings are hashable, and equal if they name the same identity and endpoint.
-    """
+    """The client of a bucket, cached: it holds the connections and what a probe showed."""
     note_use()
-    return create(settings, bucket)
+    return create(options, bucket)
 
 
-def import_client(extra: str) -> Any:  # noqa: ANN401
-    """The module `obstore.store`."""
+def open_bucket(
+    kind: str,
+    bucket: str,
+    config: Mapping[str, object],
+    *,
+    endpoint: str | None,
+    hint: str,
+    ca_bundle: str | None = None,
+    provider: CredentialProvider | None = None,
+) -> Any:  # noqa: ANN401
+    """The `obstore` store of a bucket.
+
+    Args:
+        kind: name of the class of the store.
+        bucket: name of the bucket or container.
+        config: the options of the class.
+        endpoint: URL of another provider than the cloud itself.
+        hint: what to check where the client refuses the options.
+        ca_bundle: path of certificates to trust besides the system's.
+        provider: returns the credentials, in the names of the client.
+    """
+    import obstore.store
+    from obstore.exceptions import BaseError
+
+    given = {} if provider is None else {"credential_provider": _Provider(provider)}
+    client_options = _client_options(endpoint, ca_bundle)
+    create = getattr(obstore.store, kind)
     try:
-        import obstore.store
-    except ImportError as error:
-        raise StorageFailure(
-            f"Tables in the cloud need its client: pip install 'dagster-delta-protocol[{extra}]'"
-        ) from error
-    return obstore.store
+        return create(
+            bucket,
+            config=config,
+            client_options=client_options,
+            retry_config=_retry_options(),
+            **given,
+        )
+    except (ValueError, BaseError) as error:
+        reason = type(error).__name__
+    # Outside the handler: the text of the error may hold a secret.
+    raise InvalidArgument(f"The storage options are not valid for {kind} ({reason}): {hint}")
 
 
 def environment(*variables: str) -> str | None:
@@ -108,8 +123,7 @@ def environment(*variables: str) -> str | None:
     return next((value for name in variables if (value := os.environ.get(name))), None)
 
 
-def client_options(endpoint: str | None, ca_bundle: str | None = None) -> dict[str, object]:
-    """Options of the HTTP client."""
+def _client_options(endpoint: str | None, ca_bundle: str | None) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": _LONGEST_SILENCE,
@@ -127,7 +141,6 @@ def client_options(endpoint: str | None, ca_bundle: str | None = None) -> dict[s
     return options
 
 
-def retry_options() -> dict[str, object]:
-    """How often, and how long, the client repeats a request."""
+def _retry_options() -> dict[str, object]:
     backoff = {"init_backoff": _FIRST_PAUSE, "max_backoff": _LONGEST_PAUSE, "base": 2}
     return {"max_retries": _RETRIES, "retry_timeout": _RETRY_DEADLINE, "backoff": backoff}

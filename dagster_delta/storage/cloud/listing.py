@@ -11,17 +11,17 @@ providers with the API of S3, list the content of a directory right after its na
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import obstore
+
 from dagster_delta.storage.cloud.client import CloudClient
-from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests
+from dagster_delta.storage.cloud.requests import CloudRequests
 from dagster_delta.storage.object_store import ObjectMeta
 
-_ATTEMPTS = 3
 _LAST_CHARACTER = "\U0010ffff"
 """Comes after all others."""
 
@@ -30,8 +30,7 @@ class CloudListing:
     """The objects of one directory. Used once.
 
     `prefix` (the key of the table's root) and `folder` (a directory below it) end with a slash, or
-    are empty. Clouds return at most `page` entries, or a multiple of it. If it `reads_ahead`, each
-    page is requested while the one before it is used.
+    are empty. Clouds return at most `page` entries, or a multiple of it.
     """
 
     def __init__(
@@ -42,29 +41,24 @@ class CloudListing:
         prefix: str,
         folder: str,
         page: int = 1000,
-        reads_ahead: bool = False,
     ) -> None:
         self._client, self._requests = client, requests
         self._page = page
         self._prefix, self._folder = prefix, folder
         self._base = prefix + folder
-        self._reads_ahead = reads_ahead
         self._pages: Any = None
         self._after = ""
         """The key after which a listing starts that is started now."""
-        self._last = ""
-        """The last key that was listed."""
         self._seen: set[str] | None = None if client.lists_in_order else set()
         """The keys that were listed, where their order does not show it."""
-        self._count = 0
 
     def direct(self, start: str) -> Iterator[ObjectMeta]:
         """The objects directly in the directory whose name is `>= start`, in order."""
         # The listing starts after the given name: this one is surely before it. The client refuses
         # "." as a name.
-        offset = start[:-1].rstrip(".")
+        self._after = self._base + start[:-1].rstrip(".")
         skipped = 0
-        for meta in self.objects(offset):
+        for meta in self._objects(iter(self._request, [])):
             name = meta.path[len(self._folder) :]
             directory, slash, _ = name.partition("/")
             if not slash:
@@ -74,86 +68,46 @@ class CloudListing:
             skipped += 1
             if skipped >= self._page:
                 skipped = 0
-                self._restart(f"{self._base}{directory}/{_LAST_CHARACTER}")
+                self._pages, self._after = None, f"{self._base}{directory}/{_LAST_CHARACTER}"
 
-    def objects(self, offset: str) -> Iterator[ObjectMeta]:
-        """The objects at any depth whose path below the directory comes after `offset`."""
-        self._after = self._last = self._base + offset
-        for _ in range(_ATTEMPTS):
-            yield from self._to_the_end()
-            if self._is_complete():
-                return
-            self._pages = None
-        raise self._requests.failure(BrokenAnswer.FOREIGN, self._folder)
+    def recursive(self) -> Iterator[ObjectMeta]:
+        """The objects at any depth. Each page is requested while the one before it is used."""
+        self._after = self._base
+        return self._objects(self._ahead())
 
-    def _to_the_end(self) -> Iterator[ObjectMeta]:
-        self._count = 0
-        for page in self._requested_pages():
-            self._count += len(page)
+    def _objects(self, pages: Iterator[list[Any]]) -> Iterator[ObjectMeta]:
+        for page in pages:
             for found in page:
                 key = found["path"]
                 if not self._is_new(key):
                     continue
-                meta = _meta(key[len(self._prefix) :], found)
+                meta = object_meta(key[len(self._prefix) :], found)
                 if meta.size_bytes or self._is_object(meta):
                     yield meta
 
-    def _requested_pages(self) -> Iterator[list[Any]]:
-        request = partial(self._requests.ask, self._folder, self._next_page)
-        if not self._reads_ahead:
-            while page := request():
-                yield page
-            return
-        has_failed = False
-
-        def request_unless_failed() -> list[Any]:
-            nonlocal has_failed
-            if has_failed:
-                return []
-            has_failed = True
-            found = request()
-            has_failed = False
-            return found
-
-        # If the listing starts again, it may repeat entries of the pages that are in use.
+    def _ahead(self) -> Iterator[list[Any]]:
+        # If the listing starts again, it may repeat entries of the page that is in use.
         with ThreadPoolExecutor(1, "delta-list") as worker:
-            # Two, so that no request waits for this thread to take the page before it.
-            following = deque(worker.submit(request_unless_failed) for _ in range(2))
-            try:
-                while page := following.popleft().result():
-                    following.append(worker.submit(request_unless_failed))
-                    yield page
-            finally:
-                for future in following:
-                    future.cancel()
+            following = worker.submit(self._request)
+            while page := following.result():
+                following = worker.submit(self._request)
+                yield page
 
     def _is_new(self, key: str) -> bool:
         # Some services ignore the offset.
         if key <= self._after or (self._seen is not None and key in self._seen):
             return False
-        self._last = key
         if self._seen is None:
             self._after = key
         else:
             self._seen.add(key)
         return True
 
-    def _is_complete(self) -> bool:
-        """Whether the storage says so. A proxy's page is an empty page for the client, so a listing
-        that ends with a full page, or is empty, is not taken for complete.
-        """
-        confirm = self._client.confirm_listing
-        if confirm is None or self._count % self._page:
-            return True
-        # The key as the storage has it: a directory's has a slash at its end.
-        return self._requests.ask(self._folder, partial(confirm, self._base, self._last + "/"))
-
-    def _restart(self, after: str) -> None:
-        self._pages, self._after, self._last = None, after, after
+    def _request(self) -> list[Any]:
+        """The next page; an empty one at the end."""
+        return self._requests.ask(self._folder, self._next_page)
 
     def _next_page(self) -> list[Any]:
-        import obstore
-
         if self._pages is None:
             self._pages = obstore.list(
                 self._client.store,
@@ -171,17 +125,16 @@ class CloudListing:
         """Whether an entry without bytes is an object: consoles and file systems create objects
         that stand for a directory, with a slash at the end of the name, which the client omits.
         """
-        import obstore
-
         if meta.path == self._folder.rstrip("/"):
             return False
         key = self._prefix + meta.path
         try:
-            self._requests.ask(meta.path, lambda: obstore.head(self._client.store, key))
+            self._requests.ask(meta.path, partial(obstore.head, self._client.store, key))
         except FileNotFoundError:
             return False
         return True
 
 
-def _meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401
+def object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401
+    """What the client found of an object."""
     return ObjectMeta(path, found["size"], round(found["last_modified"].timestamp() * 1000))

@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+from obstore.exceptions import BaseError, GenericError, InvalidPathError
+
 from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
+from dagster_delta.storage.forks import check_not_forked
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 0.2
@@ -91,8 +94,7 @@ class CloudRequests:
 
         The text of the client's errors holds URLs, which may hold a signature or a password.
         """
-        from obstore.exceptions import BaseError
-
+        check_not_forked()
         try:
             yield
         except DeltaError:
@@ -135,8 +137,6 @@ class CloudRequests:
 
 def _may_differ(error: Exception) -> bool:
     """Whether a repeated request may get another answer than this error."""
-    from obstore.exceptions import GenericError, InvalidPathError
-
     if isinstance(error, BrokenAnswer):
         return True
     is_unclear = isinstance(error, (GenericError, OSError)) and not isinstance(
@@ -148,8 +148,6 @@ def _may_differ(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    from obstore.exceptions import InvalidPathError
-
     refusal = refusal_of(error)
     if refusal is not None:
         return str(refusal)

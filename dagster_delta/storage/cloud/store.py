@@ -6,7 +6,7 @@ providers with the API of one refuse it, which is reported, and some silently ov
 lose commits. So a bucket at another endpoint is probed before the first commit of a process (two
 small puts under a hidden name in `_delta_log` and a delete). The option `conditional_put` skips the
 probe: `etag` says that the provider supports it, `disabled` makes its tables read-only. The other
-options are described in `s3_options`, `gcs_options` and `azure_options`.
+options are described in `s3`, `gcs` and `azure`.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """
@@ -18,27 +18,25 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import obstore
 import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
-from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options, service_of
-from dagster_delta.storage.cloud.client import Bucket, CloudClient, CloudSettings, connect
+from dagster_delta.storage.cloud.azure import service_of
+from dagster_delta.storage.cloud.client import Bucket, CloudClient, connect
+from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput, CloudRanges
-from dagster_delta.storage.cloud.gcs_options import GcsSettings, parse_gcs_options
-from dagster_delta.storage.cloud.listing import CloudListing
+from dagster_delta.storage.cloud.listing import CloudListing, object_meta
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
-from dagster_delta.storage.cloud.s3_options import connect_s3, parse_s3_options
-from dagster_delta.storage.forks import check_not_forked
 from dagster_delta.storage.locations import (
     check_relative_path,
-    cloud_of,
     foreign_scheme,
     join_path,
     scheme_of,
@@ -49,12 +47,6 @@ from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectSt
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-# How the options of a cloud are parsed, and what creates a client with them.
-_CLOUDS: Mapping[str | None, tuple[Callable[..., Any], Callable[..., CloudClient]]] = {
-    "s3": (parse_s3_options, connect_s3),
-    "gcs": (parse_gcs_options, GcsSettings.connect),
-    "azure": (parse_azure_options, AzureSettings.connect),
-}
 # Characters that would end the name of the host in a URL, or are none of a name.
 _NO_NAME = re.compile(r"[?#\\\x00-\x1f]")
 _NO_HOST = re.compile(r"[^A-Za-z0-9._:-]")
@@ -73,52 +65,48 @@ class CloudStore(RootedStore):
     Args:
         location: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or
             `abfss://container@account.dfs.core.windows.net/prefix`. Not percent-decoded.
-        options: see `s3_options`, `gcs_options`, `azure_options`.
+        options: see `s3`, `gcs`, `azure`.
 
     Raises:
         InvalidArgument: the URI has no bucket, or an option is invalid.
-        StorageFailure: the client is not installed.
     """
 
     def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
         scheme = scheme_of(location) or ""
-        self._cloud = cloud_of(scheme)
+        self._cloud = CLOUDS[scheme]
         self._bucket, key = _split(location)
         self._prefix = f"{key}/" if key else ""
         authority = location.partition("://")[2].partition("/")[0]
         self._authority = f"{scheme}://{authority}"
         super().__init__(f"{self._authority}/{key}".rstrip("/"), options)
-        parse, self._create_client = _CLOUDS[self._cloud]
-        self._settings: CloudSettings = parse(options or {})
-        self._client = self._connect(self._bucket)
+        self._options = self._cloud.parse(options or {})
+        self._client = connect(self._cloud.connect, self._options, self._bucket)
         self._requests = CloudRequests(self._root)
 
     @property
     def supports_put_if_absent(self) -> bool:
         """False if conditional puts are known to fail; unknown ones are probed at the commit."""
         seen = self._client.honours_conditions is not False
-        return seen and self._settings.conditional_put != "disabled"
+        return seen and self._options.get("conditional_put") != "disabled"
 
     def read(self, path: str) -> bytes:
         """The whole object in one request. Raises FileNotFoundError or StorageFailure."""
-        return self._get(path, {})[1]
+        return bytes(self._get(path, {})[1])
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
         if length <= 0:
             return b""
-        return self._get(path, {"range": (offset, offset + length)})[1]
+        return bytes(self._get(path, {"range": (offset, offset + length)})[1])
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the object, or None if it is absent."""
-        import obstore
-
         client, key = self._find(path)
         try:
-            found = self._ask(path, lambda: _genuine(obstore.head(client.store, key)))
+            found = self._requests.ask(path, lambda: _genuine(obstore.head(client.store, key)))
         except FileNotFoundError:
             return None
-        return ObjectMeta(path, found["size"], _milliseconds(found["last_modified"]))
+        return object_meta(path, found)
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The objects directly in `directory` named `>= start`, in name order.
@@ -126,15 +114,11 @@ class CloudStore(RootedStore):
         On Azure, the request starts at the first name of the directory where the service does not
         support another start.
         """
-        folder = join_path(check_relative_path(directory), "")
-        check_not_forked()
-        return self._listing(folder).direct(start)
+        return self._listing(directory).direct(start)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every object under `directory`."""
-        folder = join_path(check_relative_path(directory), "")
-        check_not_forked()
-        return self._listing(folder, reads_ahead=True).objects("")
+        return self._listing(directory).recursive()
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """Create the whole object, or leave an existing one unchanged.
@@ -154,31 +138,27 @@ class CloudStore(RootedStore):
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object."""
-        import obstore
-
         key = self._key(path)
-        self._ask(path, lambda: obstore.put(self._client.store, key, data, use_multipart=False))
+        self._requests.ask(
+            path, lambda: obstore.put(self._client.store, key, data, use_multipart=False)
+        )
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects, many per request if the cloud can; a missing object is no error."""
-        import obstore
-
         keys = [self._key(path) for path in paths]
         if not keys:
             return
         try:
-            self._ask("", lambda: obstore.delete(self._client.store, keys))
+            self._requests.ask("", lambda: obstore.delete(self._client.store, keys))
         except FileNotFoundError:
             # Some clouds stop at an object that is missing.
             with ThreadPoolExecutor(min(_CONCURRENT_DELETES, len(keys))) as pool:
                 list(pool.map(self._delete_one, keys))
 
     def _delete_one(self, key: str) -> None:
-        import obstore
-
         with suppress(FileNotFoundError):
             path = key[len(self._prefix) :]
-            self._ask(path, lambda: obstore.delete(self._client.store, key))
+            self._requests.ask(path, lambda: obstore.delete(self._client.store, key))
 
     def open_input(self, path: str, size_bytes: int | None = None) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads. Opening it
@@ -199,7 +179,7 @@ class CloudStore(RootedStore):
             if start and not data:
                 # The object ends before.
                 return self.open_input(path)
-        held = [(start, memoryview(data))]
+        held = [(start, data)]
         return pa.PythonFile(CloudInput(size_bytes, held, partial(self.read_range, path)), mode="r")
 
     def open_ranges(
@@ -210,22 +190,9 @@ class CloudStore(RootedStore):
         budget: FetchBudget | None = None,
     ) -> pa.NativeFile:
         """The object as a `pyarrow.NativeFile` whose given ranges are fetched ahead of reads."""
-        import obstore
-        from obstore.exceptions import GenericError
-
-        client, key = self._find(path)
-
-        def get(start: int, length: int) -> memoryview:
-            try:
-                return memoryview(obstore.get_range(client.store, key, start=start, length=length))
-            except GenericError as error:
-                refusal = refusal_of(error)
-                if refusal is not None and refusal.status == _RANGE_NOT_SATISFIABLE:
-                    return memoryview(b"")  # the object is shorter: reading it shows where it ends
-                raise
 
         def fetch(start: int, length: int) -> memoryview:
-            return self._ask(path, partial(get, start, length))  # type: ignore[no-any-return]
+            return self._get(path, {"range": (start, start + length)})[1]
 
         opened = CloudRanges(size_bytes, ranges, fetch, budget or FetchBudget(size_bytes))
         return pa.PythonFile(opened, mode="r")
@@ -236,21 +203,16 @@ class CloudStore(RootedStore):
         """
         # Before anything is written: the key is asked for again when the object is uploaded.
         self._key(path)
-        check_not_forked()
         output = CloudOutput(path, self._requests, put=self.put, open_writer=self._open_writer)
         return pa.PythonFile(output, mode="w")
 
     def _open_writer(self, path: str) -> Any:  # noqa: ANN401
-        import obstore
-
         return obstore.open_writer(self._client.store, self._key(path), buffer_size=_PART_BYTES)
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
         """Make the storage copy an object. False if `source` is reached in another way than this
         store or has another bucket, or if the storage refuses, as S3 does for more than 5 GB.
         """
-        import obstore
-
         if not isinstance(source, CloudStore) or source.location.options != self._location.options:
             return False
         client, key = source._find(path)  # noqa: SLF001 - of the same class
@@ -267,7 +229,7 @@ class CloudStore(RootedStore):
                 raise BrokenAnswer(BrokenAnswer.FOREIGN) from None
 
         try:
-            self._ask(source.resolve_uri(path), copy)
+            self._requests.ask(source.resolve_uri(path), copy)
         except StorageFailure:
             return False
         return True
@@ -287,7 +249,7 @@ class CloudStore(RootedStore):
         if scheme is None:
             # Some writers name a file of the same bucket by a path with a leading slash.
             return self._client, path[1:] if path.startswith("/") else self._key(path)
-        if cloud_of(scheme) != self._cloud:
+        if CLOUDS.get(scheme) is not self._cloud:
             raise foreign_scheme(path, scheme, table=self._root)
         bucket, key = _split(path)
         if service_of(bucket.account) != service_of(self._bucket.account):
@@ -300,51 +262,36 @@ class CloudStore(RootedStore):
             )
         if bucket.name == self._bucket.name and bucket.account is None:
             bucket = self._bucket
-        return self._connect(bucket), key
+        return connect(self._cloud.connect, self._options, bucket), key
 
-    def _connect(self, bucket: Bucket) -> CloudClient:
-        return connect(self._create_client, self._settings, bucket)
-
-    def _ask(self, path: str, request: Callable[[], Any]) -> Any:  # noqa: ANN401
-        check_not_forked()
-        return self._requests.ask(path, request)
-
-    def _get(self, path: str, options: GetOptions) -> tuple[int, bytes]:
+    def _get(self, path: str, options: GetOptions) -> tuple[int, memoryview]:
         """Size of the object, and the bytes that the options select."""
-        import obstore
-        from obstore.exceptions import GenericError
-
         client, key = self._find(path)
 
-        def get() -> tuple[int, bytes]:
+        def get() -> tuple[int, memoryview]:
             try:
                 answer = obstore.get(client.store, key, options=options)
             except GenericError as error:
                 refusal = refusal_of(error)
                 if refusal is not None and refusal.status == _RANGE_NOT_SATISFIABLE:
-                    return 0, b""  # the range starts at or after the end
+                    return 0, memoryview(b"")  # the range starts at or after the end
                 # Some services answer a range of an empty object without its range.
                 if "non-partial" in str(error) and obstore.head(client.store, key)["size"] == 0:
-                    return 0, b""
+                    return 0, memoryview(b"")
                 raise
             meta = _genuine(answer.meta)
             first, end = answer.range
             check_log_file_size(path, end - first)
-            data = answer.bytes().to_bytes()
+            data = memoryview(answer.bytes())
             if len(data) != end - first:
                 raise BrokenAnswer("the answer is shorter than it says")
             return meta["size"], data
 
-        return self._ask(path, get)  # type: ignore[no-any-return]
+        return self._requests.ask(path, get)
 
-    def _listing(self, folder: str, *, reads_ahead: bool = False) -> CloudListing:
-        return CloudListing(
-            self._client,
-            self._requests,
-            prefix=self._prefix,
-            folder=folder,
-            reads_ahead=reads_ahead,
-        )
+    def _listing(self, directory: str) -> CloudListing:
+        folder = join_path(check_relative_path(directory), "")
+        return CloudListing(self._client, self._requests, prefix=self._prefix, folder=folder)
 
     def _create(self, key: str, path: str, data: bytes) -> bool:
         for attempt in range(_CONFLICT_ATTEMPTS):
@@ -361,10 +308,7 @@ class CloudStore(RootedStore):
 
     def _try_to_create(self, key: str, path: str, data: bytes) -> bool | None:
         """Whether the object was created; None if that is not decided yet."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
-        def create() -> bool | None:
+        with self._requests.naming_failures(path):
             try:
                 obstore.put(self._client.store, key, data, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
@@ -382,16 +326,12 @@ class CloudStore(RootedStore):
                 raise self._unsupported("The provider refuses it") from None
             except FileNotFoundError as error:
                 raise self._requests.failure(str(refusal_of(error)), path) from None
-            return True
-
-        check_not_forked()
-        with self._requests.naming_failures(path):
-            return create()
+        return True
 
     def _require_conditional_puts(self) -> None:
-        if self._settings.conditional_put == "disabled":
+        if self._options.get("conditional_put") == "disabled":
             raise self._unsupported("The storage option 'conditional_put' is 'disabled'")
-        if self._client.is_trusted or self._settings.conditional_put == "etag":
+        if self._client.is_trusted or self._options.get("conditional_put") == "etag":
             return
         if self._client.honours_conditions is None:
             self._client.honours_conditions = self._probe()
@@ -437,7 +377,3 @@ def _split(location: str) -> tuple[Bucket, str]:
             file=location,
         )
     return Bucket(name, account or None), key.strip("/")
-
-
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

@@ -30,11 +30,9 @@ from dagster_delta.engines.spark.session.errors import (
     read_failure,
 )
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
-from dagster_delta.storage.cloud.azure_options import AzureSettings, parse_azure_options
-from dagster_delta.storage.cloud.gcs_options import parse_gcs_options
-from dagster_delta.storage.cloud.s3_options import parse_s3_options
+from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.hdfs_store import hadoop_properties
-from dagster_delta.storage.locations import cloud_of, scheme_of
+from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
@@ -101,10 +99,6 @@ def _entry(path: str, size: int, time_ms: int | None) -> bytes:
     )
 
 
-_OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2"
-_AUTHORITY = "https://login.microsoftonline.com"
-
-
 def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     """The settings for the storage options of a table; empty outside of the clouds and HDFS.
 
@@ -116,118 +110,20 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     scheme = scheme_of(location.uri)
     if scheme == "hdfs":
         return hadoop_properties(location.options)
-    match cloud_of(scheme):
-        case "s3":
-            settings = _s3a(location.options)
-        case "gcs":
-            settings = _google(location.options)
-        case "azure":
-            settings = _azure(location)
-        case _:
-            return {}
-    if settings is None:
-        return None
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _s3a(options: Mapping[str, object]) -> dict[str, str | None] | None:
-    settings = parse_s3_options(options)
-    if settings.profile or settings.ca_bundle or settings.credential_provider:
-        return None
-    found = {
-        "fs.s3a.access.key": settings.access_key,
-        "fs.s3a.secret.key": settings.secret_key,
-        "fs.s3a.session.token": settings.session_token,
-        "fs.s3a.endpoint": settings.endpoint,
-        "fs.s3a.endpoint.region": settings.region,
-    }
-    if settings.endpoint is not None:
-        found["fs.s3a.path.style.access"] = str(not settings.virtual_hosted).lower()
-    if settings.anonymous:
-        found["fs.s3a.aws.credentials.provider"] = (
-            "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
-        )
-    return found
-
-
-def _google(options: Mapping[str, object]) -> dict[str, str | None] | None:
-    settings = parse_gcs_options(options)
-    if settings.key or settings.bearer_token or settings.credential_provider:
-        return None
-    found = {"fs.gs.storage.root.url": settings.endpoint}
-    if settings.anonymous:
-        found["fs.gs.auth.type"] = "UNAUTHENTICATED"
-    elif settings.key_file is not None:
-        found["fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
-        found["fs.gs.auth.service.account.json.keyfile"] = settings.key_file
-    return found
-
-
-def _azure(location: StoreLocation) -> dict[str, str | None] | None:
-    settings = parse_azure_options(location.options)
-    host = location.uri.partition("://")[2].partition("/")[0].partition("@")[2]
-    found = _of_account(settings)
-    # Hadoop has no URI without the account, and requests nothing from another endpoint.
-    if not host or found is None or settings.endpoint or settings.use_fabric_endpoint:
-        return None
-    return {f"fs.azure.{name}.{host}": value for name, value in found.items()}
-
-
-def _of_account(settings: AzureSettings) -> dict[str, str | None] | None:
-    """The settings of an account, in the order in which the client prefers them; None if Hadoop
-    has none for this identity.
-    """
-    if settings.anonymous or settings.credential_provider is not None:
-        return None
-    if settings.account_key is not None:
-        return {"account.auth.type": "SharedKey", "account.key": settings.account_key}
-    if settings.sas_token is not None:
-        return {"account.auth.type": "SAS", "sas.fixed.token": settings.sas_token.lstrip("?")}
-    if settings.token is not None:
-        return None
-    authority = f"{(settings.authority_host or _AUTHORITY).rstrip('/')}/{settings.tenant_id}"
-    oauth = {"account.auth.type": "OAuth", "account.oauth2.client.id": settings.client_id}
-    if settings.client_secret is not None:
-        return {
-            **oauth,
-            "account.oauth.provider.type": f"{_OAUTH}.ClientCredsTokenProvider",
-            "account.oauth2.client.secret": settings.client_secret,
-            "account.oauth2.client.endpoint": f"{authority}/oauth2/token",
-        }
-    if settings.federated_token_file is not None:
-        return {
-            **oauth,
-            "account.oauth.provider.type": f"{_OAUTH}.WorkloadIdentityTokenProvider",
-            "account.oauth2.msi.tenant": settings.tenant_id,
-            "account.oauth2.token.file": settings.federated_token_file,
-        }
-    is_managed = settings.client_id or settings.msi_endpoint or settings.msi_resource_id
-    return None if is_managed or settings.use_azure_cli else {}
-
-
-_PATIENCE: Mapping[str | None, Mapping[str, str]] = {
-    "s3": {
-        "fs.s3a.attempts.maximum": "3",
-        "fs.s3a.retry.limit": "2",
-        "fs.s3a.retry.throttle.limit": "5",
-        "fs.s3a.connection.establish.timeout": "15s",
-        "fs.s3a.connection.timeout": "60s",
-        "fs.s3a.analytics.accelerator.physicalio.blockreadretrycount": "4",
-    },
-    "azure": {"fs.azure.io.retry.max.retries": "4"},
-}
-"""How often Hadoop repeats a request that fails, by cloud. Its own settings wait for a storage that
-is away for minutes, and for hours if it answers 503: the pauses double up to twenty times."""
+    cloud = CLOUDS.get(scheme or "")
+    return (
+        {} if cloud is None else cloud.hadoop_settings(cloud.parse(location.options), location.uri)
+    )
 
 
 def settings_of_read(session: SparkSession, location: StoreLocation) -> dict[str, str]:
     """Settings of Hadoop for a read; what the user has set in the session has precedence."""
-    patience = _PATIENCE.get(cloud_of(scheme_of(location.uri)))
+    cloud = CLOUDS.get(scheme_of(location.uri) or "")
     found = dict(hadoop_settings(location) or {})
-    if patience is not None:
+    if cloud is not None and cloud.hadoop_patience:
         # All at once: on Connect each question is a call.
         chosen = session.conf.getAll
-        for name, value in patience.items():
+        for name, value in cloud.hadoop_patience.items():
             if not {name, f"spark.hadoop.{name}"} & chosen.keys():
                 found.setdefault(name, value)
     return found
