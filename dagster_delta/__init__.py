@@ -297,7 +297,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         from dagster_delta.clash import missing_name
 
-        raise missing_name(name)
+        raise missing_name(name, __all__)
     value = getattr(importlib.import_module(f"dagster_delta.{home}"), name)
     # The next access finds it without calling this function.
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""Configuration that refuses unknown fields, and names their replacement.
+"""Configuration that refuses unknown fields, and names the nearest one.
 
 Dagster checks the fields of a resource that YAML or the Launchpad configures, and silently drops
 unknown fields from Python: a typo, or an option of an earlier integration, would have no effect.
@@ -24,10 +24,6 @@ class KnownFieldsOnly(BaseModel):
     they are None or false: see `forgives_unset`.
     """
 
-    earlier_options: ClassVar[Mapping[str, str]] = {}
-    """Option of an earlier integration to its replacement."""
-    earlier_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """By option, value of an earlier integration to its replacement."""
     forgives_unset: ClassVar[bool] = False
     """Whether unknown fields that are None or false are ignored."""
 
@@ -37,7 +33,12 @@ class KnownFieldsOnly(BaseModel):
             if self.forgives_unset and (data[name] is None or data[name] is False):
                 del data[name]
                 continue
-            raise _unknown_field(type(self).__name__, name, known, self.earlier_options)
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+            raise InvalidArgument(
+                f"{type(self).__name__} has no option {name!r}: {hint} (docs/migration.md lists "
+                "the options of other packages)"
+            )
         for name, field in type(self).model_fields.items():
             if field.is_required() and not {name, field.alias} & data.keys():
                 hint = (field.description or "").rstrip(".")
@@ -46,7 +47,7 @@ class KnownFieldsOnly(BaseModel):
                 )
         for name, value in data.items():
             _check_kind(type(self), name, value)
-            _check_choice(type(self), name, value, self.earlier_values.get(name, {}))
+            _check_choice(type(self), name, value)
         super().__init__(**data)
 
 
@@ -74,9 +75,7 @@ def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
     )
 
 
-def _check_choice(
-    owner: type[BaseModel], name: str, value: object, earlier: Mapping[str, str]
-) -> None:
+def _check_choice(owner: type[BaseModel], name: str, value: object) -> None:
     """Refuse a value outside a choice, with an error that says what to do."""
     field = owner.model_fields.get(name)
     if field is None:
@@ -86,9 +85,7 @@ def _check_choice(
     # Expressions such as EnvVar are instances of a str subclass, which Dagster resolves.
     if not allowed or text in allowed or type(text) not in (str, int, float, bool, type(None)):
         return
-    hint = f": {earlier[text]}" if isinstance(text, str) and text in earlier else ""
-    if text is None:
-        hint = f": leave it out for {field.default}"
+    hint = f": leave it out for {field.default}" if text is None else ""
     raise InvalidArgument(
         f"{name} of {owner.__name__} is {text!r}, and takes one of {', '.join(allowed)}{hint}"
     )
@@ -96,13 +93,3 @@ def _check_choice(
 
 def _choices(annotation: object) -> tuple[str, ...]:
     return get_args(annotation) if get_origin(annotation) is Literal else ()
-
-
-def _unknown_field(
-    owner: str, name: str, known: set[str], earlier: Mapping[str, str]
-) -> InvalidArgument:
-    hint = earlier.get(name)
-    if hint is None:
-        close = difflib.get_close_matches(name, sorted(known), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
-    return InvalidArgument(f"{owner} has no option {name!r}: {hint}")

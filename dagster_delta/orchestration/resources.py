@@ -66,11 +66,6 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     forgives_unset: ClassVar[bool] = True
 
-    earlier_options: ClassVar[Mapping[str, str]] = {
-        "spark_config": "it is conf here, with flat keys and values that are strings",
-        "spark_conf": "it is conf here, with flat keys and values that are strings",
-    }
-
     master: str = Field(
         default=_ANY_MASTER, description="Spark master: local[*], spark://…, yarn, k8s://…"
     )
@@ -265,10 +260,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     forgives_unset: ClassVar[bool] = True
 
     model_config = ConfigDict(hide_input_in_errors=True)
-
-    earlier_options: ClassVar[Mapping[str, str]] = {
-        "client_options": "leave it out, the timeouts and retries of requests are fixed",
-    }
 
     uri: str | None = Field(default=None, description="Location of the table.")
     url: str | None = Field(default=None, description="Alias of uri, as in dagster-deltalake.")

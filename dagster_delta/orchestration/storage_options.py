@@ -37,9 +37,6 @@ def refuse_mask(name: str, value: object) -> None:
         )
 
 
-_BUCKET = "leave it out, the location of the table names it"
-_COMMITS = "leave it out, commits are conditional puts (see conditional_put) or refused"
-_CREDENTIALS = "leave it out, and set the environment variable of the AWS SDK for it"
 _PROVIDER = "Name, as module:function, of a callable that returns credentials and when they expire."
 _CONDITIONAL_PUT = (
     "etag: the provider is known to honour If-None-Match; disabled: it does not, so tables are "
@@ -49,9 +46,6 @@ _CONDITIONAL_PUT = (
 
 def _conditional_put() -> Any:  # noqa: ANN401
     return Field(default="probe", description=_CONDITIONAL_PUT)
-
-
-_PAYLOAD = "leave it out, requests are signed as the AWS SDK does"
 
 
 class StorageOptions(KnownFieldsOnly, Config):
@@ -98,17 +92,6 @@ class S3StorageOptions(StorageOptions):
 
     provider: Literal["s3"] = "s3"
 
-    earlier_options: ClassVar[Mapping[str, str]] = {
-        "bucket": _BUCKET,
-        "copy_if_not_exists": _COMMITS,
-        "allow_unsafe_rename": _COMMITS,
-        "imdsv1_fallback": _CREDENTIALS,
-        "metadata_endpoint": _CREDENTIALS,
-        "container_credentials_relative_uri": _CREDENTIALS,
-        "unsigned_payload": _PAYLOAD,
-        "checksum": _PAYLOAD,
-    }
-
     access_key_id: str | None = _secret("Access key.")
     secret_access_key: str | None = _secret("Secret key.")
     session_token: str | None = _secret("Session token of temporary credentials.")
@@ -136,8 +119,6 @@ class GcsStorageOptions(StorageOptions):
 
     provider: Literal["gcs"] = "gcs"
 
-    earlier_options: ClassVar[Mapping[str, str]] = {"bucket": _BUCKET}
-
     service_account: str | None = Field(
         default=None, description="Path of the service account file."
     )
@@ -163,8 +144,6 @@ class AzureStorageOptions(StorageOptions):
     """Tables on Azure Blob Storage or Data Lake Storage Gen 2."""
 
     provider: Literal["azure"] = "azure"
-
-    earlier_options: ClassVar[Mapping[str, str]] = {"container_name": _BUCKET}
 
     account_name: str | None = Field(default=None, description="Storage account.")
     account_key: str | None = _secret("Master key of the account.")

@@ -29,7 +29,6 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
-from dagster_delta.table.peer_names import MissingAttribute, renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
@@ -60,12 +59,6 @@ _NOT_COMMITTED = (
     UnsupportedFeature,
 )
 """Errors of an append that is surely not in the log, and that another version may not raise."""
-
-_WRITE_KEYWORDS = {
-    "predicate": "where, of overwrite()",
-    "mode": "append(…) or overwrite(…)",
-    "configuration": "properties",
-}
 
 
 class DeltaTable(
@@ -103,16 +96,14 @@ class DeltaTable(
             if hasattr(type(self), name):
                 # A property raised AttributeError itself: that error is the one to show.
                 return object.__getattribute__(self, name)
-            from dagster_delta.table.peer_names import missing_attribute
-
-            raise AttributeError(missing_attribute(name), name=name, obj=self)
-
-        is_deltatable = MissingAttribute()
+            raise AttributeError(
+                f"'DeltaTable' object has no attribute {name!r}; docs/migration.md lists the calls "
+                "of other packages, and what to write instead",
+                name=name,
+                obj=self,
+            )
 
     @classmethod
-    @renamed(
-        {"table_uri": "uri", "configuration": "properties", "partition_columns": "partition_by"}
-    )
     def create(
         cls,
         uri: str | os.PathLike[str],
@@ -330,7 +321,6 @@ class DeltaTable(
         )
         return ChangeDataFeed(end, start, columns, where)
 
-    @renamed(_WRITE_KEYWORDS)
     def append(
         self,
         data: object,
@@ -401,7 +391,6 @@ class DeltaTable(
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)
 
-    @renamed(_WRITE_KEYWORDS)
     def overwrite(
         self,
         data: object,

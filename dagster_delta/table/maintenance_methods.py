@@ -11,7 +11,6 @@ from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.commit_result import CommitResult
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 class MaintenanceMethods(TableHandle):
     """Maintenance of a table; part of `DeltaTable`."""
 
-    @renamed(
-        {"partition_filters": "where", "target_size": "target_file_size"},
-        calls={"compact": "optimize()", "z_order": "optimize(zorder_by=[…])"},
-    )
     def optimize(
         self,
         where: str | None = None,
@@ -164,7 +159,6 @@ class MaintenanceMethods(TableHandle):
         self._snapshot = result.snapshot
         return result
 
-    @renamed({"enforce_retention_duration": "enforce_retention", "full": "lite=False, the default"})
     def vacuum(
         self,
         retention_hours: float | None = None,
@@ -342,7 +336,6 @@ class MaintenanceMethods(TableHandle):
             self._snapshot = Snapshot.load(self._store)
         return result
 
-    @renamed({"target": "version or timestamp"})
     def restore(
         self,
         version: int | None = None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
-from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
 
@@ -44,7 +43,6 @@ class RowChangeMethods(TableHandle):
                 return replace(result, compacted_version=compacted.versions[-1])
         return result
 
-    @renamed({"predicate": "where"})
     def delete(
         self,
         where: str | None = None,
@@ -98,9 +96,6 @@ class RowChangeMethods(TableHandle):
         )
         return self._settle(deleted, engine, None)
 
-    @renamed(
-        {"updates": "set", "new_values": "set, whose values are Spark SQL", "predicate": "where"}
-    )
     def update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -148,7 +143,6 @@ class RowChangeMethods(TableHandle):
         )
         return self._settle(updated, engine, None)
 
-    @renamed({"predicate": "on", "merge_schema": 'schema_mode="merge"'})
     def merge(
         self,
         source: object,

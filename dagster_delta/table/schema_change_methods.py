@@ -15,7 +15,6 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructType,
 )
-from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -48,18 +47,6 @@ class SchemaChangeMethods(TableHandle):
     none if the table already has that state (`skipped` is true).
     """
 
-    @renamed(
-        {},
-        calls={
-            "add_columns": "add_column(name, type)",
-            "add_constraint": "add_constraint(name, check)",
-            "add_feature": "enable_feature(name)",
-            "drop_column_not_null": "set_nullable(column)",
-            "drop_constraint": "drop_constraint(name)",
-            "set_column_metadata": "set_comment(column, comment)",
-            "set_table_properties": "set_properties({…})",
-        },
-    )
     def alter(
         self,
         statement: str,

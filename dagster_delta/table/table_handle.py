@@ -14,7 +14,6 @@ from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.commit_result import CommitResult
 
@@ -29,7 +28,6 @@ _MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
 class TableHandle:
     """State shared by the calls of a table; `DeltaTable` combines and documents them."""
 
-    @renamed({"table_uri": "uri"})
     def __init__(
         self,
         uri: str | os.PathLike[str],

@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_options import (
-    EARLIER_MODES,
     AssetOptions,
     InputOptions,
     SchemaMode,
@@ -106,17 +105,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
 
     # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
-
-    earlier_options: ClassVar[Mapping[str, str]] = {
-        "base_dir": "it is root_uri here",
-        "cloud_storage_options": "it is storage_options here",
-        "namespace": "it is schema here",
-        "client_options": "leave it out, the timeouts and retries of requests are fixed",
-        "writer_engine": "leave it out, what an asset returns picks the engine",
-        "parquet_read_options": "leave it out, inputs name their columns and a where filter",
-        "table_configuration": "it is table_config here, and table_configuration on an asset",
-    }
-    earlier_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"mode": EARLIER_MODES}
 
     root_uri: str = Field(description="Location under which the tables are stored.")
     schema_: str | None = Field(

@@ -6,11 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
-from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.write.transaction import CommitResult
-
-_CONDITION_KEYWORDS = {"predicate": "condition"}
-_UPDATE_KEYWORDS = {"updates": "set", "predicate": "condition"}
 
 
 class MergeBuilder:
@@ -27,7 +23,6 @@ class MergeBuilder:
         self._execute = execute
         self._clauses: list[ClauseText] = []
 
-    @renamed(_UPDATE_KEYWORDS)
     def when_matched_update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -36,19 +31,16 @@ class MergeBuilder:
         """Give matched rows new values: Spark SQL by column, over both sides."""
         return self._add("matched", "update", condition, set)
 
-    @renamed(_CONDITION_KEYWORDS)
     def when_matched_update_all(self, condition: str | None = None) -> Self:
         """Give matched rows the values of the source, which must have every column of the table. If
         the merge may change the schema, only columns of the source are set, and new ones are added.
         """
         return self._add("matched", "update", condition)
 
-    @renamed(_CONDITION_KEYWORDS)
     def when_matched_delete(self, condition: str | None = None) -> Self:
         """Remove matched rows."""
         return self._add("matched", "delete", condition)
 
-    @renamed({"updates": "values", "predicate": "condition"})
     def when_not_matched_insert(
         self, values: Mapping[str, str], condition: str | None = None
     ) -> Self:
@@ -57,7 +49,6 @@ class MergeBuilder:
         """
         return self._add("not_matched", "insert", condition, values)
 
-    @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
         """Insert rows of the source without a match: every column of the table except those that
         are filled automatically. If the merge may change the schema, every column of the source,
@@ -65,7 +56,6 @@ class MergeBuilder:
         """
         return self._add("not_matched", "insert", condition)
 
-    @renamed(_UPDATE_KEYWORDS)
     def when_not_matched_by_source_update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -74,7 +64,6 @@ class MergeBuilder:
         """Change rows without a match in the source: Spark SQL by column, over the table."""
         return self._add("not_matched_by_source", "update", condition, set)
 
-    @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> Self:
         """Remove rows without a match in the source."""
         return self._add("not_matched_by_source", "delete", condition)
