@@ -37,17 +37,6 @@ def refuse_mask(name: str, value: object) -> None:
         )
 
 
-_PROVIDER = "Name, as module:function, of a callable that returns credentials and when they expire."
-_CONDITIONAL_PUT = (
-    "etag: the provider is known to honour If-None-Match; disabled: it does not, so tables are "
-    "read-only; probe: find out before the first commit, unless the provider is the cloud itself."
-)
-
-
-def _conditional_put() -> Any:  # noqa: ANN401
-    return Field(default="probe", description=_CONDITIONAL_PUT)
-
-
 class StorageOptions(KnownFieldsOnly, Config):
     """Base class of the storage options."""
 
@@ -84,7 +73,29 @@ class LocalStorageOptions(StorageOptions):
     provider: Literal["local"] = "local"
 
 
-class S3StorageOptions(StorageOptions):
+class CloudStorageOptions(StorageOptions):
+    """What the clouds have in common."""
+
+    endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint URL, if not the cloud's own."
+    )
+    skip_signature: bool | None = Field(
+        default=None, description="Do not sign requests, for public buckets."
+    )
+    conditional_put: Literal["probe", "etag", "disabled"] = Field(
+        default="probe",
+        description="etag: the provider is known to honour If-None-Match; disabled: it does not, "
+        "so tables are read-only; probe: find out before the first commit, unless the provider is "
+        "the cloud itself.",
+    )
+    credential_provider: str | None = Field(
+        default=None,
+        description="Name, as module:function, of a callable that returns credentials and when "
+        "they expire.",
+    )
+
+
+class S3StorageOptions(CloudStorageOptions):
     """Tables on S3 or S3-compatible storage.
 
     Unset fields come from the environment and the AWS configuration files.
@@ -98,23 +109,15 @@ class S3StorageOptions(StorageOptions):
     token: str | None = _secret("Alias of session_token, as in dagster-deltalake.")
     profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
     region: str | None = Field(default=None, description="Region of the bucket.")
-    endpoint: str | None = Field(
-        default=None, repr=False, description="Endpoint URL of an S3-compatible provider."
-    )
     virtual_hosted_style_request: bool | None = Field(
         default=None, description="Put the bucket into the host name instead of the path."
-    )
-    skip_signature: bool | None = Field(
-        default=None, description="Do not sign requests, for public buckets."
     )
     ca_bundle: str | None = Field(
         default=None, description="Path of a CA bundle to trust besides the system's."
     )
-    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
-    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
-class GcsStorageOptions(StorageOptions):
+class GcsStorageOptions(CloudStorageOptions):
     """Tables on Google Cloud Storage."""
 
     provider: Literal["gcs"] = "gcs"
@@ -127,20 +130,12 @@ class GcsStorageOptions(StorageOptions):
         default=None, description="Path of a credentials file of any kind."
     )
     bearer_token: str | None = _secret("OAuth token.")
-    skip_signature: bool | None = Field(
-        default=None, description="Do not sign requests, for public buckets."
-    )
     project: str | None = Field(
         default=None, description="Without effect; Google bills the project of the bucket."
     )
-    endpoint: str | None = Field(
-        default=None, repr=False, description="Endpoint URL, if not Google's."
-    )
-    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
-    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
-class AzureStorageOptions(StorageOptions):
+class AzureStorageOptions(CloudStorageOptions):
     """Tables on Azure Blob Storage or Data Lake Storage Gen 2."""
 
     provider: Literal["azure"] = "azure"
@@ -166,14 +161,6 @@ class AzureStorageOptions(StorageOptions):
     use_fabric_endpoint: bool | None = Field(
         default=None, description="The account is OneLake of Microsoft Fabric."
     )
-    skip_signature: bool | None = Field(
-        default=None, description="Do not sign requests, for public containers."
-    )
-    endpoint: str | None = Field(
-        default=None, repr=False, description="Endpoint URL of the account, if not Azure's."
-    )
-    conditional_put: Literal["probe", "etag", "disabled"] = _conditional_put()
-    credential_provider: str | None = Field(default=None, description=_PROVIDER)
 
 
 class FsspecStorageOptions(StorageOptions):

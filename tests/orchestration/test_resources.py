@@ -31,19 +31,15 @@ ROWS = pa.table({"id": [1, 2]})
 @pytest.mark.parametrize(
     ("resource", "options", "message"),
     [
-        (DeltaIOManager, {}, "DeltaIOManager needs root_uri: Location"),
-        (
-            DeltaIOManager,
-            {"root_uri": None},
-            "root_uri of DeltaIOManager is None, and takes a text",
-        ),
-        (DeltaIOManager, {"root_uri": Path("lake")}, "root_uri of DeltaIOManager is a Path"),
-        (DeltaTableResource, {"uri": Path("lake")}, "uri of DeltaTableResource is a Path"),
+        (DeltaIOManager, {}, "root_uri\n  Input should be a valid string"),
+        (DeltaIOManager, {"root_uri": None}, "root_uri\n  Input should be a valid string"),
+        (DeltaIOManager, {"root_uri": Path("lake")}, "root_uri\n  Input should be a valid string"),
+        (DeltaTableResource, {"uri": Path("lake")}, "uri\n  Input should be a valid string"),
         (DeltaIOManager, {"root_url": "lake"}, "did you mean 'root_uri'?"),
     ],
 )
 def test_a_location_that_is_missing_or_no_text_is_refused_by_name(resource, options, message):
-    with pytest.raises(InvalidArgument, match=re.escape(message)):
+    with pytest.raises(ValueError, match=re.escape(message)):
         resource(**options)
 
 
