@@ -15,6 +15,22 @@ from importlib.metadata import PackageNotFoundError, version
 OTHER_DISTRIBUTION = "dagster-delta"
 OUR_DISTRIBUTION = "dagster-delta-protocol"
 
+_PEERS = (
+    *("BackoffConfig", "ClientConfig", "SchemaMode", "BloomFilterProperties"),
+    *("ColumnProperties", "CommitProperties", "DeltaMergeBuilder", "Field", "Metadata"),
+    *("PostCommitHookProperties", "QueryBuilder", "Schema", "TableAlterer", "TableMerger"),
+    *("TableOptimizer", "WhenMatchedDelete", "WhenMatchedUpdate", "WhenMatchedUpdateAll"),
+    *("WhenNotMatchedBySourceDelete", "WhenNotMatchedBySourceUpdate", "WhenNotMatchedInsert"),
+    *("WhenNotMatchedInsertAll", "WriterProperties", "WriteMode", "WriterEngine"),
+    *("BaseDeltaLakeIOManager", "DeltaLakeIOManager", "DeltaLakePandasIOManager"),
+    *("DeltaLakePolarsIOManager", "DeltaLakePyarrowIOManager", "PolarsDeltaIOManager"),
+    *("DeltaWriteMode", "DeltaLakePandasTypeHandler", "DeltaLakePolarsTypeHandler"),
+    *("DeltaLakePyArrowTypeHandler", "DeltalakeBaseArrowTypeHandler", "LazyPySparkResource"),
+    *("PySparkResource", "write_deltalake", "AzureConfig", "GcsConfig", "LocalConfig"),
+    *("S3Config"),
+)
+"""Public names of the projects that users move over from; docs/migration.md says what to use."""
+
 
 @cache
 def clash_explanation() -> str | None:
@@ -35,17 +51,19 @@ def missing_name(name: str, names: Iterable[str]) -> AttributeError | ImportErro
     """The error for a name that `dagster_delta` does not have, among the public names.
 
     Returns:
-        An ImportError if a class has nearly that name, because `from dagster_delta import …` hides
-        the message of an AttributeError.
+        An ImportError for a name of a project that users move over from, because `from
+        dagster_delta import …` hides the message of an AttributeError.
     """
     message = f"module 'dagster_delta' has no attribute {name!r}"
-    close = difflib.get_close_matches(name, names, n=1) if name[:1].isupper() else []
-    if close:
+    if name in _PEERS:
+        close = difflib.get_close_matches(name, names, n=1)
+        nearest = f", the nearest name is {close[0]!r}" if close else ""
         message += (
-            f"; the nearest name is {close[0]!r}, and docs/migration.md lists those of other "
-            f"packages. This is {OUR_DISTRIBUTION}; the distribution {OTHER_DISTRIBUTION} is "
-            "another project with the same import package"
+            f"{nearest}; docs/migration.md says what to use instead. This is {OUR_DISTRIBUTION}; "
+            f"the distribution {OTHER_DISTRIBUTION} is another project with the same import package"
         )
     if explanation := clash_explanation():
         message += f". Note that {explanation}"
-    return ImportError(message, name="dagster_delta") if close else AttributeError(message)
+    if name in _PEERS:
+        return ImportError(message, name="dagster_delta")
+    return AttributeError(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -39,16 +40,29 @@ def test_both_installed_is_explained_with_the_way_out(installed):
     assert "pip uninstall dagster-delta dagster-delta-protocol" in explanation
 
 
-@pytest.mark.parametrize("name", ["DeltaLakePyarrowIOManager", "PolarsDeltaIOManager"])
-def test_an_import_from_another_project_names_the_nearest_and_the_page(installed, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DeltaLakePyarrowIOManager", r"nearest name is 'DeltaIOManager'; docs/migration.md"),
+        ("PolarsDeltaIOManager", r"nearest name is 'DeltaIOManager'; docs/migration.md"),
+        ("WriteMode", r"no attribute 'WriteMode'; docs/migration.md"),
+        ("write_deltalake", "docs/migration.md"),
+    ],
+)
+def test_an_import_from_another_project_names_the_nearest_and_the_page(installed, name, message):
     installed(None)
-    with pytest.raises(ImportError, match=r"nearest name is 'DeltaIOManager'.*migration.md"):
+    with pytest.raises(ImportError, match=message):
         exec(f"from dagster_delta import {name}")
+
+
+def test_every_name_of_another_project_is_on_the_page():
+    page = (Path(__file__).parents[1] / "docs" / "migration.md").read_text()
+    assert [name for name in clash._PEERS if name not in page] == []
 
 
 def test_any_other_missing_name_is_just_missing(installed):
     installed(None)
-    for name in ("nope", "QueryBuilder"):
+    for name in ("nope", "OwnLakeComponent"):
         error = clash.missing_name(name, dagster_delta.__all__)
         assert str(error) == f"module 'dagster_delta' has no attribute {name!r}"
         assert isinstance(error, AttributeError)
