@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.cloud.client import connect
 from tests.storage.conftest import cloud_store
 
@@ -68,3 +70,41 @@ def test_a_variable_for_other_clients_does_not_switch_commits_off(
     store.put_if_absent("_delta_log/0.json", b"x")
     with pytest.raises(FileExistsError):
         store.put_if_absent("_delta_log/0.json", b"y")
+
+
+FEDERATED = {
+    "type": "external_account",
+    "audience": "a",
+    "subject_token_type": "t",
+    "token_url": "https://sts.googleapis.com/v1/token",
+    "credential_source": {"file": "/nowhere"},
+}
+
+
+@pytest.mark.parametrize("option", ["application_credentials", "service_account"])
+def test_federated_credentials_of_google_are_read_by_google_auth(
+    tmp_path: Path, option: str
+) -> None:
+    pytest.importorskip("google.auth")
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(FEDERATED))
+    store = cloud_store("gs://b/t", {option: str(file)})
+    provider = store._client.store.credential_provider._ask
+    assert type(provider.credentials).__module__ == "google.auth.identity_pool"
+
+
+@pytest.mark.parametrize("identity", [{"bearer_token": "t"}, {"skip_signature": "true"}])
+def test_a_key_file_of_google_that_is_not_used_is_not_read(identity: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="'/nowhere' cannot be read"):
+        cloud_store("gs://b/t", {"service_account": "/nowhere"})
+    cloud_store("gs://b/t", {"service_account": "/nowhere", **identity})
+
+
+def test_a_configuration_of_aws_that_names_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile lake]\nservices = nothing\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with pytest.raises(InvalidArgument, match="AWS configuration is not valid"):
+        cloud_store("s3://b/t", {"profile": "lake"})
