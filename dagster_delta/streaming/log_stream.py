@@ -23,7 +23,7 @@ from dagster_delta.streaming.commit_rules import CommitRules
 from dagster_delta.streaming.options import Admission, SourceOptions, StreamOffset
 from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
-from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint
+from dagster_delta.table.log.reader import is_newest, located, read_commit
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
@@ -207,9 +207,7 @@ class LogStream:
         try:
             actions = self._load_commit(version)
         except VersionNotFound:
-            hint = read_last_checkpoint(self._store)
-            newest = max(self._seen_version, -1 if hint is None else hint.version)
-            if newest < version:
+            if is_newest(self._store, version - 1):
                 return None
             # It may have been committed between the two requests.
             actions = self._load_present_commit(version)

@@ -376,7 +376,7 @@ class DeltaTable(
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
         named = (properties, progress, description, sort_by, cluster_by)
         options = WriteOptions(*asked, *named, absent=absent)
-        recent, started_ms = self._recent(), now_ms()
+        recent = self._recent()
         if recent is not None and _is_in_memory(data):
             try:
                 appended = append_rows(self._store, recent, data, options, clock=now_ms)
@@ -384,9 +384,6 @@ class DeltaTable(
                 if self._latest() is recent:
                     raise
             else:
-                if not appended.skipped:
-                    # Now the version is the latest, and it was not made before.
-                    self._seen_ms = started_ms
                 return self._settle(appended, engine, data)
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)

@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
-from dagster_delta.errors import InvalidArgument, InvalidTable, TableNotFound
+from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -20,9 +19,6 @@ from dagster_delta.table.write.commit_result import CommitResult
 if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
     from dagster_delta.table.write.transaction import Transaction
-
-_RECENT_MS = 10 * 60 * 1000
-_MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
 
 
 class TableHandle:
@@ -48,9 +44,6 @@ class TableHandle:
         self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
         self._snapshot: Snapshot | None = None
-        self._seen_ms = 0 if self._pinned else now_ms()
-        """When the version of this handle, or an earlier one, was the latest: milliseconds since
-        the epoch."""
         try:
             self._snapshot = Snapshot.load(self._store, version=version)
         except TableNotFound as error:
@@ -156,24 +149,11 @@ class TableHandle:
         return self._snapshot
 
     def _recent(self) -> Snapshot | None:
-        """The version of this handle if no clean-up can have deleted a commit after it, else None.
-
-        A commit can be tried on it without reading the log: the put of the next version fails if
-        that version was committed. If it had been deleted since, the put would succeed below the
-        checkpoint, and the commit would be lost. A clean-up deletes no commit of the current day
-        (UTC), and none that is younger than the retention.
+        """The version of this handle if a commit can be tried on it without reading the log: the
+        put of the next version fails if that version was committed, unless it was deleted since.
         """
-        known, now = self._snapshot, now_ms()
-        if known is None or self._pinned or self._store.local_path("") is not None:
-            # A local log is read in less time than a wasted write takes.
-            return None
-        is_recent = midnight_before(now) <= self._seen_ms <= now < self._seen_ms + _RECENT_MS
-        try:
-            is_kept = known.configuration.properties.log_retention_ms >= _MIN_LOG_RETENTION_MS
-        except InvalidTable:
-            # The property cannot be used, and has to stay repairable.
-            return None
-        return known if is_recent and is_kept else None
+        known = None if self._pinned else self._snapshot
+        return known if known is not None and known.keeps_log(now_ms()) else None
 
     def _latest(self) -> Snapshot | None:
         """The latest version, from which every write starts; None if the table does not exist."""
@@ -183,13 +163,9 @@ class TableHandle:
                 "the table without version",
                 table=self.uri,
             )
-        started_ms, known = now_ms(), self._snapshot
+        known = self._snapshot
         try:
-            if known is None:
-                self._snapshot = Snapshot.load(self._store)
-            else:
-                self._snapshot = known.update(keeps_log=self._recent() is not None)
-            self._seen_ms = started_ms
+            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
         except TableNotFound:
             if self._snapshot is not None:
                 raise

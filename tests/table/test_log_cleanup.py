@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
+from dagster_delta.errors import (
+    CommitConflict,
+    InvalidArgument,
+    UnsupportedFeature,
+    VersionNotFound,
+)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import (
     checkpoint_path,
@@ -28,7 +33,9 @@ from dagster_delta.protocol.log.paths import (
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
+from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep import post_commit
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
@@ -450,6 +457,73 @@ def test_a_table_that_is_not_understood_is_left_alone() -> None:
     with pytest.raises(UnsupportedFeature, match="unheardOf"):
         clean(store)
     assert log(store) == before
+
+
+def _expire_and_clean(table: DeltaTable) -> None:
+    """Other writers commit, all of it expires, and the log is cleaned up."""
+    for _ in range(3):
+        table.append(ROWS)
+    table.checkpoint()
+    store = table.store
+    if isinstance(store, MemoryStore):
+        age(store, [0] * 9, since=0)
+    else:
+        for path in Path(str(store.local_path("_delta_log"))).iterdir():
+            os.utime(path, (86400, 86400))
+    cleaned = clean_log(
+        store,
+        table.snapshot(),
+        clock=lambda: NOW,
+        retention_hours=0,
+        dry_run=False,
+        enforce_retention=False,
+    )
+    assert cleaned.earliest_version == table.version()
+
+
+@pytest.fixture(params=[False, True])
+def any_store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ObjectStore:
+    """A store in memory, where a log counts as seen long ago, and a local one."""
+    monkeypatch.setattr(Snapshot, "keeps_log", lambda *_: False)
+    return open_store(str(tmp_path)) if request.param else MemoryStore()
+
+
+def slow_rows(clean_up: Callable[[], None]) -> pa.RecordBatchReader:
+    def batches() -> Iterator[pa.RecordBatch]:
+        clean_up()
+        yield from pa.table({"id": [3]}).to_batches()
+
+    return pa.RecordBatchReader.from_batches(ROWS.schema, batches())
+
+
+def test_an_append_during_which_the_log_is_cleaned_up_is_not_acknowledged_below_it(
+    any_store: ObjectStore,
+) -> None:
+    table, other = (DeltaTable("", store=any_store, must_exist=False) for _ in range(2))
+    other.append(ROWS)
+    with pytest.raises(CommitConflict, match="clean-up of the log deleted the commits after"):
+        table.append(slow_rows(lambda: _expire_and_clean(other)))
+    stored = {meta.path for meta in any_store.list_recursive()}
+    assert commit_path(1) not in stored
+    live = set(DeltaTable("", store=any_store).snapshot().files()["path"].to_pylist())
+    assert {path for path in stored if path.endswith(".parquet") and "/" not in path} == live
+    assert table.append(pa.table({"id": [3]})).version == 4
+    assert DeltaTable("", store=any_store).snapshot().scan(where="id = 3").count() == 1
+
+
+def test_an_append_that_creates_the_table_goes_on_a_log_that_was_cleaned_up_meanwhile(
+    any_store: ObjectStore,
+) -> None:
+    table, other = (DeltaTable("", store=any_store, must_exist=False) for _ in range(2))
+
+    def create_and_clean_up() -> None:
+        other.append(ROWS)
+        _expire_and_clean(other)
+
+    assert table.append(slow_rows(create_and_clean_up)).version == 4
+    assert DeltaTable("", store=any_store).snapshot().scan(where="id = 3").count() == 1
 
 
 def test_checksums_of_hadoop_go_with_their_files(tmp_path: Path) -> None:

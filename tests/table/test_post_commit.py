@@ -10,7 +10,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, StorageFailure
 from dagster_delta.protocol.checkpoint.last_checkpoint import json_checksum
 from dagster_delta.protocol.log.paths import checksum_path, commit_path
 from dagster_delta.protocol.log.version_checksum import parse_version_checksum
@@ -19,6 +19,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.testing.faulty_store import FaultyStore
 from tests.table.logs import edited, known_statistics
 
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
@@ -44,6 +45,11 @@ def described(snapshot: Snapshot) -> dict[str, Any]:
         "metadata": snapshot.metadata,
         "pruned": snapshot.scan(where="s.x > 1").files().num_rows,
     }
+
+
+def described_state(snapshot: Snapshot) -> list[Any]:
+    files = sorted(snapshot.files().to_pylist(), key=lambda row: row["path"])
+    return [snapshot.version, files, snapshot.protocol, snapshot.metadata, snapshot.transactions()]
 
 
 def from_checkpoint_alone(store: MemoryStore, version: int) -> Snapshot:
@@ -315,3 +321,30 @@ def test_a_checksum_of_others_that_is_too_large_fails_no_commit(
     assert table.append(ROWS).version == 2
     monkeypatch.delenv(COMMIT_BYTES_VARIABLE)
     assert DeltaTable("", store=store).snapshot().num_records == 9
+
+
+@pytest.mark.parametrize("bad", ["_last_checkpoint", ".crc", ".json"])
+@pytest.mark.parametrize("operation", ["append", "overwrite", "create"])
+def test_the_first_commit_succeeds_where_nothing_can_be_read_after_it(
+    store: MemoryStore, operation: str, bad: str
+) -> None:
+    committed = False
+
+    def refuse(called: str, path: str) -> None:
+        nonlocal committed
+        if called == "put_if_absent":
+            committed = committed or path.endswith(".json")
+        elif committed and not called.startswith("put") and path.endswith(bad):
+            raise StorageFailure("Input/output error", table="t", file=path)
+
+    faulty = FaultyStore(store, before_call=refuse)
+    if operation == "create":
+        created = DeltaTable.create("", ROWS.schema, store=faulty)
+    else:
+        created = DeltaTable("", store=faulty, must_exist=False)
+        write = created.append if operation == "append" else created.overwrite
+        assert write(ROWS).version == 0
+    assert committed
+    assert created.version() == 0
+    found = created.snapshot()
+    assert described_state(found) == described_state(Snapshot.load(store))

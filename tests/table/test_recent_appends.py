@@ -3,12 +3,13 @@ from the latest one where they have to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
+import dagster_delta.clock
 from dagster_delta.errors import (
     ConcurrentTransaction,
     ConstraintViolation,
@@ -18,6 +19,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table import delta_table, table_handle
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
@@ -40,6 +42,10 @@ class _Counting(MemoryStore):
         self.requests.append(f"read {path.rpartition('/')[2]}")
         return super().read(path)
 
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        self.requests.append(f"list {start}")
+        return super().list_from(directory, start)
+
     def put(self, path: str, data: bytes) -> None:
         self.requests.append(f"put {path.rpartition('.')[2]}")
         super().put(path, data)
@@ -52,7 +58,7 @@ class _Counting(MemoryStore):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [NOON_MS]
-    for module in (delta_table, table_handle):
+    for module in (delta_table, table_handle, dagster_delta.clock):
         monkeypatch.setattr(module, "now_ms", lambda: now[0])
     return now
 
@@ -175,7 +181,8 @@ def test_a_handle_that_has_not_seen_the_log_for_long_reads_it(
     clock[0] += later_ms
     store.requests.clear()
     table.append(ROWS)
-    assert store.requests[:2] == ["read 00000000000000000001.json", "read _last_checkpoint"]
+    newest = f"read {0:020}.json"
+    assert store.requests == [f"list {0:020}", newest, "put parquet", "put json", "put crc"]
 
 
 def test_an_append_after_midnight_is_not_lost_below_a_log_that_was_cleaned_up(
@@ -231,7 +238,13 @@ def test_a_table_that_keeps_its_log_for_a_moment_is_read_before_each_append(
     table.set_properties({"delta.logRetentionDuration": "interval 1 minute"})
     store.requests.clear()
     table.append(ROWS)
-    assert store.requests[0] == "read 00000000000000000002.json"
+    assert store.requests == [
+        f"list {1:020}",
+        "put parquet",
+        "put json",
+        f"list {1:020}",
+        "put crc",
+    ]
 
 
 def test_a_skipped_append_does_not_make_an_old_version_recent(
@@ -244,4 +257,4 @@ def test_a_skipped_append_does_not_make_an_old_version_recent(
     clock[0] += 9 * 60 * 1000
     store.requests.clear()
     table.append(ROWS)
-    assert store.requests[:2] == ["read 00000000000000000002.json", "read _last_checkpoint"]
+    assert store.requests[0] == f"list {1:020}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.log.version_checksum import VersionChecksum, encode_version_checksum
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table.delta_table import DeltaTable
@@ -700,12 +702,51 @@ def test_updating_over_a_long_distance_gives_the_latest_version() -> None:
     assert snapshot.update().num_files == 130
 
 
-def test_probing_for_news_costs_two_reads() -> None:
+def test_looking_for_news_where_a_request_is_a_round_trip_costs_one_listing() -> None:
     store = _counting(new_table(add_file("a")))
     snapshot = Snapshot.load(store)
     store.reads.clear()
-    snapshot.update()
-    assert store.reads == ["00000000000000000001.json", "_last_checkpoint"]
+    assert snapshot.update() is snapshot
+    assert store.reads == []
+    commit(store, 1, add_file("b"))
+    commit(store, 2, add_file("c"))
+    assert snapshot.update().version == 2
+    assert store.reads == [f"{1:020}.json", f"{2:020}.json", f"{2:020}.crc"]
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("hint", ["missing", "older"])
+def test_a_version_whose_successors_were_cleaned_up_is_not_taken_for_the_latest(
+    tmp_path: Path, hint: str, *, is_local: bool
+) -> None:
+    store = open_store(str(tmp_path)) if is_local else MemoryStore()
+    writer = DeltaTable.create("", pa.schema({"a": pa.int64()}), store=store)
+    writer.checkpoint()
+    old_hint = store.read("_delta_log/_last_checkpoint")
+    writer.append(pa.table({"a": [1]}))
+    held = writer.snapshot()
+    for _ in range(4):
+        writer.append(pa.table({"a": [1]}))
+    writer.checkpoint()
+    store.delete([commit_path(version) for version in range(5)])
+    store.delete(["_delta_log/_last_checkpoint"])
+    if hint == "older":
+        store.put("_delta_log/_last_checkpoint", old_hint)
+    assert held.update().version == 5
+
+
+def test_a_gap_behind_an_older_hint_is_not_the_end_of_the_log(tmp_path: Path) -> None:
+    table = DeltaTable.create(
+        tmp_path, pa.schema({"a": pa.int64()}), properties={"delta.checkpointInterval": "100"}
+    )
+    for _ in range(805):
+        table.append(pa.table({"a": [1]}))
+    hint = json.loads((tmp_path / "_delta_log" / "_last_checkpoint").read_bytes())
+    assert hint["version"] == 800
+    for version in range(205, 750):
+        (tmp_path / commit_path(version)).unlink()
+    (tmp_path / "_delta_log" / "_last_checkpoint").write_text('{"version":200,"size":201}')
+    assert DeltaTable(tmp_path).version() == 805
 
 
 # Time of the version

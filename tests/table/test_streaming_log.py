@@ -294,6 +294,20 @@ def test_a_log_that_was_cleaned_up_is_an_error_and_not_a_gap() -> None:
         stream_of(table).advance(offset, Admission())
 
 
+def test_a_stream_behind_a_clean_up_does_not_wait_for_what_was_deleted() -> None:
+    table = new_table()
+    stream = stream_of(table)
+    start = stream.advance(stream.initial_offset(), Admission())
+    for each in range(4):
+        append(table, each)
+    table.checkpoint()
+    table.store.delete([commit_path(version) for version in range(4)])
+    table.store.delete(["_delta_log/_last_checkpoint"])
+    with pytest.raises(VersionNotFound, match="start a new query"):
+        stream.advance(start, Admission())
+    assert stream.latest_version() == 4
+
+
 def test_a_checkpoint_of_another_table_is_refused() -> None:
     table, other = new_table(), new_table()
     offset = stream_of(other).initial_offset()

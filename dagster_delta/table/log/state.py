@@ -137,6 +137,14 @@ class LogState:
         """The state of a log segment. Nothing is read before it is needed."""
         return cls(_Source(partial(read_segment, store, segment)), LogFallback(store, segment))
 
+    @classmethod
+    def of_tail(cls, store: ObjectStore, segment: LogSegment, tail: LogTail) -> LogState:
+        """The state of the first commits of a table, which this process has just written."""
+        base = LogBase()
+        return cls(
+            _Source(lambda: (base, (tail,))), LogFallback(store, segment), newest_is_whole=True
+        )
+
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is already known is carried over."""
         with self._lock:

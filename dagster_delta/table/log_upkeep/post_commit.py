@@ -78,7 +78,7 @@ def _committed_snapshot(
     checksum = _checksum_after(store, None if base is None else base.checksum, commits)
     _store_checksum(store, version, checksum)
     if base is None:
-        return Snapshot.load(store, version=version)
+        return Snapshot.created(store, commits, checksum)
     return base.advance(commits, checksum=checksum, is_own=True)
 
 

@@ -61,7 +61,7 @@ def _changed_again(
     """Those of some manifests that commits after a version change; None for all."""
     num_commits = latest.version - snapshot.version
     commits = read_commits_after(snapshot.store, snapshot.version, at_most=num_commits)
-    if len(commits) < num_commits:
+    if commits is None or len(commits) < num_commits:
         # The log was cleaned up meanwhile.
         return only
     changed = changed_manifests(commits, latest.configuration)

@@ -15,11 +15,12 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.log.segment import LogSegment
@@ -40,7 +41,6 @@ from dagster_delta.table.log.reader import (
     read_checksum,
     read_checksum_after,
     read_commits_after,
-    read_last_checkpoint,
 )
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read.file_planner import FilePlanner
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 # Probing costs a request per commit: for a reader that is far behind, a listing is cheaper.
 _MAX_PROBES = 100
+
+_RECENT_MS = 10 * 60 * 1000
+_MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
 
 
 class Snapshot:
@@ -74,6 +77,9 @@ class Snapshot:
         self.configuration = configuration
         self.checksum = checksum
         """Totals and table state from the version's checksum file, or None if it has none."""
+        self.seen_ms = 0
+        """When this version, or an earlier one, was the latest, in milliseconds since the epoch; 0
+        if that is not known."""
         self._state = state
         self._comparison = (
             None
@@ -115,7 +121,11 @@ class Snapshot:
             is_number = isinstance(version, int) and not isinstance(version, bool)
             if not is_number or version < 0:
                 raise InvalidArgument(f"A version is a number from 0 on, not {version!r}")
-        return cls.of_segment(store, find_segment(store, version))
+        started_ms = clock.now_ms()
+        snapshot = cls.of_segment(store, find_segment(store, version))
+        if version is None:
+            snapshot.seen_ms = started_ms
+        return snapshot
 
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> Snapshot:
@@ -131,10 +141,28 @@ class Snapshot:
             configuration.check_readable(table=store.location.uri, version=segment.version)
         return cls(store, segment, configuration, state, checksum)
 
+    @classmethod
+    def created(
+        cls,
+        store: ObjectStore,
+        commits: Sequence[tuple[int, bytes]],
+        checksum: VersionChecksum | None,
+    ) -> Snapshot:
+        """The version that the first commits of a table make, from their bytes alone: (version,
+        contents of the commit file), the last one just written by this process, with its checksum.
+        """
+        version, segment = commits[-1][0], extended_segment(None, commits)
+        with located(store, version):
+            tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
+            configuration = configuration_of(tail.protocol, tail.metadata)
+            configuration.check_readable(table=store.location.uri, version=version)
+        return cls(store, segment, configuration, LogState.of_tail(store, segment, tail), checksum)
+
     def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
         """The same version with a checksum that matches its state."""
         other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
         other._comparison = self._comparison or other._comparison
+        other.seen_ms = self.seen_ms
         return other
 
     def __repr__(self) -> str:
@@ -445,27 +473,41 @@ class Snapshot:
                 configuration.check_readable(table=self.store.location.uri, version=versions[-1])
             segment = extended_segment(self.log_segment, commits)
             state = self._state.advance(tail, segment, is_own=is_own)
-        return Snapshot(self.store, segment, configuration, state, checksum)
+        latest = Snapshot(self.store, segment, configuration, state, checksum)
+        latest.seen_ms = self.seen_ms
+        return latest
 
-    def update(self, *, keeps_log: bool = False) -> Snapshot:
+    def update(self) -> Snapshot:
         """The latest version: this snapshot, or a new one updated with the commits since.
 
-        Args:
-            keeps_log: whether no clean-up can have deleted a commit after this version.
-
         Raises:
-            InvalidTable, UnsupportedFeature, StorageFailure.
+            TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
+        started_ms = clock.now_ms()
         commits = read_commits_after(self.store, self.version, at_most=_MAX_PROBES)
-        if len(commits) == _MAX_PROBES:
+        if commits is None or len(commits) == _MAX_PROBES:
             return Snapshot.load(self.store)
-        if not commits:
-            # A clean-up may have deleted the next commit and others.
-            hint = None if keeps_log else read_last_checkpoint(self.store)
-            was_overtaken = hint is not None and hint.version > self.version
-            return Snapshot.load(self.store) if was_overtaken else self
-        checksum = read_checksum_after(self.store, self.checksum, commits)
-        return self.advance(commits, checksum=checksum)
+        latest = self
+        if commits:
+            checksum = read_checksum_after(self.store, self.checksum, commits)
+            latest = self.advance(commits, checksum=checksum)
+        latest.seen_ms = started_ms
+        return latest
+
+    def keeps_log(self, now_ms: int) -> bool:
+        """Whether no clean-up can have deleted a commit after this version, as it was the latest
+        moments ago: clean-ups delete no commit of the current day (UTC), and none that is younger
+        than the retention. False for a local log, which shows it in microseconds.
+        """
+        if self.store.local_path("") is not None:
+            return False
+        try:
+            is_kept = self.configuration.properties.log_retention_ms >= _MIN_LOG_RETENTION_MS
+        except InvalidTable:
+            # The property cannot be used, and has to stay repairable.
+            return False
+        is_recent = midnight_before(now_ms) <= self.seen_ms <= now_ms < self.seen_ms + _RECENT_MS
+        return is_recent and is_kept
 
     def scan(
         self,

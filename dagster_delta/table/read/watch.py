@@ -20,24 +20,18 @@ from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, Version
 from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.paths import (
-    LOG_DIRECTORY,
-    LogFileKind,
-    commit_path,
-    parse_log_file_name,
-    version_prefix,
-)
-from dagster_delta.protocol.log.segment import CommitFile
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.tail import RawCommit
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
+    is_newest,
+    list_commits_after,
     list_log,
     located,
+    probe_commits_after,
     read_commit,
-    read_commits,
-    read_commits_after,
     read_last_checkpoint,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -174,7 +168,7 @@ def read_new_commits(
     if listed is not None:
         commits = [(raw.version, raw.data) for _, raw in listed]
     else:
-        commits = read_commits_after(store, cursor.version, at_most=limit)
+        commits = probe_commits_after(store, cursor.version, at_most=limit)
         cursor = _check_history(store, cursor, has_successor=bool(commits))
     if not commits:
         return cursor, ()
@@ -231,33 +225,13 @@ def _listed_commits(
         return None
     if cursor.commit_modified_ms is None or not cursor.is_complete:
         return None
-    listed = _listed_from(store, cursor.version, limit + 1)
-    versions = range(cursor.version, cursor.version + len(listed))
-    if not listed or [commit_path(each) for each in versions] != [each.path for each in listed]:
-        # It is gone, or the listing was made during commits and lacks some of them.
+    listed = list_commits_after(store, cursor.version, at_most=limit)
+    if listed is None:
         return None
+    own, commits = listed
     # Some clouds list milliseconds, and give only seconds for a single object.
-    listed_ms = listed[0].modified_ms
-    if cursor.commit_modified_ms not in {listed_ms, listed_ms // 1000 * 1000}:
-        return None
-    files = [CommitFile(n, n, meta) for n, meta in zip(versions, listed, strict=True)][1:]
-    try:
-        return list(zip(listed[1:], read_commits(store, files), strict=True))
-    except LogGap:
-        return None
-
-
-def _listed_from(store: ObjectStore, version: int, limit: int) -> list[ObjectMeta]:
-    """The commits from a version on, in order, as a listing shows them."""
-    found: list[ObjectMeta] = []
-    for meta in store.list_from(LOG_DIRECTORY, version_prefix(version)):
-        name = meta.path.rpartition("/")[2]
-        if len(found) == limit or not name[:1].isdigit():
-            break
-        parsed = parse_log_file_name(name)
-        if parsed is not None and parsed.kind is LogFileKind.COMMIT:
-            found.append(meta)
-    return found
+    times = {own.modified_ms, own.modified_ms // 1000 * 1000}
+    return commits if cursor.commit_modified_ms in times else None
 
 
 def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
@@ -316,8 +290,12 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
         if has_successor or snapshot.version == cursor.version:
             return _identified(store, cursor, snapshot)
         raise _broken(store, cursor, snapshot)
-    if not has_successor:
-        _check_not_overtaken(store, cursor)
+    if not has_successor and not is_newest(store, cursor.version):
+        snapshot = _open(store, cursor)
+        # Looked up after the commits that the snapshot has were made.
+        successor = commit_path(cursor.version + 1)
+        if snapshot.version > cursor.version and store.head(successor) is None:
+            raise _broken(store, cursor, snapshot)
     if not cursor.is_complete:
         return _identified(store, cursor, _open(store, cursor))
     if meta.modified_ms == cursor.commit_modified_ms:
@@ -326,18 +304,6 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     if _digest(read_commit(store, cursor.version)) != cursor.commit_digest:
         raise _broken(store, cursor, _open(store, cursor))
     return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
-
-
-def _check_not_overtaken(store: ObjectStore, cursor: LogCursor) -> None:
-    """Raises if the log goes on after the cursor without the next commit: it never comes."""
-    hint = read_last_checkpoint(store)
-    if hint is None or hint.version <= cursor.version:
-        return
-    # A log that was set back may still have the hint.
-    snapshot = _open(store, cursor)
-    # Looked up after the commits that the snapshot has were made.
-    if snapshot.version > cursor.version and store.head(commit_path(cursor.version + 1)) is None:
-        raise _broken(store, cursor, snapshot)
 
 
 def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:

@@ -14,11 +14,13 @@ import msgspec
 from dagster_delta._version import __version__
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
+    CommitConflict,
     CommitRetriesExhausted,
     CommitStateUnknown,
     ConditionalPutUnsupported,
     CorruptLog,
     StorageFailure,
+    VersionNotFound,
 )
 from dagster_delta.protocol.features.row_tracking import parse_high_water_mark
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
@@ -28,6 +30,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
+from dagster_delta.table.log.reader import is_intact, list_log
 
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
@@ -36,6 +40,7 @@ MAX_ATTEMPTS = 200
 _MAX_PUTS_PER_VERSION = 3
 _FREE_ATTEMPTS = 4
 _MAX_PAUSE_SECONDS = 0.01
+_CLOCK_SKEW_MS = 60_000
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
@@ -58,6 +63,9 @@ class CommitRequest(msgspec.Struct, frozen=True):
     """Whether the table keeps in-commit timestamps from this commit on."""
     read_timestamp_ms: int
     """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
+    log_is_kept: Callable[[int], bool] = lambda _: False
+    """Whether, at a time in milliseconds since the epoch, no clean-up can have deleted a commit
+    after `read_version`."""
     read_highest_row_id: int = -1
     """Highest row id that was assigned at `read_version`; -1 if there is none."""
     tags: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -108,7 +116,7 @@ class Conflicted(msgspec.Struct, frozen=True):
     concurrent: CommitActions
     commits: tuple[tuple[int, bytes], ...]
     """Every commit after `read_version` that was read, the conflicting one among them: version and
-    bytes."""
+    bytes. Empty if a clean-up deleted them."""
 
 
 class _Progress(msgspec.Struct):
@@ -162,12 +170,16 @@ def commit_with_retry(
         )
         # If this commit were unreadable, all later versions would be too.
         check_log_file_size(commit_path(version), len(data))
+        outcome: Committed | Conflicted | None
         if _put(store, version, data, request.transaction_id):
-            return Committed(version, (*progress.commits, (version, data)))
-        # The pause comes before reading concurrent commits: otherwise commits made during the pause
-        # would take the next version again and again.
-        _pause(attempt, sleep)
-        outcome = _follow_commits(store, request, progress)
+            outcome = Committed(version, (*progress.commits, (version, data)))
+        else:
+            # The pause comes before reading concurrent commits: otherwise commits made during the
+            # pause would take the next version again and again.
+            _pause(attempt, sleep)
+            outcome = _follow_commits(store, request, progress)
+        if isinstance(outcome, Committed) and (attempt or not request.log_is_kept(clock())):
+            return _checked(store, request, outcome)
         if outcome is not None:
             return outcome
     raise CommitRetriesExhausted(
@@ -231,6 +243,33 @@ def _unknown(
         table=store.location.uri,
         version=version,
     )
+
+
+def _checked(
+    store: ObjectStore, request: CommitRequest, outcome: Committed
+) -> Committed | Conflicted:
+    """The outcome of a commit, which is a conflict if a clean-up had deleted another commit of its
+    version before it was put: then it lies below the first checkpoint, and is never read.
+    """
+    base, version = request.read_version, outcome.version
+    if base is not None and is_intact(store, base, version):
+        return outcome
+    listed = list_log(store, start=version if base is None else base).commits
+    if version not in listed:
+        error = VersionNotFound(f"a clean-up has deleted version {version} of the log already")
+        raise _unknown(store, version, request.transaction_id, error)
+    # The commits that follow this one are younger, up to the differences of a storage's clocks.
+    before_ms = listed[version].modified_ms - (_CLOCK_SKEW_MS if base in listed else 0)
+    if not any(file.modified_ms < before_ms for n, file in listed.items() if n > version):
+        return outcome
+    delete_unreferenced(store, [commit_path(version)])
+    after = "" if base is None else f" after version {base}"
+    message = (
+        f"a clean-up of the log deleted the commits{after} before this commit was made, so that it "
+        "could not follow them; read the table again and repeat the write"
+    )
+    conflict = Conflict(CommitConflict, message, version)
+    return Conflicted(conflict, CommitActions(version=version), ())
 
 
 def _follow_commits(

@@ -298,9 +298,11 @@ class Transaction:
         """Like `commit`, but returns a conflict, and keeps the files written for the change."""
         while True:
             counted = dict((metrics() if callable(metrics) else metrics) or {})
+            started_ms = self.clock()
             outcome = self._put(operation, parameters or {}, counted, user_info or {})
             if isinstance(outcome, Committed):
                 newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
+                newest.seen_ms = started_ms
                 return CommitResult(outcome.version, counted, newest)
             with self.created_files:
                 if not self._unite_with(outcome):
@@ -339,10 +341,14 @@ class Transaction:
         changes_rows = self._selects is not None or self._moved is not None
         if self.snapshot is None or not changes_rows or self._staged is not None:
             return False
+        if not lost.commits:
+            return False
         from dagster_delta.table.write.row_conflicts import concurrent_row_changes
 
         # Each of the commits that have followed by now would be another conflict.
         newer = read_commits_after(self.store, lost.commits[-1][0], at_most=MAX_ATTEMPTS)
+        if newer is None:
+            return False
         commits = [*lost.commits, *newer]
         others = concurrent_row_changes(lost.conflict, commits, self._facts(self._contents()))
         if others is None:
@@ -414,6 +420,7 @@ class Transaction:
             is_blind_append=self._reads.is_empty and not contents.removes,
             in_commit_timestamps=configuration.in_commit_timestamps_enabled,
             read_timestamp_ms=self._read_timestamp_ms(),
+            log_is_kept=self.snapshot.keeps_log if self.snapshot else lambda _: False,
             read_highest_row_id=self.snapshot.highest_row_id if self.snapshot else NO_ROW_IDS,
             tags=self._tags(),
         )
