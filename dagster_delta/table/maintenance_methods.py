@@ -360,9 +360,11 @@ class MaintenanceMethods(TableHandle):
         Raises:
             InvalidArgument: neither or both are given.
             VersionNotFound: the version does not exist.
-            DataFileMissing: a file of that version is missing; nothing was changed.
+            DataFileMissing: a file of that version is missing; the table is as before. If a VACUUM
+                deleted it meanwhile, the restore was committed and taken back by another version.
             UnsupportedFeature: the table is append-only, or cannot be written.
-            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed; or a VACUUM
+                is under way, and the restore was taken back.
         """
         from dagster_delta.table.maintenance.restore import restore_table
 

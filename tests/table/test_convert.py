@@ -236,6 +236,17 @@ def test_what_cannot_be_converted_is_refused_and_left_as_it_is(
     assert not (tmp_path / "_delta_log").exists()
 
 
+def test_a_directory_above_a_delta_table_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "plain/a.parquet", rows(1))
+    inner = DeltaTable(tmp_path / "inner", must_exist=False)
+    inner.append(rows(5))
+    inner.overwrite(rows(7))
+    with pytest.raises(InvalidArgument, match="Delta table below the directory") as caught:
+        DeltaTable.convert(tmp_path)
+    assert str(caught.value.file).startswith("inner/_delta_log/")
+    assert not (tmp_path / "_delta_log").exists()
+
+
 def test_files_of_other_types_and_other_kinds_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "a.parquet", pa.table({"x": pa.array([1], pa.int32())}))
     write(tmp_path, "b.parquet", pa.table({"x": pa.array([1], pa.int64())}))

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentAppend,
@@ -144,6 +145,54 @@ def test_a_concurrent_delete_is_a_conflict() -> None:
     with pytest.raises(CommitConflict):
         DeltaTable("", store=faulty).restore(1)
     assert DeltaTable("", store=store).snapshot().num_records == 29
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_restore_whose_files_a_vacuum_deletes_meanwhile_is_taken_back(*, record: bool) -> None:
+    table = make(3)
+    table.overwrite(numbered_with_nulls(1000))
+    then = content(table)
+
+    def vacuum(other: DeltaTable) -> None:
+        found = other.vacuum(0, dry_run=False, enforce_retention=False, record_in_log=record)
+        assert found.num_files == 3
+
+    done: list[str] = []
+
+    def strike(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and not done:
+            done.append(path)
+            vacuum(DeltaTable("", store=table.store))
+
+    restored = DeltaTable("", store=FaultyStore(table.store, before_call=strike))
+    with pytest.raises(DataFileMissing, match=r"took version . back"):
+        restored.restore(2)
+    again = DeltaTable("", store=table.store)
+    assert content(again) == then
+    assert [entry.operation for entry in again.history(2)] == ["RESTORE", "RESTORE"]
+
+
+def test_a_restore_beside_a_vacuum_that_has_not_ended_is_taken_back() -> None:
+    table = make(3)
+    table.optimize()
+    then = content(table)
+    start = table.transaction().commit("VACUUM START").snapshot
+    with pytest.raises(CommitConflict, match=r"VACUUM of version 4.*version 6 took version 5 back"):
+        table.restore(1)
+    assert content(table) == then
+    table.refresh()
+    assert start.version == 4
+    table.transaction().commit("VACUUM END")
+    assert table.restore(1).version == 8
+
+
+def test_a_vacuum_that_was_stopped_a_day_ago_does_not_hold_a_restore_up() -> None:
+    table = make(3)
+    table.optimize()
+    started = table.transaction()
+    started.clock = lambda: now_ms() - 25 * 60 * 60 * 1000
+    started.commit("VACUUM START")
+    assert table.restore(1).version == 5
 
 
 def test_an_append_under_another_schema_is_a_conflict() -> None:

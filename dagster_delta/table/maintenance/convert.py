@@ -129,6 +129,14 @@ def _list_files(store: ObjectStore) -> list[_File]:
     if any(parse_log_file_name(name) is not None for name in names):
         raise _already_exists(store)
     found = sorted(store.list_recursive(), key=lambda meta: meta.path)
+    below = next((meta.path for meta in found if f"/{LOG_DIRECTORY}/" in meta.path), None)
+    if below is not None:
+        raise InvalidArgument(
+            "there is a Delta table below the directory, whose files alone do not say which rows "
+            "live: move it away, or convert a directory without tables",
+            table=store.location.uri,
+            file=below,
+        )
     files = [
         _File(meta, _partition_texts(meta.path)) for meta in found if not _is_hidden(meta.path)
     ]

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import DataFileMissing
+from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
 from dagster_delta.evolution.plan_report import configuration_lines
 from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
 from dagster_delta.evolution.schema_history import compare_schemas
@@ -26,6 +26,7 @@ from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.write.app_transactions import FOLLOWED_TABLE_PREFIX, NOT_FOLLOWED
 from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _CONCURRENT_LOOKUPS = 32
 _MAX_EXAMPLES = 5
+_MAX_COMMITS_BACK = 1000
+_DAY_MS = 24 * 60 * 60 * 1000
 
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
@@ -96,9 +99,30 @@ def restore_table(
 
     `by_timestamp` is the timestamp that selected the version, for the history.
     """
-    transaction = Transaction(plan.before.store, plan.before, clock=clock)
     if not plan.changes_anything:
         return CommitResult(plan.before.version, {}, plan.before, skipped=True)
+    result = _commit(plan, by_timestamp, clock, commit_info)
+    try:
+        _check_not_vacuumed(plan, result, clock())
+    except DeltaError as error:
+        error.version = result.version
+        try:
+            back = _commit(plan_restore(result.snapshot, plan.before), None, clock, commit_info)
+        except DeltaError as failure:
+            error.message += f"; version {result.version} could not be taken back: {failure}"
+        else:
+            error.message += f"; version {back.version} took version {result.version} back"
+        raise
+    return result
+
+
+def _commit(
+    plan: RestorePlan,
+    by_timestamp: str | None,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None,
+) -> CommitResult:
+    transaction = Transaction(plan.before.store, plan.before, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(plan.configuration)
     for each in plan.domains:
@@ -152,7 +176,7 @@ def restored_configuration(
 
 
 def _check_files(files: pa.Table, target: Snapshot) -> None:
-    """Check that every file that the version needs exists, before anything is changed."""
+    """Check that every file that the version needs exists."""
     paths = [decode_path(each) for each in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
@@ -162,12 +186,40 @@ def _check_files(files: pa.Table, target: Snapshot) -> None:
         raise DataFileMissing(
             f"{len(missing)} of the {len(paths)} files that version {target.version} needs beside "
             "today's are gone, probably vacuumed; restore a newer version, or copy them back from "
-            "a backup. Nothing was changed",
+            "a backup",
             table=target.store.location.uri,
             version=target.version,
             file=missing[0],
             examples=tuple(missing[:_MAX_EXAMPLES]),
         )
+
+
+def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) -> None:
+    """Check that no VACUUM has deleted, or may still delete, a file that was restored.
+
+    One that begins after the restore spares its files; one that began before records its end, if it
+    records anything, after it has deleted the last file. One of which a day later no end is
+    recorded was stopped.
+    """
+    if not plan.returning.num_rows:
+        return
+    newest = result.snapshot.update()
+    distance = newest.version - plan.target.version
+    num_ended = 0
+    for commit in latest_commits(newest, min(distance, _MAX_COMMITS_BACK)):
+        if now_ms - commit.timestamp_ms > _DAY_MS:
+            break
+        if commit.operation == "VACUUM END":
+            num_ended += 1
+        elif commit.operation == "VACUUM START":
+            num_ended -= 1
+            if num_ended < 0 and commit.version < result.version:
+                raise CommitConflict(
+                    f"the VACUUM of version {commit.version} may still delete files of version "
+                    f"{plan.target.version}: repeat the restore after its end",
+                    table=newest.store.location.uri,
+                )
+    _check_files(plan.returning, plan.target)
 
 
 def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
