@@ -1,7 +1,7 @@
 """How a file on disk gets its name: whole, in one step, and if asked only if the name is free.
 
 A file is first written as `.<token>.tmp` in its final directory. Every Delta reader ignores such
-names, and VACUUM removes those that a crash left behind.
+names, and VACUUM removes those that a crash left behind, log clean-up those in the log.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import errno
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ _NO_HARD_LINKS = frozenset(
 _NO_EXCLUSIVE_RENAME = _NO_HARD_LINKS | {errno.EINVAL}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _DIRECTORY_ATTEMPTS = 10
+_TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 _Created = TypeVar("_Created")
 
@@ -183,6 +185,11 @@ def _make_directory(path: str, *, fsync: bool) -> None:
 def _temporary_beside(target: str) -> str:
     # In the same directory, because neither links nor renames cross file systems.
     return f"{os.path.dirname(target)}/.{os.urandom(8).hex()}.tmp"
+
+
+def is_temporary_file(name: str) -> bool:
+    """Whether a name in a directory is that of a file in progress, or of one that a crash left."""
+    return _TEMPORARY_NAME.fullmatch(name) is not None
 
 
 def _write_and_close(descriptor: int, data: bytes, *, fsync: bool) -> None:

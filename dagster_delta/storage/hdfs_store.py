@@ -2,7 +2,8 @@
 
 Every file is written under a temporary name in its own directory, closed, and then renamed. For a
 commit the rename must not overwrite, and the NameNode decides which of two writers commits. A crash
-leaves at worst a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM removes.
+leaves at worst a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM, or log clean-up,
+removes.
 
 The client reads `core-site.xml` and `hdfs-site.xml` in `HADOOP_CONF_DIR` (or in `etc/hadoop` below
 `HADOOP_HOME`). Storage options:

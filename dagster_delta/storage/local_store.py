@@ -2,7 +2,7 @@
 
 What a crash may leave behind: every object is written under a temporary name in its own directory
 and then renamed, so a process that dies at any point leaves no visible partial object. At worst it
-leaves a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM removes.
+leaves a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM, or log clean-up, removes.
 
 When the *machine* dies, the result depends on the order in which the file system wrote names and
 contents. The storage option `fsync=true` waits for the disk before a name appears and again after

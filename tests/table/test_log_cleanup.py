@@ -526,6 +526,21 @@ def test_an_append_that_creates_the_table_goes_on_a_log_that_was_cleaned_up_mean
     assert DeltaTable("", store=any_store).snapshot().scan(where="id = 3").count() == 1
 
 
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_temporary_files_of_killed_writers_go_after_a_day(*, has_expired: bool) -> None:
+    _, store = make(6, checkpointInterval="2")
+    age(store, [each - 6 if has_expired else 40 for each in range(6)])
+    old, young, other = (f"_delta_log/.{name}.tmp" for name in ("0" * 16, "1" * 16, "report"))
+    for path, modified_ms in ((old, NOW - DAY - 1), (young, NOW - DAY + 1), (other, 0)):
+        store._objects.by_path[path] = b"{", modified_ms
+    result = clean(store)
+    assert result.earliest_version == (4 if has_expired else 0)
+    assert old in result.files["path"].to_pylist()
+    left = {meta.path for meta in store.list_recursive()}
+    assert left.isdisjoint({old})
+    assert left.issuperset({young, other})
+
+
 def test_checksums_of_hadoop_go_with_their_files(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
     for _ in range(5):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log.reader import find_segment, read_commits
+from dagster_delta.table.read import snapshot as snapshot_module
 from tests.table.logs import PROTOCOL, add_file, encode, metadata
 
 COMMIT_BYTES = "DAGSTER_DELTA_MAX_COMMIT_BYTES"
@@ -138,6 +140,14 @@ def test_actions_on_both_sides_of_a_chunk_are_kept_in_order() -> None:
         assert [add.path for add in actions.adds] == paths
 
 
+def _scan(table: DeltaTable) -> object:
+    return table.snapshot().scan(where="id > 1").files()
+
+
+def _delete(table: DeltaTable) -> object:
+    return table.delete("id > 1")
+
+
 def test_a_checkpoint_that_repeats_a_long_path_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +158,19 @@ def test_a_checkpoint_that_repeats_a_long_path_is_refused(
         DeltaTable(uri).snapshot().live_files(["path"])
     assert caught.value.file == checkpoint_path(0)
     assert f"{MANY + 2} rows" in str(caught.value)
+
+
+@pytest.mark.parametrize("find", [_scan, _delete])
+def test_a_filter_keeps_no_more_of_a_checkpoint_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[[DeltaTable], object]
+) -> None:
+    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", MANY // 2)
+    adds = repeated_adds(LONG_PATH, MANY)
+    table = DeltaTable(checkpointed_table(tmp_path, adds))
+    monkeypatch.setenv(CHECKPOINT_BYTES, str(16 * MEBIBYTE))
+    with pytest.raises(UnsupportedFeature, match=CHECKPOINT_BYTES) as caught:
+        find(table)
+    assert caught.value.file == checkpoint_path(0)
 
 
 def test_the_limit_of_checkpoints_is_set_by_the_environment(

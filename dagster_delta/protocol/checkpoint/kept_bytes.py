@@ -47,27 +47,38 @@ def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, 
 
 
 class KeptBytes:
-    """Adds up the arrays that one read of a file keeps.
+    """Adds up the arrays that one read of a file, or of several, keeps.
 
     Beyond the limit, in bytes, it raises UnsupportedFeature.
     """
 
     def __init__(self, limit: int | None, path: str, *, size_bytes: int, num_rows: int) -> None:
-        self._limit = limit
-        self._path = path
-        self._size_bytes = size_bytes
-        self._num_rows = num_rows
+        self.limit = limit
+        self.path = path
+        self.size_bytes = size_bytes
+        self.num_rows = num_rows
         self._kept = 0
+
+    @classmethod
+    def of_all(cls, parts: Sequence[KeptBytes]) -> KeptBytes:
+        """What is kept of several files together, named after the first one."""
+        limits = [part.limit for part in parts if part.limit is not None]
+        return cls(
+            sum(limits) if limits else None,
+            parts[0].path if parts else "",
+            size_bytes=sum(part.size_bytes for part in parts),
+            num_rows=sum(part.num_rows for part in parts),
+        )
 
     def add(self, arrays: Sequence[pa.Table | pa.Array]) -> None:
         """Count `pa.Array`s or `pa.Table`s."""
-        if self._limit is None:
+        if self.limit is None:
             return
         self._kept += sum(array.nbytes for array in arrays)
-        if self._kept > self._limit:
+        if self._kept > self.limit:
             raise UnsupportedFeature(
-                f"The {self._num_rows} rows of the checkpoint take more than {self._limit} bytes "
-                f"of memory, and the file has {self._size_bytes} bytes: it is damaged or hostile, "
+                f"The {self.num_rows} rows of the checkpoint take more than {self.limit} bytes "
+                f"of memory, and the file has {self.size_bytes} bytes: it is damaged or hostile, "
                 f"or {CHECKPOINT_BYTES_VARIABLE} has to be set to a larger number of bytes",
-                file=self._path,
+                file=self.path,
             )

@@ -157,7 +157,8 @@ class CheckpointPart:
     def _metadata(self) -> pq.FileMetaData:
         return self._footer[1].metadata
 
-    def _kept_bytes(self) -> KeptBytes:
+    def kept_bytes(self) -> KeptBytes:
+        """Counts what one read of the file keeps."""
         size_bytes, _ = self._footer
         limit = None if self._max_bytes is None else self._max_bytes(size_bytes)
         return KeptBytes(limit, self.path, size_bytes=size_bytes, num_rows=self.num_rows)
@@ -220,7 +221,7 @@ class CheckpointPart:
         wanted = {kind for kind in kinds if expected[kind] != 0}
         if not wanted:
             return
-        kept = self._kept_bytes()
+        kept = self.kept_bytes()
         for batch in self.batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
             markers = {
                 kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
@@ -277,7 +278,7 @@ class CheckpointPart:
         if not self.has("add", "path"):
             return pc.fill_null(pa.nulls(self.num_rows, pa.bool_()), False), []
         masks, paths, count = [], [], 0
-        kept = self._kept_bytes()
+        kept = self.kept_bytes()
         leaf = self._leaf_indices.get("add.path")
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
@@ -322,7 +323,7 @@ class CheckpointPart:
 
     def read_removes(self) -> pa.Table:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
-        kept, tables = self._kept_bytes(), [_NO_REMOVES]
+        kept, tables = self.kept_bytes(), [_NO_REMOVES]
         for table in self.remove_batches():
             kept.add([table])
             tables.append(table)
@@ -349,7 +350,7 @@ class CheckpointPart:
         wanted = [path for path in wanted if self.has(*path)]
         if not wanted:
             return None
-        chunks, start, kept = [], 0, self._kept_bytes()
+        chunks, start, kept = [], 0, self.kept_bytes()
         for batch in self.batches([".".join(path) for path in wanted]):
             parsed = pc.struct_field(batch.column("add"), "stats_parsed")
             found = chunks_where(parsed, keep.slice(start, len(batch)))
@@ -362,7 +363,7 @@ class CheckpointPart:
         self, sources: Mapping[str, str], types: Mapping[str, pa.DataType], keep: pa.BooleanArray
     ) -> dict[str, pa.ChunkedArray]:
         chunks: dict[str, list[pa.Array]] = {name: [] for name in sources}
-        start, kept = 0, self._kept_bytes()
+        start, kept = 0, self.kept_bytes()
         for batch in self.batches([f"add.{source}" for source in sources.values()]):
             structs = batch.column("add")
             mask = keep.slice(start, len(batch))

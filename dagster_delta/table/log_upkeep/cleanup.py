@@ -27,10 +27,10 @@ from dagster_delta.protocol.log.paths import (
     LogFileKind,
     parse_log_file_name,
     sidecar_path,
-    version_prefix,
 )
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
+from dagster_delta.storage.file_publication import is_temporary_file
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
@@ -46,6 +46,7 @@ _LOG = logging.getLogger(__name__)
 _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _FILES_PER_DELETE = 1000
+_FIRST_LETTERS = frozenset(".0123456789")
 _MAX_ATTEMPTS = 10
 _OTHERS_CLEAN = (
     f"other clean-ups deleted files of the log during each of {_MAX_ATTEMPTS} attempts, and what "
@@ -131,18 +132,23 @@ def clean_log(
     else:
         listing = LogListing.sort(_log_files(store))
         plan, cut = _Plan(None, _OTHERS_CLEAN), None
-    if cut is None:
-        earliest = listing.earliest_version
-        none = listed_files(())
-        return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
-    expired = expired_log_files(files, cut)
-    if configuration.supports("v2Checkpoint"):
+    earliest = listing.earliest_version if cut is None else cut
+    # Writers that were killed leave them; one that is at work has a younger one.
+    expired = [
+        file
+        for file in files
+        if is_temporary_file(file.path.rpartition("/")[2]) and file.modified_ms < now_ms - _DAY_MS
+    ]
+    if cut is not None:
+        expired += expired_log_files(files, cut)
+    if cut is not None and configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
     if not dry_run:
         paths = [each.path for each in expired]
         for first in range(0, len(paths), files_per_delete):
             delete_with_checksums(store, paths[first : first + files_per_delete])
-    return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
+    found = listed_files(expired)
+    return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, plan.kept_because)
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
@@ -186,8 +192,9 @@ def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
 
 
 def _log_files(store: ObjectStore) -> Iterator[ObjectMeta]:
-    for meta in store.list_from(LOG_DIRECTORY, version_prefix(0)):
-        if not meta.path[len(LOG_DIRECTORY) + 1 :][:1].isdigit():
+    """The files of versions, and hidden ones."""
+    for meta in store.list_from(LOG_DIRECTORY, "."):
+        if meta.path[len(LOG_DIRECTORY) + 1 :][:1] not in _FIRST_LETTERS:
             return
         yield meta
 

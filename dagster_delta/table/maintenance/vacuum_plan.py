@@ -20,6 +20,7 @@ from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.file_publication import is_temporary_file
 from dagster_delta.storage.locations import scheme_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _CHANGE_DATA = "_change_data"
 _UNUSUAL_PATH = "[%:]|^/|[./]/"
 """Matches every path in the log that may reach a file under another spelling."""
-_TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
 
 
 def is_entered(
@@ -65,17 +65,9 @@ def is_vacuumed(
             known = each.startswith(prefixes) or (depth == 0 and each == _CHANGE_DATA)
             if each[:1] in ("_", ".") and not known:
                 return False
-        return name[:1] not in ("_", ".") or _is_own_temporary_file(name)
+        return name[:1] not in ("_", ".") or is_temporary_file(name)
 
     return is_ours
-
-
-def _is_own_temporary_file(name: str) -> bool:
-    return (
-        len(name) == _TEMPORARY_NAME_LENGTH
-        and name.endswith(".tmp")
-        and all(each in "0123456789abcdef" for each in name[1:-4])
-    )
 
 
 class ReferencedFiles:

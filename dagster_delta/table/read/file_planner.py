@@ -19,6 +19,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -146,7 +147,8 @@ class FilePlanner:
             if isinstance(found, CandidateFiles):
                 return found
         if predicates and self.snapshot.is_large_and_unread:
-            return _together(self.batches(columns, *predicates), columns, len(predicates))
+            kept = self.snapshot.kept_bytes()
+            return _together(self.batches(columns, *predicates), columns, len(predicates), kept)
         return self._held(columns, predicates)
 
     def found_in_log(self, *predicates: Predicate) -> CandidateFiles | LoggedFiles | None:
@@ -202,7 +204,10 @@ class FilePlanner:
         self, columns: Sequence[str], is_chosen: Callable[[pa.Table], pa.BooleanArray]
     ) -> pa.Table:
         """The chosen files; of a large table only these are kept in memory."""
-        chosen = [pc.filter(each.files, is_chosen(each.files)) for each in self.batches(columns)]
+        kept, chosen = self.snapshot.kept_bytes(), []
+        for each in self.batches(columns):
+            chosen.append(pc.filter(each.files, is_chosen(each.files)))
+            kept.add(chosen[-1:])
         return pa.concat_tables([_no_files(columns), *chosen])
 
     def may_hold(self, *predicates: Predicate) -> Callable[[Sequence[AddFile]], Sequence[AddFile]]:
@@ -243,10 +248,13 @@ def any_of(predicates: Sequence[Predicate]) -> Predicate:
 
 
 def _together(
-    batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int
+    batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int, kept: KeptBytes
 ) -> CandidateFiles:
-    # The function that gives the statistics of a batch keeps all that it decoded.
-    found = [(each.files, each.skipped) for each in batches]
+    found = []
+    for each in batches:
+        kept.add([each.files])
+        # The function that gives the statistics of a batch keeps all that it decoded.
+        found.append((each.files, each.skipped))
     files = pa.concat_tables([_no_files(columns), *(files for files, _ in found)])
     skipped = [
         SkippedFiles.concatenated([skipped[number] for _, skipped in found])

@@ -18,6 +18,7 @@ from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
+from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.cleanup import midnight_before
@@ -327,6 +328,11 @@ class Snapshot:
         with located(self.store, self.version):
             parts = self._state.unread_parts()
             return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
+
+    def kept_bytes(self) -> KeptBytes:
+        """Counts the batches of `file_batches` that a caller keeps, up to the limit of memory."""
+        with located(self.store, self.version):
+            return KeptBytes.of_all([part.kept_bytes() for part in self._state.unread_parts()])
 
     def logged_files(self, *, more_than: int) -> LoggedFiles | None:
         """The log of a large table, for an engine that replays the log itself.
