@@ -17,7 +17,7 @@ from tests.soak.crash_writer import Journal
 from tests.soak.part import Round
 
 REFUSALS = {
-    "CommitRetriesExhausted", "ConcurrentAppend", "ConcurrentDeleteDelete", "ConcurrentDeleteRead",
+    "CommitConflict", "CommitRetriesExhausted", "ConcurrentAppend", "ConcurrentDeleteDelete", "ConcurrentDeleteRead",
     "ConcurrentDomainMetadata", "ConcurrentTransaction", "MetadataChanged", "ProtocolChanged",
     "SchemaMismatch",
 }  # fmt: skip

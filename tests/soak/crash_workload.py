@@ -179,7 +179,10 @@ def play_crash_round(round_: Round) -> None:
     count = CROWD if is_crowded else WRITERS
     writers = _Writers(round_, root, directory, round_.random.randrange(1 << 30), count)
     began = time.monotonic()
-    lasting = SHORT_ROUND_S if round_.short else CROWD_S if is_crowded else ROUND_S
+    # The other half of the time is for the check of what they left.
+    lasting = min(CROWD_S if is_crowded else ROUND_S, round_.seconds_left / 2)
+    if round_.short:
+        lasting = SHORT_ROUND_S
     next_kill = 10
     try:
         finished = 0

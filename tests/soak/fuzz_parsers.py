@@ -22,9 +22,12 @@ IDLE_S = 300.0
 def play_fuzz_round(round_: Round) -> None:
     """Give each parser some thousand inputs, in a process of its own."""
     inputs = SHORT_INPUTS if round_.short else INPUTS
-    for name in TARGETS:
+    for name in round_.random.sample(list(TARGETS), len(TARGETS)):
+        if round_.is_over:
+            return
         current, report = round_.scratch / f"{name}.input", round_.scratch / f"{name}.report"
-        arguments = (name, round_.random.randrange(1 << 30), inputs, str(current), str(report))
+        seed, seconds = round_.random.randrange(1 << 30), min(PARSER_S, round_.seconds_left)
+        arguments = (name, seed, inputs, seconds, str(current), str(report))
         process = preloaded_processes().Process(target=fuzz, args=arguments)
         process.start()
         ended(process, IDLE_S)
@@ -40,7 +43,7 @@ def play_fuzz_round(round_: Round) -> None:
             round_.fail(f"{name}: ended by {process.exitcode}", save=current)
 
 
-def fuzz(name: str, seed: int, inputs: int, current: str, report: str) -> None:
+def fuzz(name: str, seed: int, inputs: int, seconds: float, current: str, report: str) -> None:
     """Fuzz one parser; runs in its own process."""
     logging.disable(logging.CRITICAL)
     limit_resources(cpu_s=600)
@@ -49,7 +52,7 @@ def fuzz(name: str, seed: int, inputs: int, current: str, report: str) -> None:
     fuzzer = Fuzzer(
         target.parse, target.seeds(), target.words, random.Random(seed), last.write_bytes
     )
-    inputs = fuzzer.run(inputs, PARSER_S)
+    inputs = fuzzer.run(inputs, seconds)
     shortest = [minimise(target.parse, finding) for finding in fuzzer.findings.values()]
     findings = [(found.kind, found.place, found.message, found.data.hex()) for found in shortest]
     Path(report).write_text(

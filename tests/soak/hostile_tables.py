@@ -125,8 +125,13 @@ def play_hostile_round(round_: Round) -> None:
     tables = hostile_tables()
     if round_.short:
         tables = tables[round_.random.randrange(8) :: 8]
+    round_.random.shuffle(tables)
+
+    def visit_in_time(table: HostileTable) -> _Visit | None:
+        return None if round_.is_over else _visit_apart(round_.scratch, table)
+
     with ThreadPoolExecutor(2) as pool:
-        for visited in pool.map(lambda table: _visit_apart(round_.scratch, table), tables):
+        for visited in filter(None, pool.map(visit_in_time, tables)):
             round_.fault("tables")
             round_.result.operations += visited.operations
             for title, detail in visited.problems.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import tempfile
@@ -51,13 +52,23 @@ class Round:
     random: random.Random
     scratch: Path
     """An empty directory, deleted after the round."""
-    seconds: float
-    """How long the round may take."""
+    deadline: float
+    """The moment of the monotonic clock at which the round ends, whatever it has left to do."""
     short: bool
     """Whether to take a sample only, as the tests do."""
     result: PartResult
     findings: Path
     """Directory for the inputs of failures."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed. Asked before each operation, or each attack."""
+        return self.seconds_left <= 0
 
     def fault(self, kind: str, count: int = 1) -> None:
         """Count faults, kills or inputs by kind."""
@@ -120,7 +131,8 @@ def run_part(
 
     Args:
         part: what to run.
-        seconds: no round begins after that many seconds.
+        seconds: after that many seconds no round begins, and the one that runs begins nothing
+            more. A round that is repeated, or takes a sample, runs to its end.
         seed: with the number of a round it decides everything that chance decides in it.
         findings: where inputs of failures are saved.
         short: whether to run one round that takes a sample.
@@ -128,16 +140,20 @@ def run_part(
     """
     result = PartResult(part.name, seed, part.unit)
     began = time.monotonic()
+    deadline = began + seconds
+    if short or only_round is not None:
+        deadline = math.inf
     numbers = (
         iter(range(part.max_rounds or 1_000_000)) if only_round is None else iter([only_round])
     )
     for number in numbers:
-        left = seconds - (time.monotonic() - began)
-        if result.rounds and (short or left <= 0):
+        if result.rounds and (short or time.monotonic() >= deadline):
             break
         with tempfile.TemporaryDirectory(prefix=f"soak-{part.name}-") as scratch:
             chance = random.Random(f"{part.name}.{seed}.{number}")
-            round_ = Round(number, chance, Path(scratch).resolve(), left, short, result, findings)
+            round_ = Round(
+                number, chance, Path(scratch).resolve(), deadline, short, result, findings
+            )
             try:
                 part.play(round_)
             except Unavailable as missing:
@@ -147,5 +163,7 @@ def run_part(
                 title = f"the round broke off: {type(error).__name__}"
                 round_.fail(title, traceback.format_exc(), save=round_.scratch)
         result.rounds += 1
+        if part.max_rounds is not None and round_.is_over:
+            result.skipped = result.skipped or "its time ended before its only round did"
     result.seconds = time.monotonic() - began
     return result

@@ -81,15 +81,19 @@ def play_s3_round(round_: Round) -> None:
         )
         operations = round_.random.sample(OPERATIONS, 4 if round_.short else 12)
         for operation in operations:
+            if round_.is_over:
+                return
             _spoil(round_, bucket, operation, before)
         # Both servers compare and store in two steps: of racing puts several would win.
         proxy.strike(None)
+        if round_.is_over:
+            return
         proxy.one_put_at_a_time = True
         _race(round_, "moto", proxy.endpoint)
         proxy.one_put_at_a_time = False
-        if not round_.short and round_.number == 0:
+        if not round_.short and round_.number == 0 and not round_.is_over:
             _list_many(round_, bucket)
-    if not round_.short and round_.number == 0:
+    if not round_.short and round_.number == 0 and not round_.is_over:
         try:
             with s3mock_server(round_.scratch) as port, S3Proxy(port) as proxy:
                 proxy.one_put_at_a_time = True
@@ -109,6 +113,8 @@ def _spoil(round_: Round, bucket: _Bucket, operation: PublicOperation, before: R
     _check(round_, bucket, operation, None, expected)
     bucket.proxy.small_pages = False
     for _ in range(2 if round_.short else 4):
+        if round_.is_over:
+            return
         kind = round_.random.choice(FAULTS)
         # One is repeated by the client; an outage outlasts its retries.
         count = 1 if round_.short else round_.random.choice([1, 1, 1, 3])

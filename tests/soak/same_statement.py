@@ -80,9 +80,12 @@ def play_race_round(round_: Round) -> None:
     if round_.number:
         mixed = [operation for operation in WRITES if not operation.alone]
         pairs = [(round_.random.choice(mixed), round_.random.choice(mixed)) for _ in range(12)]
+    round_.random.shuffle(pairs)
     for first, second in pairs:
         race = _Race(template, first, second)
         for call in _calls(round_, race):
+            if round_.is_over:
+                return
             _interrupt(round_, race, call)
 
 

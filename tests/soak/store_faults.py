@@ -44,12 +44,14 @@ def play_store_round(round_: Round) -> None:
     """Strike each call of each operation; in a short round, three calls of each."""
     template = MemoryStore()
     before = rows_of(fill(URI, template))
-    for operation in OPERATIONS:
+    for operation in round_.random.sample(OPERATIONS, len(OPERATIONS)):
         undisturbed = _run_undisturbed(operation, template, before)
         faults = list(_faults(undisturbed.calls))
         if round_.short:
             faults = round_.random.sample(faults, min(3, len(faults)))
         for fault in faults:
+            if round_.is_over:
+                return
             _strike(round_, template, undisturbed, fault)
 
 

@@ -1,6 +1,6 @@
 """Run in a process with the preloaded library: public operations while a system call fails.
 
-`python -m tests.soak.system_fault_worker LIBRARY DIRECTORY SEED SHORT`; prints JSON lines.
+`python -m tests.soak.system_fault_worker LIBRARY DIRECTORY SEED SHORT SECONDS`; prints JSON lines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import random
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,21 +64,26 @@ class _Injector:
 class Worker:
     """Copies of one table, and operations on them."""
 
-    def __init__(self, library: str, directory: Path, seed: int, short: bool) -> None:
+    def __init__(
+        self, library: str, directory: Path, seed: int, *, short: bool, seconds: float
+    ) -> None:
         self.template = directory / "template"
         self.copy = directory / "copy"
         self.chance = random.Random(seed)
         self.short = short
+        self.deadline = time.monotonic() + seconds
         self.before = rows_of(fill(str(self.template)))
         self.injector = _Injector(library, self.copy)
 
     def run(self) -> None:
-        """Every operation, and a sample of the calls it makes."""
-        for operation in OPERATIONS:
+        """Every operation, and a sample of the calls it makes, until the time is over."""
+        for operation in self.chance.sample(OPERATIONS, len(OPERATIONS)):
             after, value, faults = self._undisturbed(operation)
             if self.short:
                 faults = self.chance.sample(faults, min(2, len(faults)))
             for fault in faults:
+                if time.monotonic() >= self.deadline:
+                    return
                 problem = self._strike(operation, fault, after, value)
                 _print(fault=f"{fault.call} {fault.error}", problem=problem, about=repr(fault))
 
@@ -138,5 +144,8 @@ def _print(**line: object) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    library, directory, seed, short = sys.argv[1:]
-    Worker(library, Path(directory), int(seed), short == "True").run()
+    library, directory, seed, short, seconds = sys.argv[1:]
+    worker = Worker(
+        library, Path(directory), int(seed), short=short == "True", seconds=float(seconds)
+    )
+    worker.run()

@@ -33,7 +33,7 @@ def play_system_round(round_: Round) -> None:
     output, errors = round_.scratch / "output", round_.scratch / "errors"
     with output.open("wb") as stdout, errors.open("wb") as stderr:
         process = subprocess.Popen(
-            [*command, str(round_.scratch), seed, str(round_.short)],
+            [*command, str(round_.scratch), seed, str(round_.short), str(round_.seconds_left)],
             env=environment, stdout=stdout, stderr=stderr, cwd=Path(__file__).parents[2],
         )  # fmt: skip
         if not ended_by_itself(process.pid, lambda seconds: _has_ended(process, seconds), IDLE_S):

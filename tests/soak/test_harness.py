@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from tests.soak.crash_checker import check_round
 from tests.soak.crash_steps import SCHEMA, Step, perform
 from tests.soak.crash_writer import Journal
 from tests.soak.fuzzer import Fuzzer, minimise
-from tests.soak.part import Part, PartResult, Round, run_part
+from tests.soak.part import Part, PartResult, Round, Unavailable, run_part
+from tests.soak.parts import PARTS
 from tests.soak.processes import ended, is_runnable, preloaded_processes
 from tests.soak.summary import render_summary
 
@@ -34,7 +36,7 @@ def crashed(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Round:
     """A round whose table, archive and journal agree."""
     result = PartResult("crash", 0, "kills")
     findings = tmp_path_factory.mktemp("findings")
-    round_ = Round(0, random.Random(0), tmp_path, 1, True, result, findings)
+    round_ = Round(0, random.Random(0), tmp_path, math.inf, True, result, findings)
     (tmp_path / "journals").mkdir()
     journal = Journal(tmp_path / "journals" / "writer-0.jsonl")
     for name in ("table", "archive"):
@@ -187,3 +189,22 @@ def test_the_input_of_a_failure_is_saved(tmp_path: Path) -> None:
     (saved,) = tmp_path.iterdir()
     assert saved.read_bytes() == b"input"
     assert str(saved) in result.failures[0].detail
+
+
+@pytest.mark.parametrize("name", list(PARTS))
+def test_a_round_begins_nothing_after_its_time(name: str, tmp_path: Path) -> None:
+    result = PartResult(name, 0, "attacks")
+    round_ = Round(1, random.Random(0), tmp_path, 0.0, False, result, tmp_path / "findings")
+    try:
+        PARTS[name].play(round_)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    assert result.operations == 0
+    assert not result.failures
+
+
+def test_an_only_round_that_its_time_ended_says_so(tmp_path: Path) -> None:
+    part = Part("p", "faults", lambda _: None, max_rounds=1)
+    assert "time ended" in run_part(part, seconds=0, seed=1, findings=tmp_path).skipped
+    whole = run_part(part, seconds=0, seed=1, findings=tmp_path, short=True)
+    assert not whole.skipped
