@@ -63,6 +63,10 @@ class LogSegment(msgspec.Struct, frozen=True):
     """The version's own checksum file, if there is one."""
 
 
+EMPTY_SEGMENT = LogSegment(-1, None, (), None, None)
+"""Before the first commit of a table."""
+
+
 class LogListing(msgspec.Struct):
     """One listing of the log (or of its tail), sorted into kinds."""
 

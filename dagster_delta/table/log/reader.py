@@ -494,10 +494,8 @@ def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> Ta
     return TableConfiguration(protocol, metadata)
 
 
-def extended_segment(
-    segment: LogSegment | None, commits: Sequence[tuple[int, bytes]]
-) -> LogSegment:
-    """The segment after the next commits, given as (version, contents); None before the first."""
+def extended_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
+    """The segment after the next commits, given as (version, contents)."""
     # Their times are not known here: they are read on first use.
     files = [
         CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
@@ -505,8 +503,8 @@ def extended_segment(
     ]
     return LogSegment(
         version=commits[-1][0],
-        checkpoint=None if segment is None else segment.checkpoint,
-        replay=(*(() if segment is None else segment.replay), *files),
+        checkpoint=segment.checkpoint,
+        replay=(*segment.replay, *files),
         commit=files[-1].file,
         checksum=None,
     )

@@ -1,11 +1,11 @@
 """What the log says at one version: read on first use, cached, and carried forward by commits.
 
-Spec: Action Reconciliation.
+Spec: Checkpoints; Action Reconciliation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from itertools import chain
 from threading import RLock
@@ -40,12 +40,14 @@ from dagster_delta.protocol.log.tail import (
     decode_tail,
     remove_columns,
 )
-from dagster_delta.protocol.statistics.log_statistics import checkpoint_statistics
+from dagster_delta.protocol.statistics.log_statistics import (
+    checkpoint_statistics,
+    checkpoint_statistics_json,
+)
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.base import LogBase, live_paths, read_base, read_segment, vectors_of
 from dagster_delta.table.log.columns import (
     chosen,
     compacted,
@@ -56,7 +58,13 @@ from dagster_delta.table.log.columns import (
     with_merged_chunks,
 )
 from dagster_delta.table.log.fallback import LogFallback, begun
-from dagster_delta.table.log.reader import check_sidecar_ends, read_commits, read_sidecars
+from dagster_delta.table.log.reader import (
+    EMPTY_CHECKPOINT,
+    check_sidecar_ends,
+    open_checkpoint,
+    read_commits,
+    read_sidecars,
+)
 
 # Statistics are carried forward from checkpoint to checkpoint up to this size.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
@@ -68,13 +76,13 @@ _Answer = TypeVar("_Answer")
 class _Source:
     """A base and the commits read together with it; shared by the versions that build on it."""
 
-    def __init__(self, read: Callable[[], tuple[LogBase, tuple[LogTail, ...]]]) -> None:
+    def __init__(self, read: Callable[[], tuple[_LogBase, tuple[LogTail, ...]]]) -> None:
         self._read = read
         self._lock = RLock()
-        self.loaded: tuple[LogBase, tuple[LogTail, ...]] | None = None
+        self.loaded: tuple[_LogBase, tuple[LogTail, ...]] | None = None
         self.has_checked_sidecars = False
 
-    def load(self) -> tuple[LogBase, tuple[LogTail, ...]]:
+    def load(self) -> tuple[_LogBase, tuple[LogTail, ...]]:
         with self._lock:
             if self.loaded is None:
                 self.loaded = self._read()
@@ -135,15 +143,7 @@ class LogState:
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
         """The state of a log segment. Nothing is read before it is needed."""
-        return cls(_Source(partial(read_segment, store, segment)), LogFallback(store, segment))
-
-    @classmethod
-    def of_tail(cls, store: ObjectStore, segment: LogSegment, tail: LogTail) -> LogState:
-        """The state of the first commits of a table, which this process has just written."""
-        base = LogBase()
-        return cls(
-            _Source(lambda: (base, (tail,))), LogFallback(store, segment), newest_is_whole=True
-        )
+        return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
 
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is already known is carried over."""
@@ -211,14 +211,14 @@ class LogState:
             # Another thread has already done it.
             return
         fallback = self._fallback.around(error)
-        read = partial(read_segment, fallback.store, fallback.segment)
+        read = partial(_read_segment, fallback.store, fallback.segment)
         other = LogState(_Source(read), fallback)
         actions, rows = other.table_actions(), other.live_files(LIVE_FILE_SCHEMA.names)
         tombstones = other.tombstones(removed_after_ms=0)
         self._fallback = other._fallback
         if self._files is not None:
             rows = in_known_order(rows, self._columns["path"], error)
-        base = LogBase(actions=actions, rows=rows, tombstones=tombstones)
+        base = _LogBase(actions=actions, rows=rows, tombstones=tombstones)
         self._source, self._later = _Source(lambda: (base, ())), ()
         # The part of it that readers need was just decoded.
         self._newest_is_whole = True
@@ -373,7 +373,7 @@ class LogState:
             self._tombstones = _unexpired(self._tombstones, removed_after_ms)
             return self._tombstones
 
-    def _load(self) -> tuple[LogBase, tuple[LogTail, ...]]:
+    def _load(self) -> tuple[_LogBase, tuple[LogTail, ...]]:
         base, tails = self._source.load()
         return base, (*tails, *self._later)
 
@@ -400,9 +400,9 @@ class LogState:
     def _reconcile(self) -> _Files:
         base, tails = self._load()
         tail = self._tail()
-        masks, paths = live_paths(base)
+        masks, paths = _live_paths(base)
         kept = HiddenFiles(tail.keys).rows_to_keep(
-            pa.chunked_array(paths, pa.string()), partial(vectors_of, base, masks)
+            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks)
         )
         rows = base.rows
         if kept is not None:
@@ -426,7 +426,7 @@ class LogState:
                 name: pa.chunked_array(filtered(column.chunks, files.kept), column.type)
                 for name, column in held.items()
             }
-        held |= read_base(
+        held |= _read_base(
             base, files.masks, files.rows, [name for name in names if name not in held]
         )
         for name in names:
@@ -459,13 +459,13 @@ class LogState:
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
         return pa.concat_tables([older, newer])
 
-    def _settle(self, files: _Files) -> LogBase:
+    def _settle(self, files: _Files) -> _LogBase:
         base, tails = self._load()
         if self._tombstones is None:
             tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
         else:
             tombstones, pending = compacted(self._tombstones), ()
-        return LogBase(
+        return _LogBase(
             actions=self.table_actions(),
             parts=base.parts,
             masks=files.masks,
@@ -484,3 +484,77 @@ def _unexpired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
 
 def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:
     return [commit for tail in tails for commit in tail.commits]
+
+
+class _LogBase(msgspec.Struct, frozen=True):
+    """Everything older than the tail."""
+
+    actions: TableActions = msgspec.field(default_factory=TableActions)
+    parts: tuple[CheckpointPart, ...] = ()
+    masks: tuple[pa.BooleanArray, ...] | None = None
+    """Per part a `pa.BooleanArray` of its live adds; None until they are first computed."""
+    rows: pa.Table = msgspec.field(
+        default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA)
+    )
+    """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
+    columns: Mapping[str, pa.ChunkedArray] = msgspec.field(default_factory=dict)
+    """Columns that are already in memory: the parts' live adds, then `rows`."""
+    statistics: tuple[tuple[StatisticsColumn, ...], pa.Table] | None = None
+    """The last statistics that were requested and their `pa.Table`, row for row with `columns`."""
+    tombstones: pa.Table | None = None
+    """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
+    tombstone_tails: tuple[LogTail, ...] = ()
+    """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
+
+
+def _live_paths(base: _LogBase) -> tuple[tuple[pa.BooleanArray, ...], list[pa.Array]]:
+    """The masks of the parts, and the paths of all live files of the base in chunks."""
+    if base.masks is not None and "path" in base.columns:
+        return base.masks, base.columns["path"].chunks
+    found = [part.add_rows() for part in base.parts]
+    chunks = [chunk for _, paths in found for chunk in paths]
+    chunks += base.rows.column("path").chunks
+    return tuple(mask for mask, _ in found), chunks
+
+
+def _vectors_of(
+    base: _LogBase, masks: Sequence[pa.BooleanArray], touched: pa.BooleanArray
+) -> pa.ChunkedArray:
+    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
+    touched_masks = narrowed(masks, touched)
+    chunks: list[pa.Array] = []
+    for part, mask in zip(base.parts, touched_masks, strict=True):
+        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
+    later = touched.slice(len(touched) - len(base.rows))
+    chunks += pc.filter(base.rows.column("deletion_vector"), later).chunks
+    return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
+
+
+def _read_base(
+    base: _LogBase, masks: Sequence[pa.BooleanArray], rows: pa.Table, names: Sequence[str]
+) -> dict[str, pa.ChunkedArray]:
+    """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s."""
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
+    plain = [name for name in names if name != "stats"]
+    for part, mask in zip(base.parts, masks, strict=True):
+        columns = part.read_adds(plain, mask) if plain else {}
+        if "stats" in chunks:
+            with corruption_named(part.path):
+                columns["stats"] = checkpoint_statistics_json(part, mask)
+        for name, column in columns.items():
+            chunks[name] += column.chunks
+    for name in names:
+        chunks[name] += rows.column(name).chunks
+    return {
+        name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
+    }
+
+
+def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_LogBase, tuple[LogTail, ...]]:
+    """The state before the last commits of a segment, and those commits."""
+    checkpoint = EMPTY_CHECKPOINT
+    if segment.checkpoint is not None:
+        checkpoint = open_checkpoint(store, segment.checkpoint)
+    commits = read_commits(store, segment.replay)
+    tail = decode_tail((*checkpoint.manifests, *commits))
+    return _LogBase(checkpoint.actions, checkpoint.parts), (tail,)

@@ -24,7 +24,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.cleanup import midnight_before
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.log.segment import LogSegment
+from dagster_delta.protocol.log.segment import EMPTY_SEGMENT, LogSegment
 from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.protocol.schema import StructType
@@ -152,12 +152,15 @@ class Snapshot:
         """The version that the first commits of a table make, from their bytes alone: (version,
         contents of the commit file), the last one just written by this process, with its checksum.
         """
-        version, segment = commits[-1][0], extended_segment(None, commits)
+        version, segment = commits[-1][0], extended_segment(EMPTY_SEGMENT, commits)
         with located(store, version):
             tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
             configuration = configuration_of(tail.protocol, tail.metadata)
             configuration.check_readable(table=store.location.uri, version=version)
-        return cls(store, segment, configuration, LogState.of_tail(store, segment, tail), checksum)
+        empty = LogState.of_segment(store, EMPTY_SEGMENT)
+        return cls(
+            store, segment, configuration, empty.advance(tail, segment, is_own=True), checksum
+        )
 
     def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
         """The same version with a checksum that matches its state."""
