@@ -1,21 +1,23 @@
 """What the log says at one version: read on first use, cached, and carried forward by commits.
 
-Spec: Checkpoints; Action Reconciliation.
+Spec: Checkpoints; Log Compaction Files; Action Reconciliation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
-from itertools import chain
+from itertools import chain, islice
 from threading import RLock
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.checkpoint.batches import (
     FileBatch,
     batches_of_files,
@@ -24,6 +26,7 @@ from dagster_delta.protocol.checkpoint.batches import (
 )
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 from dagster_delta.protocol.log.replay import (
     LIVE_FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
@@ -57,10 +60,10 @@ from dagster_delta.table.log.columns import (
     narrowed,
     with_merged_chunks,
 )
-from dagster_delta.table.log.fallback import LogFallback, begun
 from dagster_delta.table.log.reader import (
     EMPTY_CHECKPOINT,
     check_sidecar_ends,
+    list_log,
     open_checkpoint,
     read_commits,
     read_sidecars,
@@ -69,8 +72,11 @@ from dagster_delta.table.log.reader import (
 # Statistics are carried forward from checkpoint to checkpoint up to this size.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
 
+_LOG = logging.getLogger(__name__)
+
 _P = ParamSpec("_P")
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 
 
 class _Source:
@@ -122,7 +128,7 @@ class LogState:
     def __init__(
         self,
         source: _Source,
-        fallback: LogFallback,
+        fallback: _LogFallback,
         later: tuple[LogTail, ...] = (),
         *,
         newest_is_whole: bool = False,
@@ -143,7 +149,7 @@ class LogState:
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
         """The state of a log segment. Nothing is read before it is needed."""
-        return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
+        return cls(_Source(partial(_read_segment, store, segment)), _LogFallback(store, segment))
 
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is already known is carried over."""
@@ -314,7 +320,7 @@ class LogState:
             batches_of_part(part, names, statistics, hidden=hidden, live=mask)
             for part, mask in zip(base.parts, masks, strict=True)
         )
-        return begun(
+        return _begun(
             chain(
                 chain.from_iterable(checkpointed),
                 chain.from_iterable(batches_of_files(each, names) for each in known),
@@ -332,7 +338,7 @@ class LogState:
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
-        return begun(chain((_unexpired(each, removed_after_ms) for each in older), [newer]))
+        return _begun(chain((_unexpired(each, removed_after_ms) for each in older), [newer]))
 
     @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -558,3 +564,82 @@ def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_LogBase, tu
     commits = read_commits(store, segment.replay)
     tail = decode_tail((*checkpoint.manifests, *commits))
     return _LogBase(checkpoint.actions, checkpoint.parts), (tail,)
+
+
+def _begun(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The items, with the first one already computed: its errors are raised here."""
+    rest = iter(items)
+    return chain(list(islice(rest, 1)), rest)
+
+
+class _LogFallback(msgspec.Struct, frozen=True):
+    """The attempts to read one version without damaged checkpoints and compacted commits.
+
+    A checkpoint only repeats what the commits before it say. If all of these exist, or an older
+    checkpoint and the commits after it, the version can be read without the damaged one.
+    """
+
+    store: ObjectStore
+    segment: LogSegment
+    """The files that the version is read from."""
+    damaged: tuple[str, ...] = ()
+    """Files that were found to be damaged, relative to the table root."""
+    passed_over: frozenset[str] = frozenset()
+    """The damaged files, and the files that cannot be used without them."""
+
+    def after(self, segment: LogSegment) -> _LogFallback:
+        """The same for a later version that is read from the same checkpoint."""
+        return replace(self, segment=segment)
+
+    def knows(self, error: CorruptLog) -> bool:
+        """Whether the file of an error is already passed over."""
+        return error.file in self.passed_over
+
+    def around(self, error: CorruptLog) -> _LogFallback:
+        """The next attempt, without the damaged file.
+
+        If the version needs the damaged file, the given error is raised. LogGap or VersionNotFound:
+        a clean-up of the log deleted what the version needs.
+        """
+        file = error.file
+        name = None if file is None else parse_log_file_name(file.rpartition("/")[2])
+        if file is None or (name is not None and name.kind is LogFileKind.COMMIT):
+            raise error
+        passed_over = self.passed_over | {file}
+        is_compacted = name is not None and name.kind is LogFileKind.COMPACTED
+        checkpoint = None if is_compacted else self.segment.checkpoint
+        if checkpoint is not None:
+            # A checkpoint needs all of its parts, and the damage may be in a sidecar.
+            passed_over |= {each.path for each in checkpoint.files}
+            if any(self.store.head(each.path) is None for each in checkpoint.files):
+                return self._after_clean_up(checkpoint.version, passed_over)
+        segment = self._segment_without(passed_over, error)
+        _LOG.warning(
+            "%s of %s is damaged and was passed over, as version %d can be read without it: %s; "
+            "write a new checkpoint before a clean-up of the log needs this one",
+            file,
+            self.store.location.uri,
+            segment.version,
+            error.message,
+        )
+        return _LogFallback(self.store, segment, (*self.damaged, file), passed_over)
+
+    def _after_clean_up(self, checkpoint: int, passed_over: frozenset[str]) -> _LogFallback:
+        version, table = self.segment.version, self.store.location.uri
+        segment = list_log(self.store, without=passed_over).segment(version, table=table)
+        _LOG.info(
+            "the checkpoint of version %d of %s was deleted after the log was listed, as a "
+            "clean-up of the log does; version %d is read without it",
+            checkpoint,
+            table,
+            version,
+        )
+        return replace(self, segment=segment, passed_over=passed_over)
+
+    def _segment_without(self, passed_over: frozenset[str], error: CorruptLog) -> LogSegment:
+        version, table = self.segment.version, self.store.location.uri
+        listing = list_log(self.store, end=version, without=passed_over)
+        try:
+            return listing.segment(version, table=table)
+        except (LogGap, TableNotFound, VersionNotFound):
+            raise error from None
