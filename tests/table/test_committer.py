@@ -86,6 +86,15 @@ def test_a_taken_version_is_rebased_on(store: MemoryStore) -> None:
     assert commits(store)[3]["readVersion"] == 2
 
 
+def test_a_commit_that_cannot_be_looked_up_after_it_was_put_may_be_in_the_log(
+    store: MemoryStore,
+) -> None:
+    faulty = FaultyStore(store, [Fault("refuse", "list_from")])
+    with pytest.raises(CommitStateUnknown, match="mine"):
+        commit_with_retry(faulty, request(store))
+    assert len(commits(store)) == 2
+
+
 def test_a_lost_reply_is_recognised_as_our_own_commit(store: MemoryStore) -> None:
     faulty = FaultyStore(store, [Fault("lose_reply", "put_if_absent", commit_path(1))])
     landed = commit_with_retry(faulty, request(store))

@@ -179,7 +179,11 @@ def commit_with_retry(
             _pause(attempt, sleep)
             outcome = _follow_commits(store, request, progress)
         if isinstance(outcome, Committed) and (attempt or not request.log_is_kept(clock())):
-            return _checked(store, request, outcome)
+            try:
+                return _checked(store, request, outcome)
+            except StorageFailure as error:
+                # The commit was put, whatever a look at the log says afterwards.
+                raise _unknown(store, version, request.transaction_id, error) from error
         if outcome is not None:
             return outcome
     raise CommitRetriesExhausted(
