@@ -147,6 +147,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Tags put on every add action."""
     is_change_data: bool = False
     """Whether the files are change data (`_change_data/cdc-…`) rather than data of the table."""
+    is_exact: bool = False
+    """Whether values are refused that lose a part in the type of their column."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):

@@ -343,10 +343,12 @@ class DeltaTable(
         Args:
             data: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
                 DataFrame.
-            schema_mode: `strict`: the table's columns and no others; `widen`: columns take the
-                wider types of the data (an integer never becomes a decimal or a double) if the
-                table has `delta.enableTypeWidening`; `merge`: new columns are added as well, and
-                types are widened if the table has that property.
+            schema_mode: `strict`: the table's columns and no others, and no values that an integer,
+                decimal or date column would store without a part, while the other modes cast as
+                Spark does: 1.5 to 1. `widen`: columns take the wider types of the data (an integer
+                never becomes a decimal or a double) if the table has `delta.enableTypeWidening`;
+                `merge`: new columns are added as well, and types are widened if the table has
+                that property.
             partition_by: partition columns of a new table.
             idempotency: application id and version; a version that was already committed is not
                 written again.

@@ -13,7 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.errors import ConstraintViolation, PartitionMismatch, SchemaMismatch
+from dagster_delta.errors import (
+    ConstraintViolation,
+    InvalidCast,
+    PartitionMismatch,
+    SchemaMismatch,
+)
 from tests.conformance.engines import Engine, refusal
 from tests.golden.answers import rows_of
 
@@ -236,6 +241,57 @@ def test_wider_values_widen_a_column_that_may(engine: Engine, table: DeltaTable)
     table.append(engine.rows(pa.table({"id": [2**40]})), schema_mode="merge")
     assert str(table.schema().field("id").data_type) == "long"
     assert ids(engine, table) == [1, 2, 2**40]
+
+
+LOSSY = [
+    ("n", pa.int64(), pa.array([1.0, 2.5]), [1, 2]),
+    ("n", pa.int64(), pa.array([Decimal("1.0"), Decimal("2.5")]), [1, 2]),
+    ("n", pa.decimal128(5, 1), pa.array([1.5, 2.25]), [Decimal("1.5"), Decimal("2.3")]),
+    ("n", pa.decimal128(5, 1), pa.array([Decimal("1.50"), Decimal("2.25")]), [Decimal("1.5"), Decimal("2.3")]),
+    (
+        "n",
+        pa.date32(),
+        pa.array([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 2, 12)], pa.timestamp("us")),
+        [dt.date(2020, 1, 1), dt.date(2020, 1, 2)],
+    ),
+    (
+        "n",
+        pa.date32(),
+        pa.array([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 2, 12)], pa.timestamp("us", "UTC")),
+        [dt.date(2020, 1, 1), dt.date(2020, 1, 2)],
+    ),
+    ("l", pa.list_(pa.struct([("x", pa.int32())])), pa.array([[{"x": 1.0}], [{"x": 2.5}]]), [[{"x": 1}], [{"x": 2}]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "column_type", "values", "stored"),
+    LOSSY,
+    ids=[f"{t}-{v.type}" for _, t, v, _ in LOSSY],
+)
+def test_a_value_that_loses_a_part_needs_another_schema_mode_than_strict(
+    name: str,
+    column_type: pa.DataType,
+    values: pa.Array,
+    stored: list[Any],
+    engine: Engine,
+    table: DeltaTable,
+) -> None:
+    table.append(pa.table({name: pa.array([], column_type)}))
+    rows = engine.rows(pa.table({name: values}))
+    for write in (table.append, table.overwrite):
+        error = refusal(
+            InvalidCast,
+            'lose a part .* schema_mode="merge"',
+            table,
+            lambda write=write: write(rows),
+        )
+        assert len(error.examples) == 1
+    table.append(engine.rows(pa.table({name: values[:1]})))
+    table.append(rows, schema_mode="merge")
+    assert engine.counted(table) == rows_of(
+        pa.table({name: pa.array([stored[0], *stored], column_type)})
+    )
 
 
 COUNT = 500

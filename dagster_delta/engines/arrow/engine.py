@@ -108,13 +108,15 @@ class ArrowEngine:
         schema, table = spec.configuration.schema, spec.location.uri
         spec = self._bounded(spec)
         if not spec.values.columns:
-            batches = assign_batches(to_reader(data), schema, table=table)
+            batches = assign_batches(to_reader(data), schema, table=table, is_exact=spec.is_exact)
             return _write_checked(batches, spec, store)
         from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
 
         numbers = IdentityNumbers()
         completion = RowCompletion(spec.values, schema, numbers, table=table)
-        given = assign_batches(to_reader(data), completion.given, table=table)
+        given = assign_batches(
+            to_reader(data), completion.given, table=table, is_exact=spec.is_exact
+        )
         written = _write_checked(completion.complete(given), spec, store)
         return replace(written, high_water_marks=numbers.high_water_marks)
 

@@ -2,8 +2,10 @@
 
 Three details follow Spark: a fraction is dropped when a double is stored as an integer, a double
 beyond the range of a float becomes infinite, and a decimal is rounded half up when its scale
-shrinks. Time zone conversions use UTC, the zone of the embedded engine's session: a timestamp
-without a zone is read as UTC. Times finer than a microsecond are floored to it.
+shrinks. An exact cast refuses what an integer, a decimal or a date would lose of a number or a
+time; a float is always the nearest one. Time zone conversions use UTC, the zone of the embedded
+engine's session: a timestamp without a zone is read as UTC. Times finer than a microsecond are
+floored to it.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ def can_store(source: pa.DataType, target: DataType) -> bool:
     return True
 
 
-def value_cast(source: pa.DataType, target: DataType) -> Cast:
+def value_cast(source: pa.DataType, target: DataType, *, is_exact: bool = False) -> Cast:
     """The cast from an (unencoded, atomic) Arrow type to the Arrow form of an atomic Delta type."""
-    cast = _find_cast(source, target)
+    cast = _find_cast(source, target, is_exact)
     if cast is None:
         raise TypeError(f"{source} cannot be stored as {target}")
     return cast
@@ -91,20 +93,20 @@ def _render(scalar: pa.Scalar) -> object:
         return f"{scalar.value} in {scalar.type}"
 
 
-def _find_cast(source: pa.DataType, target: DataType) -> Cast | None:
+def _find_cast(source: pa.DataType, target: DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if isinstance(target, DecimalType):
-        return _to_decimal(source, target)
+        return _to_decimal(source, target, is_exact)
     if not isinstance(target, PrimitiveType):
         return None
     if types.is_null(source):
         return _null_cast(target.name)
     if target.name in _INTEGERS:
-        return _to_integer(source, _INTEGERS[target.name])
+        return _to_integer(source, _INTEGERS[target.name], is_exact)
     if target.name in _FLOATS:
         return _to_float(source, _FLOATS[target.name])
     if target.name in _TIMES:
-        return _to_time(source, _TIMES[target.name])
+        return _to_time(source, _TIMES[target.name], is_exact)
     if target.name == "string":
         return _to_string(source)
     if target.name == "boolean" and types.is_boolean(source):
@@ -150,14 +152,16 @@ def holds_bytes(source: pa.DataType) -> bool:
 # Numbers
 
 
-def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast | None:
+def _to_integer(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if types.is_integer(source):
         return _identity if source == target else lambda array: array.cast(target)
     if types.is_floating(source):
+        if is_exact:
+            return lambda array: array.cast(pa.float64()).cast(target)
         return lambda array: _truncate_floats(array, target)
     if types.is_decimal(source):
-        options = pc.CastOptions(target_type=target, allow_decimal_truncate=True)
+        options = pc.CastOptions(target_type=target, allow_decimal_truncate=not is_exact)
         if source.byte_width >= _WIDE_BYTES:
             return lambda array: pc.cast(array, options=options)
         # Arrow refuses every decimal of 32 bits as a long.
@@ -208,7 +212,7 @@ def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.array(digits / 10.0**source.scale, target, mask=missing)
 
 
-def _to_decimal(source: pa.DataType, target: DecimalType) -> Cast | None:
+def _to_decimal(source: pa.DataType, target: DecimalType, is_exact: bool) -> Cast | None:
     types = pa.types
     arrow_type = pa.decimal128(target.precision, target.scale)
     if source == arrow_type:
@@ -222,9 +226,9 @@ def _to_decimal(source: pa.DataType, target: DecimalType) -> Cast | None:
     if types.is_decimal(source):
         if target.scale >= source.scale:
             return _rescale_decimals(source, arrow_type)
-        return lambda array: _round_decimals(array, arrow_type)
+        return lambda array: _round_decimals(array, arrow_type, is_exact)
     if types.is_floating(source):
-        return lambda array: _decimals_from_floats(array, arrow_type)
+        return lambda array: _decimals_from_floats(array, arrow_type, is_exact)
     return None
 
 
@@ -237,14 +241,16 @@ def _rescale_decimals(source: pa.DataType, target: pa.DataType) -> Cast:
     return lambda array: array.cast(narrow).cast(wide).cast(target)
 
 
-def _round_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _round_decimals(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.Array:
     # Rounding may need one more digit than the source type has.
     wide = array.cast(pa.decimal256(76, array.type.scale))
+    if is_exact:
+        return wide.cast(target)
     rounded = pc.round(wide, target.scale, round_mode="half_towards_infinity")
     return rounded.cast(target)
 
 
-def _decimals_from_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _decimals_from_floats(array: pa.Array, target: pa.DataType, is_exact: bool) -> pa.Array:
     """Round the shortest decimal text of each double, as Spark does, not its binary value."""
     unit = decimal.Decimal(1).scaleb(-target.scale)
     context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
@@ -257,13 +263,23 @@ def _decimals_from_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
         except decimal.InvalidOperation as error:
             raise pa.ArrowInvalid(f"{value} is not a decimal number") from error
 
-    return pa.array([convert(each) for each in array.cast(pa.float64()).to_pylist()], target)
+    values = array.cast(pa.float64())
+    stored = pa.array(map(convert, values.to_pylist()), target)
+    if is_exact:
+        # The text of a float of 32 bits is longer as a double.
+        _refuse_loss(_floats_from_decimals(stored, pa.float64()).cast(array.type), array)
+    return stored
+
+
+def _refuse_loss(stored: pa.Array, given: pa.Array) -> None:
+    if pc.all(pc.equal(stored, given), min_count=0).as_py() is False:
+        raise pa.ArrowInvalid("a value would lose a part")
 
 
 # Dates and times
 
 
-def _to_time(source: pa.DataType, target: pa.DataType) -> Cast | None:
+def _to_time(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
     if source == target:
         return _identity
@@ -272,9 +288,17 @@ def _to_time(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return lambda array: days(array).cast(target)
     if types.is_timestamp(source):
         if types.is_date32(target):
-            return lambda array: array.cast(pa.timestamp(source.unit)).cast(target)
+            return lambda array: _dates_from_timestamps(array, is_exact)
         return lambda array: floor_to_microseconds(array).cast(target)
     return None
+
+
+def _dates_from_timestamps(array: pa.Array, is_exact: bool) -> pa.Array:
+    local = array.cast(pa.timestamp(array.type.unit))
+    dates = local.cast(pa.date32())
+    if is_exact:
+        _refuse_loss(dates.cast(local.type), local)
+    return dates
 
 
 def _days_from_milliseconds(array: pa.Array) -> pa.Array:

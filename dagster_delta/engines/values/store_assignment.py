@@ -63,9 +63,11 @@ _Assign = Callable[[pa.Array], pa.Array]
 
 
 def assign_batches(
-    source: pa.RecordBatchReader, schema: StructType, *, table: str
+    source: pa.RecordBatchReader, schema: StructType, *, table: str, is_exact: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `source` as batches of exactly the Arrow form of `schema`.
+
+    `is_exact`: refuse values that lose a part in the type of their column.
 
     Raises:
         SchemaMismatch: a column is unknown, duplicated, or of a type that cannot be stored.
@@ -73,7 +75,7 @@ def assign_batches(
         ConstraintViolation: a null, or a missing column, where NOT NULL is declared.
     """
     # Plan before the generator first advances, so that the caller gets a schema error at once.
-    fields = _plan_fields(list(source.schema), schema, _Place((), table))
+    fields = _plan_fields(list(source.schema), schema, _Place((), table, is_exact))
     return _assign_all(source, fields, to_arrow_schema(schema))
 
 
@@ -109,13 +111,14 @@ def _longest_entry(dictionary: pa.Array) -> int:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The place of a value in the table, for errors."""
+    """The place of a value in the table, for errors, and how it is cast."""
 
     path: tuple[str, ...]
     table: str
+    is_exact: bool
 
     def __truediv__(self, name: str) -> _Place:
-        return _Place((*self.path, name), self.table)
+        return _Place((*self.path, name), self.table, self.is_exact)
 
     @property
     def column(self) -> str:
@@ -225,7 +228,11 @@ def _unstorable(source: pa.DataType, target: DataType, place: _Place) -> SchemaM
 def _plan_value(source: pa.DataType, target: DataType, place: _Place) -> _Assign:
     is_variant = target == PrimitiveType("variant")
     try:
-        cast = _variant_cast(source) if is_variant else value_cast(source, target)
+        if is_variant:
+            cast = lossy = _variant_cast(source)
+        else:
+            cast = value_cast(source, target, is_exact=place.is_exact)
+            lossy = value_cast(source, target)
     except TypeError as error:
         raise _unstorable(source, target, place) from error
 
@@ -234,9 +241,13 @@ def _plan_value(source: pa.DataType, target: DataType, place: _Place) -> _Assign
             return cast(array)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             examples = failing_values(array, cast, _MAX_EXAMPLES)
+            what, remedy = "do not fit", "correct them, or widen the column"
+            if place.is_exact and not failing_values(array, lossy, limit=1):
+                what = "would lose a part in"
+                remedy = 'round them, or pass schema_mode="merge", which stores them as Spark does'
             raise InvalidCast(
-                f"values of column {place.column} do not fit its type {sql_type_name(target)}: "
-                "correct them, or widen the column",
+                f"values of column {place.column} {what} its type {sql_type_name(target)}: "
+                f"{remedy}",
                 table=place.table,
                 column=place.column,
                 examples=tuple(_shorten(repr(each)) for each in examples),

@@ -255,12 +255,13 @@ def write_spec(
     check_rows: bool = True,
     values: ColumnValues = NO_VALUES,
     sort_by: Sequence[str] = (),
+    is_exact: bool = False,
 ) -> WriteSpec:
     """How rows of a table are written to data files.
 
     `constraints` are checked in addition to those of the table. Rows that are already in the table
     have passed these, so `check_rows` is False for them. `values` is the source of columns that the
-    rows lack.
+    rows lack; `is_exact` refuses values that lose a part in the type of their column.
     """
     check_fields_of_structs(configuration.schema)
     check_file_columns(configuration.schema, configuration.partition_columns)
@@ -282,6 +283,7 @@ def write_spec(
         target_file_size_bytes=configuration.properties.target_file_size_bytes
         or _DEFAULT_FILE_SIZE_BYTES,
         sort_by=_sort_columns(configuration, sort_by),
+        is_exact=is_exact,
     )
 
 

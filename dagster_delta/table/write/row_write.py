@@ -331,6 +331,7 @@ class RowWrite:
             constraints=constraints,
             values=inserted_values(configuration, schema.names),
             sort_by=self.options.sort_by,
+            is_exact=self.options.schema_mode == "strict",
         )
 
     def _stage_configuration(self) -> TableConfiguration:

@@ -81,12 +81,13 @@ class _CheckedRows:
             self._rows(first).schema, map(self._take, chain([first], sources))
         )
         schema = spec.configuration.schema
-        for batch in assign_batches(reader, schema, table=spec.location.uri):
+        table, is_exact = spec.location.uri, spec.is_exact
+        for batch in assign_batches(reader, schema, table=table, is_exact=is_exact):
             # Values are cast first, so the error names a value that does not fit, although its
             # constraints were evaluated on a null.
             results = [each.slice(0, batch.num_rows) for each in self.checks]
             self.checks = [each.slice(batch.num_rows) for each in self.checks]
-            refuse_violations(spec.constraints, results, batch, table=spec.location.uri)
+            refuse_violations(spec.constraints, results, batch, table=table)
             yield batch
 
     def _take(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -38,7 +38,14 @@ from dagster_delta.protocol.features.column_values import (
     ColumnValues,
     IdentityColumn,
 )
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -93,7 +100,6 @@ _ZONED_CASTS = frozenset(
     {
         ("date", "timestamp"),
         ("timestamp_ntz", "timestamp"),
-        ("timestamp", "date"),
         ("timestamp", "timestamp_ntz"),
         ("timestamp", "string"),
     }
@@ -120,7 +126,7 @@ def _in_session_zone(rows: _WrittenRows) -> _WrittenRows:
 
 
 def _zoned(source: DataType, target: DataType) -> DataType:
-    """The source type, with the target types of casts that depend on the time zone."""
+    """The source type, with the results of casts that depend on the time zone."""
     match source, target:
         case StructType(fields), StructType():
             return StructType(
@@ -139,6 +145,9 @@ def _zoned(source: DataType, target: DataType) -> DataType:
                 key_type=_zoned(source.key_type, target.key_type),
                 value_type=_zoned(source.value_type, target.value_type),
             )
+    if (str(source), str(target)) == ("timestamp", "date"):
+        # The task makes the date of the local time, to see whether the time of day is lost.
+        return PrimitiveType("timestamp_ntz")
     return target if (str(source), str(target)) in _ZONED_CASTS else source
 
 
