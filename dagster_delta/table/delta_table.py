@@ -6,7 +6,6 @@ Spec: Delta Table Specification.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -165,22 +164,13 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
-        from dagster_delta.evolution.table_definition import define_table
-        from dagster_delta.table.write.clustering import define_clustering
-        from dagster_delta.table.write.planning import new_column_name
+        from dagster_delta.table.write.clustering import define_new_table
         from dagster_delta.table.write.replacement import replace_everything
         from dagster_delta.table.write.transaction import Transaction
 
         existing = self._snapshot
         transaction = Transaction(self._store, existing)
-        configuration = define_table(
-            definition,
-            table_id=str(uuid.uuid4()),
-            created_time_ms=now_ms(),
-            new_name=new_column_name,
-            replaces=existing.configuration if existing else None,
-        )
-        configuration, domains = define_clustering(configuration, definition.cluster_by, existing)
+        configuration, domains = define_new_table(definition, existing)
         transaction.stage_configuration(configuration)
         for each in domains:
             transaction.stage_domain(each)

@@ -13,6 +13,7 @@ from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
+    from dagster_delta.evolution.table_definition import TableDefinition
     from dagster_delta.table.write.conflict_retries import OnConflict
     from dagster_delta.table.write.merge.builder import MergeBuilder
     from dagster_delta.table.write.merge.statement import MergeSchemaMode
@@ -158,6 +159,7 @@ class RowChangeMethods(TableHandle):
         schema_mode: MergeSchemaMode = "strict",
         on_conflict: OnConflict = "retry",
         memory_limit: int | str | None = None,
+        creates: TableDefinition | None = None,
     ) -> MergeBuilder:
         """Merge a source into the table: add clauses, then call `execute`.
 
@@ -187,6 +189,8 @@ class RowChangeMethods(TableHandle):
             on_conflict: as for `delete`; the source is read once.
             memory_limit: as for `optimize`: a larger source, and a larger join, go to temporary
                 files. The embedded engine keeps 24 bytes per row that changes besides.
+            creates: the table that the same commit creates if there is none; its columns are those
+                of the source.
 
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
@@ -213,8 +217,10 @@ class RowChangeMethods(TableHandle):
                 schema_mode,
                 retries,
                 memory_limit,
+                creates,
             )
-            merged = merge_rows(self._existing(), statement, clock=now_ms)
+            base = self._existing() if creates is None else self._latest()
+            merged = merge_rows(self._store, base, statement, clock=now_ms)
             return self._settle(merged, engine, source)
 
         return MergeBuilder(execute)

@@ -9,6 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_delta import DeltaTable
 from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
@@ -140,6 +141,27 @@ def test_the_first_merge_creates_the_table_and_follows_its_clauses(lake, events)
         metadata = {"mode": "merge", "merge_config": config, "table_name": merge_type}
         lake.materialize(events(OLD, metadata=metadata))
         assert values(lake, merge_type) == expected
+        assert [each.operation for each in lake.table(merge_type).history()] == ["MERGE"]
+
+
+def test_the_first_merge_of_partitions_creates_a_partitioned_and_described_table(lake, events):
+    metadata = {**MERGING, "table_configuration": {"delta.enableChangeDataFeed": "true"}}
+    asset = events(
+        day_rows(mon=[1, 2]), partitions_def=DAYS, metadata=metadata, description="Some events."
+    )
+    lake.materialize(asset, partition="mon")
+    created = lake.table().snapshot()
+    assert created.version == 0
+    assert created.metadata.partition_columns == ("day",)
+    assert created.metadata.description == "Some events."
+    assert created.configuration.change_data_feed_enabled
+
+
+@pytest.mark.parametrize("predicate", ["s.missing = t.id", "t.id = s.id AND"])
+def test_a_failed_first_merge_leaves_no_table(lake, events, predicate):
+    config = {"merge_type": "upsert", "predicate": predicate}
+    lake.fail(events(OLD, metadata={"mode": "merge", "merge_config": config}))
+    assert not DeltaTable.is_delta_table(str(lake.root / "public" / "events"))
 
 
 def test_new_columns_come_with_schema_mode_merge_alone(lake, events):

@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ from dagster_delta.errors import (
     TableNotFound,
     UnsupportedExpression,
 )
+from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import FEED, SHAPES, VECTORS, Row, data, numbered
@@ -624,3 +627,43 @@ def test_a_condition_that_fails_on_pairs_ends_the_search_for_them_too(
         merge.when_matched_delete().execute()
     gc.collect()
     assert ignored == []
+
+
+def merged_while_another_creates(created: pa.Table) -> DeltaTable:
+    """A first merge of id 2, while whose source is read another writer creates the table."""
+    store = MemoryStore()
+    rows = data((2, "mine", 0))
+    definition = TableDefinition(from_arrow_schema(rows.schema), cluster_by=["id"])
+
+    def read() -> Iterator[pa.RecordBatch]:
+        DeltaTable("", store=store, must_exist=False).append(created, cluster_by=["id"])
+        yield from rows.to_batches()
+
+    source = pa.RecordBatchReader.from_batches(rows.schema, read())
+    table = DeltaTable("", store=store, must_exist=False)
+    merge = table.merge(source, "t.id = s.id", creates=definition).when_matched_update_all()
+    merge.when_not_matched_insert_all().execute()
+    return table
+
+
+def test_a_first_merge_goes_into_the_table_that_another_writer_creates_meanwhile() -> None:
+    table = merged_while_another_creates(data((1, "theirs", 0), (2, "theirs", 0)))
+    assert table.version() == 1
+    assert values(table) == {1: "theirs", 2: "mine"}
+
+
+def test_a_first_merge_into_a_table_that_another_writer_creates_with_other_columns_is_refused() -> (
+    None
+):
+    with pytest.raises(SchemaMismatch, match=r"created the table with other columns[^+]*\+ v: "):
+        merged_while_another_creates(pa.table({"id": [1]}))
+
+
+def test_a_first_merge_that_inserts_nothing_creates_the_table() -> None:
+    rows = data((2, "mine", 0))
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    definition = TableDefinition(from_arrow_schema(rows.schema), cluster_by=["id"])
+    merged = table.merge(rows, "t.id = s.id", creates=definition).when_matched_delete().execute()
+    assert (merged.version, merged.skipped) == (0, False)
+    assert DeltaTable("", store=table.store).snapshot().num_files == 0
+    assert "delta.clustering" in table.snapshot().domain_metadata()

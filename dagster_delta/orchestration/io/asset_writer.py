@@ -22,6 +22,7 @@ from dagster_delta.evolution.properties.changes import (
     is_protocol_property,
     normalize_properties,
 )
+from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.existing_partitions import rows_outside, split_existing
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
@@ -33,7 +34,6 @@ from dagster_delta.orchestration.partitions.predicates import identity_values, p
 from dagster_delta.orchestration.resources import NEW_TABLE_PROPERTIES
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
@@ -133,7 +133,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     partition_by = _partition_by(write, before, schema)
     try:
         if write.options.mode == "merge":
-            result = _merge(write, table, data, schema, partition_by)
+            result = _merge(write, table, before, data, schema, partition_by)
         else:
             result = _commit(write, table, data, predicate, partition_by)
     except (CommitConflict, TableAlreadyExists):
@@ -396,6 +396,7 @@ def _commit(
 def _merge(
     write: AssetWrite,
     table: DeltaTable,
+    before: Snapshot | None,
     data: object,
     source: StructType,
     partition_by: tuple[str, ...] | None,
@@ -403,11 +404,11 @@ def _merge(
     options = write.options
     config = options.merge or MergeConfig()
     check_merge_options(options, write.name)
-    before = _prepare_merge(write, table, source, partition_by)
+    known = source if before is None else before.schema
     on, within = str(config.predicate), None
     if write.selection is not None:
-        within = partition_predicate(write.selection, before.schema)
-        bound = partition_predicate(write.selection, before.schema, alias=config.target)
+        within = partition_predicate(write.selection, known)
+        bound = partition_predicate(write.selection, known, alias=config.target)
         on = f"({on}) AND ({bound})"
     builder = table.merge(
         data,
@@ -418,7 +419,14 @@ def _merge(
         idempotency=write.idempotency,
         check=within,
         progress=write.progress,
-        schema_mode=_schema_mode_of_merge(write, before, source),
+        schema_mode="strict" if before is None else _schema_mode_of_merge(write, before, source),
+        creates=TableDefinition(
+            source,
+            partition_by or (),
+            options.properties,
+            description=write.description,
+            cluster_by=options.cluster_by or (),
+        ),
     )
     return add_clauses(builder, config, source_columns=source.names, within=within).execute()
 
@@ -442,24 +450,3 @@ def _schema_mode_of_merge(
     check_widening(before.configuration, source)
     # Without new columns in the rows, only wider types remain to merge.
     return "strict" if diff_schemas(known, source).added else "merge"
-
-
-def _prepare_merge(
-    write: AssetWrite,
-    table: DeltaTable,
-    source: StructType,
-    partition_by: tuple[str, ...] | None,
-) -> Snapshot:
-    """The table to merge into; a separate commit creates it if it does not exist."""
-    options = write.options
-    before = _snapshot(table)
-    if before is not None:
-        return before
-    return table.append(
-        to_arrow_schema(source).empty_table(),
-        partition_by=partition_by,
-        commit_info=write.commit_info,
-        properties=options.properties,
-        description=write.description,
-        cluster_by=options.cluster_by,
-    ).snapshot

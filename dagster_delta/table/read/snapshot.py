@@ -15,7 +15,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
-from dagster_delta.errors import InvalidArgument, InvalidTable
+from dagster_delta.errors import InvalidArgument, InvalidTable, TableNotFound
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
@@ -161,6 +161,17 @@ class Snapshot:
         return cls(
             store, segment, configuration, empty.advance(tail, segment, is_own=True), checksum
         )
+
+    @classmethod
+    def before_creation(cls, store: ObjectStore, configuration: TableConfiguration) -> Snapshot:
+        """Version -1 of a table that a commit is to create: without rows, and not in the log."""
+        empty = LogState.of_segment(store, EMPTY_SEGMENT)
+        return cls(store, EMPTY_SEGMENT, configuration, empty)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+        return self.version >= 0
 
     def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
         """The same version with a checksum that matches its state."""
@@ -492,6 +503,11 @@ class Snapshot:
         Raises:
             TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
+        if not self.exists:
+            try:
+                return Snapshot.load(self.store)
+            except TableNotFound:
+                return self
         started_ms = clock.now_ms()
         commits = read_commits_after(self.store, self.version, at_most=_MAX_PROBES)
         if commits is None or len(commits) == _MAX_PROBES:

@@ -5,20 +5,37 @@ Spec: Clustered Table.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
 from dagster_delta.evolution.alter.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.schema_change.table_actions import cluster_by
+from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.planning import new_column_name
+
+
+def define_new_table(
+    definition: TableDefinition, existing: Snapshot | None
+) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
+    """The configuration and the metadata domains of a new table, which may replace one."""
+    configuration = define_table(
+        definition,
+        table_id=str(uuid.uuid4()),
+        created_time_ms=now_ms(),
+        new_name=new_column_name,
+        replaces=existing.configuration if existing else None,
+    )
+    return define_clustering(configuration, definition.cluster_by, existing)
 
 
 def define_clustering(

@@ -39,8 +39,9 @@ from dagster_delta.engines.statements.merge_plan import (
     MergeSource,
     SourceSummary,
 )
-from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.protocol.actions import AddFile
+from dagster_delta.errors import SchemaMismatch, UnsupportedExpression
+from dagster_delta.evolution.merge_schema import diff_schemas
+from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
@@ -49,9 +50,12 @@ from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, 
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.clustering import define_new_table
 from dagster_delta.table.write.conflict_retries import run_with_retries
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.planning import grown_configuration, write_spec
@@ -61,21 +65,28 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.engines.engine import Engine
-    from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["MergeStatement", "merge_rows"]
 
 _Path = tuple[str, ...]
 
 
-def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -> CommitResult:
+def merge_rows(
+    store: ObjectStore, snapshot: Snapshot | None, statement: MergeStatement, *, clock: Clock
+) -> CommitResult:
     """Change, remove and add rows of a table according to a source.
+
+    Without a `snapshot`, the same commit creates the table.
 
     After any error but CommitStateUnknown nothing was committed, and new files are deleted if the
     store allows.
     """
     started = time.perf_counter()
-    store = snapshot.store
+    domains: tuple[DomainMetadata, ...] = ()
+    if snapshot is None:
+        assert statement.creates is not None  # noqa: S101  the caller checked
+        configuration, domains = define_new_table(statement.creates, None)
+        snapshot = Snapshot.before_creation(store, configuration)
     _begin(snapshot, statement, clock)
     if (done := statement.record.found_done(snapshot)) is not None:
         return done
@@ -83,12 +94,17 @@ def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
         source = engine.merge_source(statement.source, directory, store=store)
-        began = snapshot.configuration
+        began, creates_table = snapshot.configuration, not snapshot.exists
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
             times = MergeTimes(started)
             transaction = _begin(snapshot, statement, clock)
+            if not snapshot.exists:
+                for domain in domains:
+                    transaction.stage_domain(domain)
+            elif creates_table:
+                _check_columns(snapshot, began.schema)
             if (done := statement.record.found_done(snapshot)) is not None:
                 return done
             statement.record.stage(transaction)
@@ -108,10 +124,25 @@ def merge_rows(snapshot: Snapshot, statement: MergeStatement, *, clock: Clock) -
 
 
 def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:
-    transaction = Transaction(snapshot.store, snapshot, clock=clock)
+    if snapshot.exists:
+        transaction = Transaction(snapshot.store, snapshot, clock=clock)
+    else:
+        transaction = Transaction(snapshot.store, None, clock=clock)
+        transaction.stage_configuration(snapshot.configuration)
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
     return transaction
+
+
+def _check_columns(created: Snapshot, planned: StructType) -> None:
+    """Check that the table that another writer created first has the columns of this one."""
+    if diff := diff_schemas(created.schema, planned):
+        raise SchemaMismatch(
+            "another writer created the table with other columns while this merge was to create "
+            f"it; repeat the merge with its columns:\n{diff}",
+            table=created.store.location.uri,
+            version=created.version,
+        )
 
 
 class _Merge(msgspec.Struct, frozen=True):
@@ -391,7 +422,7 @@ def commit_merge(
     with transaction.created_files:
         counts = stage_merge(transaction, outcome, engine)
     metrics = {**_metrics(outcome, counts), **times.metrics()}
-    if outcome.changes_nothing and statement.record.is_empty:
+    if outcome.changes_nothing and statement.record.is_empty and snapshot.exists:
         return CommitResult(snapshot.version, metrics, snapshot, skipped=True)
     return transaction.commit(
         "MERGE",

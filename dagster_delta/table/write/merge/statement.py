@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.filters import at_statement
 from dagster_delta.table.write.app_transactions import ApplicationRecord
@@ -50,6 +51,8 @@ class MergeStatement(msgspec.Struct, frozen=True):
     """Limits of the attempts."""
     memory_limit: int | str | None = None
     """Of the embedded engine; None: the default."""
+    creates: TableDefinition | None = None
+    """The table to create if there is none."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in ("strict", "merge"):
