@@ -43,6 +43,27 @@ SPELLINGS: list[tuple[str, list[SchemaAction]]] = [
     ("ADD COLUMN c VARCHAR DEFAULT 'd'", [AddColumn(("c",), STRING, default="'d'")]),
     ("ADD COLUMN s.f INTEGER", [AddColumn(("s", "f"), INT)]),
     ("ADD COLUMN IF NOT EXISTS c INT", [AddColumn(("c",), INT, if_not_exists=True)]),
+    (
+        "ADD IF NOT EXISTS c INT, d INT, ADD e INT",
+        [
+            AddColumn(("c",), INT, if_not_exists=True),
+            AddColumn(("d",), INT, if_not_exists=True),
+            AddColumn(("e",), INT),
+        ],
+    ),
+    (
+        "DROP COLUMN IF EXISTS c, d.e, DROP f, g",
+        [
+            DropColumn(("c",), if_exists=True),
+            DropColumn(("d", "e"), if_exists=True),
+            DropColumn(("f",)),
+            DropColumn(("g",)),
+        ],
+    ),
+    (
+        "DROP CONSTRAINT IF EXISTS c, d",
+        [DropConstraint("c", if_exists=True), DropConstraint("d", if_exists=True)],
+    ),
     ('ADD COLUMN "a b" INTEGER[]', [AddColumn(("a b",), ArrayType(INT))]),
     ("DROP COLUMN s.f", [DropColumn(("s", "f"))]),
     ("DROP IF EXISTS c RESTRICT", [DropColumn(("c",), if_exists=True)]),
@@ -162,6 +183,8 @@ def test_every_spelling_says_what_it_says_elsewhere(sql: str, actions: list[Sche
         ("ADD a ARRAY<ARRAY<INT>>>", "expected a comma or the end of the statement, not '>'", 23),
         ("ADD a ARRAY<ARRAY<INT>", "expected '>', and the text ends", 22),
         ("ADD a MAP<STRING>", "expected ',', not '>'", 16),
+        ("ADD a INT DEFAULT 1 NULL DEFAULT 2", "the column has this twice", 25),
+        ("MODIFY a INT NOT NULL COMMENT 'x' NULL", "the column has this twice", 34),
         ("ADD a STRUCT", "expected '<', as in STRUCT<a: INT, b: STRING>", 12),
     ],
 )

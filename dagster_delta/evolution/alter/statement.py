@@ -19,13 +19,15 @@
 
 A definition is `path type [property …]`, and a property is one of `NOT NULL`, `NULL`, `DEFAULT
 expression`, `COMMENT text`, `FIRST` and `AFTER name`. MODIFY and CHANGE keep what they do not
-mention. After a comma, text that does not start an action continues the previous action.
+mention. After a comma, text that does not start an action continues the previous action,
+with its `IF EXISTS` or `IF NOT EXISTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -142,7 +144,7 @@ def _after_add(cursor: StatementCursor) -> _Read:
         cursor.fail("a CHECK needs a name: write ADD CONSTRAINT name CHECK (…)")
     _refuse_elsewhere(cursor)
     cursor.take_optional_word("COLUMN", "COLUMNS")
-    return _added_columns
+    return partial(_added_columns, cursor.take_words("IF", "NOT", "EXISTS"))
 
 
 def _refuse_elsewhere(cursor: StatementCursor) -> None:
@@ -152,8 +154,8 @@ def _refuse_elsewhere(cursor: StatementCursor) -> None:
         cursor.fail(reason)
 
 
-def _added_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_not_exists = cursor.take_words("IF", "NOT", "EXISTS")
+def _added_columns(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
+    if_not_exists = cursor.take_words("IF", "NOT", "EXISTS") or every_one
     yield from _one_or_list(cursor, lambda each: _definition(each, if_not_exists))
 
 
@@ -183,22 +185,28 @@ class _Properties:
 def _properties(cursor: StatementCursor) -> _Properties:
     found = _Properties()
     while True:
+        token = cursor.token
+        name: str
+        value: bool | str | Position
         if cursor.take_words("NOT", "NULL"):
-            found.nullable = False
+            name, value = "nullable", False
         elif cursor.take_word("NULL"):
-            found.nullable = True
+            name, value = "nullable", True
         elif cursor.take_word("DEFAULT"):
             stops = (*_DEFINITION_WORDS, *_REFUSED_PROPERTIES)
-            found.default = "NULL" if cursor.take_word("NULL") else cursor.span(*stops)
+            name, value = "default", "NULL" if cursor.take_word("NULL") else cursor.span(*stops)
         elif cursor.take_word("COMMENT"):
-            found.comment = cursor.string("the comment")
+            name, value = "comment", cursor.string("the comment")
         elif cursor.is_word("FIRST", "AFTER"):
-            found.position = _position(cursor)
+            name, value = "position", _position(cursor)
         elif cursor.is_word("GENERATED"):
             cursor.fail("a column can only be generated from the creation of its table on")
         else:
             _refuse_other_properties(cursor)
             return found
+        if getattr(found, name) is not None:
+            cursor.fail("the column has this twice", at=token)
+        setattr(found, name, value)
 
 
 def _refuse_other_properties(cursor: StatementCursor) -> None:
@@ -255,16 +263,16 @@ def _after_drop(cursor: StatementCursor) -> _Read:
     if cursor.take_word("FEATURE"):
         return _dropped_feature
     if cursor.take_word("CONSTRAINT", "CHECK"):
-        return _dropped_constraint
+        return partial(_dropped_constraint, cursor.take_words("IF", "EXISTS"))
     if cursor.is_word("TABLE") and cursor.peek().kind in ("word", "quoted"):
         cursor.fail("a table is dropped by deleting its directory; this drops columns")
     _refuse_elsewhere(cursor)
     cursor.take_optional_word("COLUMN", "COLUMNS")
-    return _dropped_columns
+    return partial(_dropped_columns, cursor.take_words("IF", "EXISTS"))
 
 
-def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_exists = cursor.take_words("IF", "EXISTS")
+def _dropped_columns(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
+    if_exists = cursor.take_words("IF", "EXISTS") or every_one
 
     def read_one(each: StatementCursor) -> Iterator[SchemaAction]:
         yield DropColumn(each.path(), if_exists=if_exists)
@@ -275,8 +283,8 @@ def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
     cursor.take_word("RESTRICT")
 
 
-def _dropped_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_exists = cursor.take_words("IF", "EXISTS")
+def _dropped_constraint(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
+    if_exists = cursor.take_words("IF", "EXISTS") or every_one
     yield DropConstraint(cursor.name("the name of the constraint"), if_exists=if_exists)
 
 
