@@ -131,11 +131,6 @@ def test_a_key_of_an_input_that_is_nearly_an_option_is_an_error(key, meant):
         read_input_options({key: "a"}, InputOptions(), asset="flights")
 
 
-def test_metadata_that_a_run_puts_on_its_output_are_the_users_own():
-    options = read_asset_options({}, AssetOptions(), asset="flights", runtime={"model": 1})
-    assert options == AssetOptions()
-
-
 def test_the_pages_list_every_key():
     root = Path(__file__).parents[2]
     listed = (root / "docs" / "assets.md").read_text()

@@ -227,38 +227,19 @@ def test_a_range_of_partitions_merges_in_one_commit(lake, events):
 # ---- in a run
 
 
-def test_metadata_of_a_run_overrides_that_of_the_asset(lake):
-    @dg.asset(metadata={"mode": "append"})
-    def events(context):
-        if context.run.tags.get("how") == "merge":
-            operations = {"when_matched_delete": [{}]}
-            context.add_output_metadata(
-                {
-                    "mode": "merge",
-                    "merge_config": {"merge_type": "custom"},
-                    "merge_predicate": ON,
-                    "merge_operations_config": operations,
-                }
-            )
-            return NEW
-        return dg.Output(OLD, metadata={"delta/mode": "overwrite", "rows": 2})
-
-    lake.materialize(events)
-    lake.materialize(events)
-    assert values(lake) == {1: "old", 2: "old"}
-    lake.materialize(events, tags={"how": "merge"})
-    assert values(lake) == {1: "old"}
+@pytest.mark.parametrize("key", ["schema", "table", "mode", "merge_config", "delta/mode"])
+def test_metadata_that_a_run_puts_on_its_output_are_notes(lake, events, key):
+    asset = events(dg.Output(OLD, metadata={key: "fast", "rows": 2}), metadata={"mode": "append"})
+    result = lake.materialize(asset)
+    lake.materialize(asset)
+    assert len(lake.rows()) == 4
+    assert lake.metadata(result)[key] == ("append" if key == "delta/mode" else "fast")
 
 
-def test_where_the_table_lies_is_not_for_a_run_to_say(lake):
-    @dg.asset
-    def events(context):
-        context.add_output_metadata({"partition_expr": "id"})
-        return OLD
-
-    error = lake.fail(events)
-    assert isinstance(error, InvalidArgument)
-    assert "set it on the asset itself" in str(error)
+def test_an_option_that_a_run_puts_on_its_output_is_logged_as_without_effect(lake, events, capfd):
+    asset = events(dg.Output(OLD, metadata={"mode": "append"}))
+    dg.materialize([asset], resources={"io_manager": lake.manager()})
+    assert "events put the metadata mode on its output, which" in capfd.readouterr().err
 
 
 def test_run_config_of_the_io_manager_says_how_to_write(lake, events):

@@ -1,10 +1,10 @@
 """Storage options of an asset, parsed once from its metadata and the IO manager's configuration.
 
-Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager, and
-metadata that the asset puts on its output while it runs overrides both, except for the location of
-the table. A key may be plain, as in the other Delta integrations (`partition_expr`), or in this
-library's namespace (`delta/partition_expr`). A key that is similar to an option, or an option of
-another integration, is an error, so that typos are noticed.
+Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager. Metadata
+that the asset puts on its output while it runs is no option. A key may be plain, as in the other
+Delta integrations (`partition_expr`), or in this library's namespace (`delta/partition_expr`). A
+key that is similar to an option, or an option of another integration, is an error, so that typos
+are noticed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _FOREIGN_KEYS = {
 """Metadata key of another integration to its replacement here."""
 
 _FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
-"""Options that readers of the table use too, so that a run cannot override them."""
+"""Options that readers of the table use too."""
 
 INPUT_KEYS = {
     "columns": "columns",
@@ -226,17 +226,15 @@ def read_asset_options(
     defaults: AssetOptions,
     *,
     asset: str | None,
-    runtime: Mapping[str, object] | None = None,
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults of the IO manager.
 
-    `asset` is its name for messages, None for the IO manager's own configuration. `runtime` is the
-    metadata of the output, from the run; its keys that are not options are ignored.
+    `asset` is its name for messages, None for the IO manager's own configuration.
     """
     owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
     found = _options(metadata, ASSET_KEYS, owner)
     _check_plain_keys(metadata, ASSET_KEYS, _FOREIGN_KEYS, found, owner)
-    reader = _Reader(found | _runtime_options(runtime or {}, owner), owner)
+    reader = _Reader(found, owner)
     none: Mapping[str, str] = {}
     files = reader.read("writer_properties", WRITER_PROPERTIES, none)
     properties = reader.read("properties", STRING_MAPPING, none)
@@ -373,18 +371,6 @@ def note_foreign_key(key: str, owner: str) -> None:
         owner,
         key,
     )
-
-
-def _runtime_options(metadata: Mapping[str, object], owner: str) -> dict[str, tuple[str, Any]]:
-    known = {key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in ASSET_KEYS}
-    found = _options(known, ASSET_KEYS, owner)
-    for option, (key, _) in found.items():
-        if option in _FIXED_OPTIONS:
-            raise InvalidArgument(
-                f"the metadata {key!r} of {owner} was put on its output in a run, and tells "
-                "its readers where the table is too: set it on the asset itself"
-            )
-    return found
 
 
 def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgument:

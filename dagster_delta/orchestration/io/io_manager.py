@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_options import (
+    ASSET_KEYS,
     AssetOptions,
     InputOptions,
     SchemaMode,
@@ -195,15 +196,14 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             from dagster_delta.orchestration.io.openlineage import check_client
 
             check_client()
-        options = read_asset_options(
-            context.definition_metadata,
-            self._defaults(),
-            asset=name,
-            runtime=context.output_metadata,
-        )
+        options = read_asset_options(context.definition_metadata, self._defaults(), asset=name)
+        if noted := ASSET_KEYS.keys() & context.output_metadata.keys():
+            context.log.warning(
+                f"{name} put the metadata {', '.join(sorted(noted))} on its output, which "
+                "changes nothing about its table: options are metadata of the asset's definition"
+            )
         if not isinstance(obj, AppliedChanges):
-            given = (*context.definition_metadata, *context.output_metadata)
-            refuse_unused_merge(options.mode, given, asset=name)
+            refuse_unused_merge(options.mode, context.definition_metadata, asset=name)
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
         partitions = RunPartitions(
