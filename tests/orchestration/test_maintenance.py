@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -575,3 +576,18 @@ def test_tables_of_a_job_that_are_none_are_refused_by_name(
     for build in (delta_maintenance_job, delta_restore_job, delta_clone_job):
         with pytest.raises(InvalidArgument, match=message):
             build("job", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (delta_maintenance_job, "descripton"),
+        (delta_restore_job, "tag"),
+        (delta_clone_job, "tag"),
+        (delta_schema_change_job, "enable_column_changes"),
+        (partial(delta_maintenance_schedule, "nightly", "0 3 * * *"), "executor"),
+    ],
+)
+def test_an_option_that_a_job_does_not_have_is_refused(make: Any, option: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        make(assets=[flights], **{option: True})

@@ -7,9 +7,10 @@ assets do not run. Only a restore is a materialisation.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
+import msgspec
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
@@ -43,33 +44,26 @@ _SELECT = "select_tables"
 _TableConfig = TypeVar("_TableConfig", bound=dg.Config)
 
 
-class MaintenanceJobOptions(TypedDict, total=False):
-    """Tables and settings of a job; all optional."""
+class JobSettings(msgspec.Struct, frozen=True):
+    """What Dagster shows of a job, and how it runs it."""
 
-    assets: Iterable[Asset]
-    """Assets stored by a `DeltaIOManager`, or with their location in the metadata `dagster/uri`."""
-    selection: dg.AssetSelection
-    """Selection among the assets."""
-    tables: Mapping[str, str]
-    """Tables that are not assets, by name, with their locations."""
-    storage_options: StorageOptions | Mapping[str, object]
-    """Storage options for `tables`, and for assets with a `dagster/uri`."""
-    spark: str
-    """Key of the SparkSessionResource, for the engine `spark`. Default: the session of the
-    DeltaIOManager that stores the asset, or the session of the process."""
-    description: str
-    """Description of the job."""
-    tags: Mapping[str, str]
-    """Tags of the job."""
-    executor_def: dg.ExecutorDefinition
-    """Executor of the job; by default the executor of the code location."""
+    description: str | None = None
+    tags: Mapping[str, str] | None = None
+    executor_def: dg.ExecutorDefinition | None = None
 
 
 def delta_maintenance_job(
     name: str = "delta_maintenance",
     *,
+    assets: Iterable[Asset] = (),
+    selection: dg.AssetSelection | None = None,
+    tables: Mapping[str, str] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
     config: DeltaMaintenanceConfig | None = None,
-    **options: Unpack[MaintenanceJobOptions],
+    spark: str | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> dg.JobDefinition:
     """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
     per table.
@@ -81,8 +75,17 @@ def delta_maintenance_job(
 
     Args:
         name: of the job.
+        assets: assets stored by a `DeltaIOManager`, or with their location in the metadata
+            `dagster/uri`.
+        selection: selection among the assets.
+        tables: tables that are not assets, by name, with their locations.
+        storage_options: storage options for `tables`, and for assets with a `dagster/uri`.
         config: default config of the runs.
-        options: see `MaintenanceJobOptions`.
+        spark: key of the SparkSessionResource, for the engine `spark`; by default the session of
+            the DeltaIOManager that stores the asset, or the session of the process.
+        description: of the job.
+        tags: of the job.
+        executor_def: executor of the job; by default the executor of the code location.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -91,9 +94,9 @@ def delta_maintenance_job(
         delta_maintenance_job(assets=[flights, weather])
         delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
     """
-    tables = tables_of_job(options)
-    ops = {each.op_name: _maintenance_op(name, each, options.get("spark")) for each in tables}
-    select = _selecting_op(name, tables) if len(tables) > 1 else None
+    found = maintained_tables(assets, selection, tables, storage_options)
+    ops = {each.op_name: _maintenance_op(name, each, spark) for each in found}
+    select = _selecting_op(name, found) if len(found) > 1 else None
 
     @dg.graph(name=f"{name}_graph")
     def maintenance() -> None:
@@ -102,29 +105,33 @@ def delta_maintenance_job(
             # A step whose input has no value starts no process.
             op.alias(step)(*(() if selected is None else (selected[number],)))
 
-    mapping = _mapping(tables, config or DeltaMaintenanceConfig())
+    mapping = _mapping(found, config or DeltaMaintenanceConfig())
     what = "Writes small files together, vacuums, checkpoints and cleans the log"
-    return _job(maintenance, name, mapping, options, f"{what}: {named_tables(tables)}.")
+    settings = JobSettings(description, tags, executor_def)
+    return _job(maintenance, name, mapping, settings, f"{what}: {named_tables(found)}.")
 
 
 def delta_maintenance_schedule(
     name: str,
     cron_schedule: str,
     *,
+    assets: Iterable[Asset] = (),
+    selection: dg.AssetSelection | None = None,
+    tables: Mapping[str, str] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
     config: DeltaMaintenanceConfig | None = None,
     execution_timezone: str | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
-    **options: Unpack[MaintenanceJobOptions],
+    spark: str | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> dg.ScheduleDefinition:
     """A schedule with its own maintenance job, called `<name>_job`.
 
-    Args:
-        name: of the schedule.
-        cron_schedule: when it runs: `"0 3 * * *"`.
-        config: config of its runs; by default as for `delta_maintenance_job`.
-        execution_timezone: of the cron schedule; UTC by default.
-        default_status: whether it is on from the start; off by default.
-        options: see `MaintenanceJobOptions`.
+    It runs at the times of `cron_schedule` in `execution_timezone`, UTC by default, once it is
+    turned on, or from the start if `default_status` says so. The other arguments are those of
+    `delta_maintenance_job`.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -139,7 +146,18 @@ def delta_maintenance_schedule(
     """
     return dg.ScheduleDefinition(
         name=name,
-        job=delta_maintenance_job(f"{name}_job", config=config, **options),
+        job=delta_maintenance_job(
+            f"{name}_job",
+            assets=assets,
+            selection=selection,
+            tables=tables,
+            storage_options=storage_options,
+            config=config,
+            spark=spark,
+            description=description,
+            tags=tags,
+            executor_def=executor_def,
+        ),
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
@@ -147,7 +165,15 @@ def delta_maintenance_schedule(
 
 
 def delta_restore_job(
-    name: str = "delta_restore", **options: Unpack[MaintenanceJobOptions]
+    name: str = "delta_restore",
+    *,
+    assets: Iterable[Asset] = (),
+    selection: dg.AssetSelection | None = None,
+    tables: Mapping[str, str] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> dg.JobDefinition:
     """A job that restores one of its tables to an older version.
 
@@ -157,9 +183,7 @@ def delta_restore_job(
     The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
     in the pool `delta_maintenance`, because only the run names the table.
 
-    Args:
-        name: of the job.
-        options: see `MaintenanceJobOptions`.
+    The arguments are those of `delta_maintenance_job`.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -177,12 +201,21 @@ def delta_restore_job(
             context.log_event(_materialised(context, maintained, table, metadata))
 
     what = "Makes a table what it was at an older version"
-    tables = tables_of_job(options)
-    return job_on_one_table(name, "restore", DeltaRestoreConfig, restore, tables, options, what)
+    found = maintained_tables(assets, selection, tables, storage_options)
+    settings = JobSettings(description, tags, executor_def)
+    return job_on_one_table(name, "restore", DeltaRestoreConfig, restore, found, settings, what)
 
 
 def delta_clone_job(
-    name: str = "delta_clone", **options: Unpack[MaintenanceJobOptions]
+    name: str = "delta_clone",
+    *,
+    assets: Iterable[Asset] = (),
+    selection: dg.AssetSelection | None = None,
+    tables: Mapping[str, str] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> dg.JobDefinition:
     """A job that clones one of its tables to another location.
 
@@ -192,9 +225,7 @@ def delta_clone_job(
     The step uses the same pool as that of `delta_restore_job`, so that the table is not vacuumed
     while its files are copied.
 
-    Args:
-        name: of the job.
-        options: see `MaintenanceJobOptions`.
+    The arguments are those of `delta_maintenance_job`.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -209,9 +240,9 @@ def delta_clone_job(
         maintain(context, table, maintained.name, [(clone_step, config)])
 
     what = "Makes another location a clone of a table"
-    return job_on_one_table(
-        name, "clone", DeltaCloneConfig, clone, tables_of_job(options), options, what
-    )
+    found = maintained_tables(assets, selection, tables, storage_options)
+    settings = JobSettings(description, tags, executor_def)
+    return job_on_one_table(name, "clone", DeltaCloneConfig, clone, found, settings, what)
 
 
 def job_on_one_table(
@@ -220,7 +251,7 @@ def job_on_one_table(
     asked: type[_TableConfig],
     work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
     tables: Sequence[MaintainedTable],
-    options: MaintenanceJobOptions,
+    settings: JobSettings,
     what: str,
     *,
     pool: str = MAINTENANCE_POOL,
@@ -261,36 +292,26 @@ def job_on_one_table(
 
     mapping.__annotations__["val"] = config_naming_tables(asked, "table", tables)
     described = f"{what}: one of {named_tables(tables)}."
-    return _job(doing, name, dg.config_mapping(mapping), options, described)
+    return _job(doing, name, dg.config_mapping(mapping), settings, described)
 
 
 def _pool(table: MaintainedTable) -> str:
     return delta_table_pool(table.asset_key or table.name)
 
 
-def tables_of_job(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
-    """The tables that the options of a job name."""
-    return maintained_tables(
-        tuple(options.get("assets", ())),
-        options.get("selection"),
-        options.get("tables", {}),
-        options.get("storage_options"),
-    )
-
-
 def _job(
     graph: dg.GraphDefinition,
     name: str,
     mapping: dg.ConfigMapping,
-    options: MaintenanceJobOptions,
+    settings: JobSettings,
     described: str,
 ) -> dg.JobDefinition:
     return graph.to_job(
         name=name,
         config=mapping,
-        description=options.get("description", described),
-        tags=dict(options.get("tags", {})),
-        executor_def=options.get("executor_def"),
+        description=settings.description or described,
+        tags=dict(settings.tags or {}),
+        executor_def=settings.executor_def,
     )
 
 

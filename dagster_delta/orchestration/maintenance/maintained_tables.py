@@ -142,10 +142,12 @@ class MaintainedTable:
 def maintained_tables(
     assets: Iterable[Asset],
     selection: dg.AssetSelection | None,
-    tables: Mapping[str, str],
+    tables: Mapping[str, str] | None,
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job."""
+    # An iterator gives them once.
+    assets, tables = tuple(assets), {} if tables is None else tables
     _check_kinds(assets, tables)
     found = [each for asset in assets for each in _of_asset(asset, storage_options)]
     if selection is not None:

@@ -9,24 +9,26 @@ materialisation.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster_shared.check import CheckError
 
-from dagster_delta.orchestration.maintenance.jobs import (
-    MaintenanceJobOptions,
-    job_on_one_table,
-    tables_of_job,
+from dagster_delta.orchestration.maintenance.jobs import JobSettings, job_on_one_table
+from dagster_delta.orchestration.maintenance.maintained_tables import (
+    Asset,
+    MaintainedTable,
+    maintained_tables,
 )
-from dagster_delta.orchestration.maintenance.maintained_tables import MaintainedTable
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.report_log import log_report
 from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
 from dagster_delta.orchestration.schema_changes.readers import readers_of_change
 from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
+from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_schema
 
 if TYPE_CHECKING:
@@ -36,16 +38,18 @@ SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
 
 
-class SchemaChangeJobOptions(MaintenanceJobOptions, total=False):
-    """Tables and settings of a job; all optional."""
-
-    enable_column_change: bool
-    """Whether columns may change their type online in tables given by location; for other tables,
-    the option of the same name of the IO manager decides."""
-
-
 def delta_schema_change_job(
-    name: str = "delta_schema_change", **options: Unpack[SchemaChangeJobOptions]
+    name: str = "delta_schema_change",
+    *,
+    assets: Iterable[Asset] = (),
+    selection: dg.AssetSelection | None = None,
+    tables: Mapping[str, str] | None = None,
+    storage_options: StorageOptions | Mapping[str, object] | None = None,
+    enable_column_change: bool = False,
+    spark: str | None = None,
+    description: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    executor_def: dg.ExecutorDefinition | None = None,
 ) -> dg.JobDefinition:
     """A job that plans or applies a schema change of one of its tables.
 
@@ -59,9 +63,9 @@ def delta_schema_change_job(
     The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
     in `SCHEMA_CHANGE_POOL`.
 
-    Args:
-        name: of the job.
-        options: see `SchemaChangeJobOptions`.
+    `enable_column_change` lets columns change their type online in tables given by location; for
+    other tables, the option of the same name of the IO manager decides. The other arguments are
+    those of `delta_maintenance_job`.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -70,11 +74,11 @@ def delta_schema_change_job(
         delta_schema_change_job(assets=[flights, weather])
     """
     # An iterator gives them once.
-    options["assets"] = assets = tuple(options.get("assets", ()))
-    tables = tables_of_job(options)
-    allowed = options.get("enable_column_change", False)
-    tables = tuple(replace(each, allow_column_changes=allowed) for each in tables)
-    spark = options.get("spark")
+    assets = tuple(assets)
+    found = tuple(
+        replace(each, allow_column_changes=enable_column_change)
+        for each in maintained_tables(assets, selection, tables, storage_options)
+    )
 
     def change_schema(
         context: dg.OpExecutionContext,
@@ -91,8 +95,8 @@ def delta_schema_change_job(
         "change_schema",
         DeltaSchemaChangeConfig,
         change_schema,
-        tables,
-        options,
+        found,
+        JobSettings(description, tags, executor_def),
         "Plans and makes changes of the schema",
         pool=SCHEMA_CHANGE_POOL,
         resources=() if spark is None else (spark,),
