@@ -30,6 +30,9 @@ RawMetadataValue: TypeAlias = (
 RawMetadata: TypeAlias = dict[str, RawMetadataValue]
 """Metadata by key, as `add_output_metadata` and the events of Dagster take it."""
 
+QUERY_KEY = "delta/query"
+COLUMNS_READ_KEY = "delta/columns_read"
+
 DETAILS = "delta/details"
 """Key of the facts that have no key of their own, as JSON."""
 
@@ -54,7 +57,13 @@ _TABLES = "materializations, observations"
 _CHECKS = "asset checks"
 
 METADATA_KEYS = (
-    MetadataKey("delta/query", "The query of a SQL asset.", _WRITES),
+    MetadataKey(QUERY_KEY, "The query of a SQL asset.", f"{_WRITES}, definitions"),
+    MetadataKey(
+        COLUMNS_READ_KEY,
+        "The columns that a SQL asset read of each upstream asset, those of filters and joins "
+        "included, and the columns that the upstream asset had.",
+        _WRITES,
+    ),
     MetadataKey(
         "delta/version",
         "Version of the table after the write; of a commit, its version; of a check, the version "

@@ -10,7 +10,11 @@ import pytest
 
 from dagster_delta import delta_change_feed_asset, sql_column_lineage
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, column_lineage_by_name
+from dagster_delta.orchestration.io.column_lineage import (
+    UpstreamColumns,
+    column_lineage_by_name,
+    sql_columns_read,
+)
 
 ORDERS = UpstreamColumns(dg.AssetKey(["raw", "orders"]), ["Id", "price", "currency", "cust.name"])
 RATES = UpstreamColumns(dg.AssetKey("rates"), ["currency", "rate"])
@@ -78,6 +82,44 @@ def test_columns_go_by_the_names_of_the_result() -> None:
 def test_what_a_query_does_not_tell_is_not_guessed(sql, columns) -> None:
     with pytest.raises(UnsupportedExpression):
         sql_column_lineage(sql, TABLES, columns)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT count(*) AS n FROM orders WHERE price > 1", {"raw/orders": {"price"}}),
+        (
+            "SELECT rate FROM orders JOIN rates USING (currency) ORDER BY id",
+            {"raw/orders": {"Id", "currency"}, "rates": {"currency", "rate"}},
+        ),
+        (
+            "SELECT (SELECT max(rate) FROM rates r WHERE r.currency = o.currency) m FROM orders o",
+            {"raw/orders": {"currency"}, "rates": {"currency", "rate"}},
+        ),
+        (
+            "WITH r AS (SELECT * FROM rates) SELECT r.rate FROM r",
+            {"rates": {"currency", "rate"}},
+        ),
+    ],
+)
+def test_columns_that_only_filter_join_or_sort_are_read(sql, expected) -> None:
+    read = sql_columns_read(sql, TABLES, dialect="duckdb")
+    assert {key.to_user_string(): columns for key, columns in read.items()} == expected
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT COLUMNS('r.*') FROM rates",
+        "SELECT rates FROM rates",
+        "SELECT count(rates.*) FROM rates",
+        "SELECT * EXCLUDE (rate) FROM rates",
+        "SELECT * FROM (PIVOT rates ON currency USING max(rate))",
+    ],
+)
+def test_columns_that_a_query_reads_without_their_names_are_not_guessed(sql) -> None:
+    with pytest.raises(UnsupportedExpression):
+        sql_columns_read(sql, TABLES, dialect="duckdb")
 
 
 def test_columns_of_the_same_name_come_from_each_other() -> None:

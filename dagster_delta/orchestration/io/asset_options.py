@@ -39,6 +39,7 @@ from dagster_delta.orchestration.io.option_values import (
     ValueKind,
     one_of,
 )
+from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
@@ -299,7 +300,7 @@ def _options(
     for key, raw in metadata.items():
         option = known.get(key.removeprefix(NAMESPACE))
         if option is None:
-            if key.startswith(NAMESPACE):
+            if key.startswith(NAMESPACE) and key != QUERY_KEY:
                 raise _unknown_key(key, known, owner)
             continue
         value = raw.value if isinstance(raw, MetadataValue) else raw

@@ -8,6 +8,7 @@ Connect does not have it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from dagster import AssetKey, TableColumnDep, TableColumnLineage
 from dagster_delta.errors import UnsupportedExpression
 
 if TYPE_CHECKING:
+    from sqlglot.expressions import Query, Table
     from sqlglot.lineage import Node
 
 REGISTERED = "temp.main"
@@ -72,41 +74,78 @@ def sql_column_lineage(
             {"orders": UpstreamColumns(ORDERS, orders.columns), "rates": …},
         )
     """
+    with _analysis():
+        return _lineage(sql, tables, columns, dialect)
+
+
+def sql_columns_read(
+    sql: str, tables: Mapping[str, UpstreamColumns], *, dialect: Literal["spark", "duckdb"]
+) -> dict[AssetKey, set[str]]:
+    """By upstream asset: its columns that a query names anywhere, filters and joins included.
+
+    Raises:
+        UnsupportedExpression: the query cannot be analysed, or reads columns without their names.
+    """
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import traverse_scope
+
+    read: dict[AssetKey, set[str]] = {}
+    with _analysis():
+        query, qualified, _ = _qualified(sql, tables, dialect)
+        unseen = {id(each) for each in qualified.find_all(exp.Column)}
+        for scope in traverse_scope(qualified):
+            for column in scope.columns:
+                unseen.discard(id(column))
+                source = scope.sources.get(column.table)
+                if isinstance(source, exp.Table):
+                    for dep in _named(column.name, source, tables):
+                        read.setdefault(dep.asset_key, set()).add(dep.column_name)
+        # `* EXCLUDE (a)` needs a, and the star of COUNT(*) no column.
+        unseen |= {id(each) for each in query.find_all(exp.Star) if any(each.args.values())}
+        stars = {type(each.parent) for each in qualified.find_all(exp.Star)} - {exp.Count}
+        if unseen or stars or qualified.find(exp.Columns, exp.Pivot, exp.TableColumn):
+            raise UnsupportedExpression("the query reads columns that it does not name")
+    return read
+
+
+@contextmanager
+def _analysis() -> Iterator[None]:
     from sqlglot.errors import SqlglotError
 
     try:
-        return _lineage(sql, tables, columns, dialect)
+        yield
     except (SqlglotError, ValueError) as error:
         raise UnsupportedExpression(
-            f"the column lineage cannot be derived from the query: {error}"
+            f"the columns that the query reads cannot be derived from it: {error}"
         ) from error
+
+
+def _qualified(
+    sql: str, tables: Mapping[str, UpstreamColumns], dialect: str
+) -> tuple[Query, Any, dict[str, object]]:
+    """A query, the same with qualified names, and the schema of its tables."""
+    from sqlglot import exp, parse_one
+    from sqlglot.optimizer.qualify import qualify
+
+    catalog, database = REGISTERED.split(".")
+    # Types do not affect lineage.
+    columns = {name.lower(): dict.fromkeys(each.columns, "string") for name, each in tables.items()}
+    schema: dict[str, object] = {catalog: {database: columns}}
+    query = parse_one(sql, dialect=dialect)
+    if not isinstance(query, exp.Query):
+        raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
+    qualified = qualify(query.copy(), schema=schema, dialect=dialect, catalog=catalog, db=database)
+    return query, qualified, schema
 
 
 def _lineage(
     sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None, dialect: str
 ) -> TableColumnLineage:
-    from sqlglot import exp, parse_one
     from sqlglot.lineage import lineage
-    from sqlglot.optimizer.qualify import qualify
     from sqlglot.optimizer.scope import build_scope
 
-    catalog, database = REGISTERED.split(".")
-    upstream = {name.lower(): each for name, each in tables.items()}
-    # Types do not affect lineage.
-    schema: dict[str, object] = {
-        catalog: {
-            database: {
-                name: dict.fromkeys(each.columns, "string") for name, each in upstream.items()
-            }
-        }
-    }
-    query = parse_one(sql, dialect=dialect)
-    if not isinstance(query, exp.Query):
-        raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
+    query, qualified, schema = _qualified(sql, tables, dialect)
     written = query.named_selects
-    qualified: Any = qualify(
-        query.copy(), schema=schema, dialect=dialect, catalog=catalog, db=database
-    )
     names = qualified.named_selects
     if columns is None:
         # Qualified names are lower-cased; with a star there are no other names.
@@ -121,24 +160,29 @@ def _lineage(
     deps = {}
     for column, name in zip(columns, names, strict=True):
         root = lineage(name, qualified, schema, dialect=dialect, scope=scope)
-        if found := set(_sources(root, upstream)):
+        if found := set(_sources(root, tables)):
             deps[column] = sorted(found, key=lambda each: (each.asset_key.path, each.column_name))
     return TableColumnLineage(deps)
 
 
-def _sources(root: Node, upstream: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
+def _sources(root: Node, tables: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
     from sqlglot import exp
 
     for node in root.walk():
-        if node.downstream or not isinstance(node.expression, exp.Table):
-            continue
-        table = upstream.get(node.expression.name.lower())
-        if table is None:
-            raise UnsupportedExpression(
-                f"the query reads {node.expression.name}, which is not one of its upstream tables: "
-                f"{', '.join(upstream)}"
-            )
-        name = exp.to_column(node.name).name.lower()
-        for column in table.columns:
-            if column.lower() == name:
-                yield TableColumnDep(table.asset_key, column)
+        if not node.downstream and isinstance(node.expression, exp.Table):
+            yield from _named(exp.to_column(node.name).name, node.expression, tables)
+
+
+def _named(
+    column: str, source: Table, tables: Mapping[str, UpstreamColumns]
+) -> Iterator[TableColumnDep]:
+    """The column of an upstream table that a name in a query means, if it is one."""
+    table = {name.lower(): each for name, each in tables.items()}.get(source.name.lower())
+    if table is None:
+        raise UnsupportedExpression(
+            f"the query reads {source.name}, which is not one of its upstream tables: "
+            f"{', '.join(tables)}"
+        )
+    for each in table.columns:
+        if each.lower() == column.lower():
+            yield TableColumnDep(table.asset_key, each)

@@ -21,8 +21,9 @@ from dagster_delta.orchestration.io.column_lineage import (
     REGISTERED,
     UpstreamColumns,
     sql_column_lineage,
+    sql_columns_read,
 )
-from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
@@ -82,6 +83,8 @@ def delta_sql_asset(
         **asset_options,
     }
     read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
+    # It tells whether a materialization is of this query.
+    options["metadata"] = {**(options.get("metadata") or {}), **_shown(query)}
     ins = dict(options.pop("ins", None) or {})
     options["ins"] = {table: dg.AssetIn(key) for table, key in keys.items()} | ins
 
@@ -126,7 +129,7 @@ def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:  #
 
 
 def _shown(query: str) -> RawMetadata:
-    return {"delta/query": dg.MetadataValue.md(f"```sql\n{query}\n```")}
+    return {QUERY_KEY: dg.MetadataValue.md(f"```sql\n{query}\n```")}
 
 
 def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
@@ -174,9 +177,19 @@ def _lineage(
     dialect: Literal["spark", "duckdb"],
 ) -> RawMetadata:
     tables = {table: UpstreamColumns(key, columns[table]) for table, key in keys.items()}
+    found: RawMetadata = {}
     try:
         lineage = sql_column_lineage(query, tables, result, dialect=dialect)
+        found["dagster/column_lineage"] = dg.MetadataValue.column_lineage(lineage)
+        read = sql_columns_read(query, tables, dialect=dialect)
     except UnsupportedExpression as error:
         context.log.warning(str(error))
-        return {}
-    return {"dagster/column_lineage": dg.MetadataValue.column_lineage(lineage)}
+        return found
+    found[COLUMNS_READ_KEY] = {
+        each.asset_key.to_user_string(): {
+            "read": sorted(read.get(each.asset_key, ())),
+            "of": list(each.columns),
+        }
+        for each in tables.values()
+    }
+    return found

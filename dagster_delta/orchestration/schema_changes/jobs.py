@@ -130,7 +130,7 @@ def _readers(
     assets: tuple[object, ...],
 ) -> str:
     """The assets that the change may affect, as Markdown; empty if it changes no column."""
-    if not (report.columns or report.columns_beside_new):
+    if not (report.columns or report.adds_columns):
         return ""
     if chosen.asset_key is None:
         return "Assets that read the table are not known: the job has it by location, not by asset."
@@ -139,7 +139,8 @@ def _readers(
         (*assets, *_assets_of_code_location(context)),
         chosen.asset_key,
         report.columns,
-        report.columns_beside_new,
+        report.columns_before,
+        adds_columns=report.adds_columns,
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 from dagster_delta.evolution.plan_report import table_cell
+from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY
 
 _LINEAGE_KEY = "dagster/column_lineage"
-_UNKNOWN = "(no column lineage)"
 _ALL = "every column"
 
 
@@ -19,23 +20,27 @@ def readers_of_change(
     assets: Iterable[object],
     key: dg.AssetKey,
     columns: Sequence[str],
-    columns_beside_new: Sequence[str],
+    table_columns: Sequence[str],
+    *,
+    adds_columns: bool,
 ) -> str:
     """The assets that read what changes in the asset `key`, as Markdown, or why there are none.
 
     Args:
-        instance: has the latest materializations, with their column lineage.
+        instance: has the latest materializations, with the columns that they read.
         assets: those that may read the table.
         key: asset whose table changes.
         columns: top-level columns that change or are dropped.
-        columns_beside_new: if columns are added, all top-level columns before.
+        table_columns: all top-level columns before the change.
+        adds_columns: whether top-level columns are added.
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
-    readers = _downstream_readers(instance, specs, key, columns)
-    if columns_beside_new:
-        for reader, read in _readers_of_all(instance, specs, key, columns_beside_new).items():
-            readers.setdefault(reader, set()).update(read)
+    readers = _downstream_readers(instance, specs, key, columns, table_columns)
+    if adds_columns:
+        for reader, read in _readers_of_all(instance, specs, key, table_columns).items():
+            known = {each for each in read if each.startswith(_ALL)}
+            readers.setdefault(reader, read).update(known)
     if readers:
         rows = [
             f"| `{asset}` | {table_cell(', '.join(sorted(read)))} |"
@@ -46,8 +51,8 @@ def readers_of_change(
     if not any(_direct_readers(specs, key)):
         return "No asset of the code location reads the table."
     return (
-        "No asset of the code location is affected: by their column lineage, those that read the "
-        "table read other columns."
+        "No asset of the code location is affected: the queries that read the table read other "
+        "columns."
     )
 
 
@@ -58,34 +63,25 @@ def _readers_of_all(
     columns: Sequence[str],
 ) -> dict[str, set[str]]:
     """By asset key: the assets that get new columns of `key`, as `SELECT *` does. They have read
-    every column so far, or have no lineage. They pass new columns on.
+    every column so far, or it is not known what they read. They pass new columns on.
     """
     found: dict[str, set[str]] = {}
-    waiting = [(key, {each.casefold() for each in columns})]
+    waiting: list[tuple[dg.AssetKey, Sequence[str]]] = [(key, columns)]
     seen: set[dg.AssetKey] = set()
     while waiting:
         source, expected = waiting.pop(0)
         seen.add(source)
         where = "" if source == key else f" of {source.to_user_string()}"
         for spec in _direct_readers(specs, source):
-            lineage = _lineage(instance, spec)
+            reads = _Reads.of(instance, spec, source, columns if source == key else None)
             read = found.setdefault(spec.key.to_user_string(), set())
-            if lineage is None:
-                read.add(_UNKNOWN)
-            elif expected <= _columns_read(lineage, source):
+            if {each.casefold() for each in expected} <= reads.columns.keys():
                 read.add(f"{_ALL}{where}")
                 if spec.key not in seen:
-                    waiting.append((spec.key, {each.casefold() for each in lineage.deps_by_column}))
+                    waiting.append((spec.key, tuple(reads.computed)))
+            elif reads.unknown is not None:
+                read.add(reads.unknown)
     return {reader: read for reader, read in found.items() if read}
-
-
-def _columns_read(lineage: Any, source: dg.AssetKey) -> set[str]:  # noqa: ANN401
-    return {
-        dep.column_name.casefold()
-        for deps in lineage.deps_by_column.values()
-        for dep in deps
-        if dep.asset_key == source
-    }
 
 
 def _downstream_readers(
@@ -93,13 +89,12 @@ def _downstream_readers(
     specs: Sequence[dg.AssetSpec],
     key: dg.AssetKey,
     columns: Sequence[str],
+    table_columns: Sequence[str],
 ) -> dict[str, set[str]]:
     """By asset key, as `a/b`: the columns that an asset reads among some top-level columns of the
     upstream asset `key`, and among columns computed from them, which are named `a/b.column`.
 
-    The lineage is from an asset's latest materialisation, or else from its definition. Assets
-    without lineage are included, because they may read every column; assets downstream of them are
-    not.
+    Assets are included if it is not known what they read; assets downstream of them are not.
     """
     found: dict[str, set[str]] = {}
     waiting = [(key, frozenset(each.casefold() for each in columns))]
@@ -109,15 +104,71 @@ def _downstream_readers(
         wanted = frozenset(each for each in wanted if (source, each) not in seen)
         seen |= {(source, each) for each in wanted}
         for spec in _direct_readers(specs, source) if wanted else ():
-            read, computed = _read_columns(instance, spec, source, wanted)
+            reads = _Reads.of(instance, spec, source, table_columns if source == key else None)
             prefix = "" if source == key else f"{source.to_user_string()}."
-            if read is None:
-                found.setdefault(spec.key.to_user_string(), set()).add(_UNKNOWN)
-            elif read:
-                columns_read = found.setdefault(spec.key.to_user_string(), set())
-                columns_read |= {f"{prefix}{each}" for each in read}
+            read = {f"{prefix}{name}" for each, name in reads.columns.items() if each in wanted}
+            if read:
+                found.setdefault(spec.key.to_user_string(), set()).update(read)
+                computed = (name for name, deps in reads.computed.items() if deps & wanted)
                 waiting.append((spec.key, frozenset(each.casefold() for each in computed)))
+            elif reads.unknown is not None:
+                found.setdefault(spec.key.to_user_string(), set()).add(reads.unknown)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The columns of an upstream asset that an asset reads."""
+
+    columns: Mapping[str, str]
+    """Those that are known, by their name in lower case."""
+    computed: Mapping[str, set[str]]
+    """By column of the asset: the columns it is computed from, in lower case."""
+    unknown: str | None
+    """Why it may read others; None if it reads no others."""
+
+    @classmethod
+    def of(
+        cls,
+        instance: dg.DagsterInstance,
+        spec: dg.AssetSpec,
+        source: dg.AssetKey,
+        source_columns: Sequence[str] | None,
+    ) -> _Reads:
+        """From the latest materialization of the asset, or else from its definition.
+
+        Args:
+            instance: has the materializations.
+            spec: of the asset.
+            source: the upstream asset.
+            source_columns: its columns now; None if they do not change.
+        """
+        event = instance.get_latest_materialization_event(spec.key)
+        materialization = None if event is None else event.asset_materialization
+        recorded = {} if materialization is None else materialization.metadata
+
+        def value(key: str) -> Any:  # noqa: ANN401
+            found = recorded.get(key, spec.metadata.get(key))
+            return found.value if isinstance(found, dg.MetadataValue) else found
+
+        lineage = value(_LINEAGE_KEY)
+        deps_by_column = {} if lineage is None else lineage.deps_by_column
+        computed: dict[str, set[str]] = {}
+        columns: dict[str, str] = {}
+        for column, deps in deps_by_column.items():
+            names = [each.column_name for each in deps if each.asset_key == source]
+            computed[column] = {each.casefold() for each in names}
+            columns |= {each.casefold(): each for each in names}
+        query = (value(COLUMNS_READ_KEY) or {}).get(source.to_user_string())
+        if query is None:
+            # Lineage leaves out what only filters, joins or groups.
+            nothing = "(no column lineage)"
+            return cls(columns, computed, nothing if lineage is None else "(maybe in a filter)")
+        columns |= {each.casefold(): each for each in query["read"]}
+        is_current = recorded.get(QUERY_KEY) == spec.metadata.get(QUERY_KEY) and (
+            source_columns is None or set(source_columns) == set(query["of"])
+        )
+        return cls(columns, computed, None if is_current else "(it has not run since a change)")
 
 
 def _specs(assets: Iterable[object]) -> Iterator[dg.AssetSpec]:
@@ -132,34 +183,3 @@ def _direct_readers(specs: Iterable[dg.AssetSpec], key: dg.AssetKey) -> Iterator
     for spec in specs:
         if any(dep.asset_key == key for dep in spec.deps):
             yield spec
-
-
-def _read_columns(
-    instance: dg.DagsterInstance, spec: dg.AssetSpec, source: dg.AssetKey, wanted: Collection[str]
-) -> tuple[set[str] | None, set[str]]:
-    """The searched columns that an asset reads, and its own columns computed from them; the first
-    is None if it has no lineage.
-    """
-    lineage = _lineage(instance, spec)
-    if lineage is None:
-        return None, set()
-    read: set[str] = set()
-    computed: set[str] = set()
-    for column, deps in lineage.deps_by_column.items():
-        hits = {
-            dep.column_name
-            for dep in deps
-            if dep.asset_key == source and dep.column_name.casefold() in wanted
-        }
-        read |= hits
-        if hits:
-            computed.add(column)
-    return read, computed
-
-
-def _lineage(instance: dg.DagsterInstance, spec: dg.AssetSpec) -> Any:  # noqa: ANN401
-    event = instance.get_latest_materialization_event(spec.key)
-    materialization = None if event is None else event.asset_materialization
-    metadata = {} if materialization is None else materialization.metadata
-    value = metadata.get(_LINEAGE_KEY, spec.metadata.get(_LINEAGE_KEY))
-    return value.value if isinstance(value, dg.MetadataValue) else value

@@ -40,8 +40,10 @@ class ChangeReport:
     is_dry_run: bool
     metrics: Mapping[str, int | str] = field(default_factory=dict)
     """Of an online column change; see `DeltaTable.change_column`."""
-    columns_beside_new: tuple[str, ...] = ()
-    """All top-level columns of the earlier schema, if top-level columns were added."""
+    adds_columns: bool = False
+    """Whether top-level columns were added."""
+    columns_before: tuple[str, ...] = ()
+    """All top-level columns of the earlier schema."""
 
 
 def change_schema_step(
@@ -52,12 +54,14 @@ def change_schema_step(
 ) -> ChangeReport:
     """Make the change of the config, or plan it. Errors name options as in the Launchpad."""
     _check(config)
+    before = table.schema().names
     try:
         report = _STEPS[config.kind](table, config, log, commit_info)
     except DeltaError as error:
         error.message = in_launchpad_words(error.message)
         raise
-    return replace(report, markdown=in_launchpad_words(report.markdown))
+    markdown = in_launchpad_words(report.markdown)
+    return replace(report, markdown=markdown, columns_before=before)
 
 
 _Step = Callable[
@@ -119,7 +123,7 @@ def _alter(
         tuple(columns),
         config.dry_run,
         result.metrics,
-        result.plan.before.schema.names if adds_columns else (),
+        adds_columns,
     )
 
 
