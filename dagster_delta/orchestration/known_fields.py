@@ -13,6 +13,9 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.locations import check_no_password
+
+_LOCATIONS = frozenset({"root_uri", "uri", "url"})
 
 
 class KnownFieldsOnly(BaseModel):
@@ -38,6 +41,8 @@ class KnownFieldsOnly(BaseModel):
                 "the options of other packages)"
             )
         for name, value in data.items():
+            if name in _LOCATIONS and type(value) is str:
+                check_no_password(value)
             _refuse_plain_mapping(type(self), name, value)
         super().__init__(**data)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.locations import holds_password, scheme_of
+from dagster_delta.storage.locations import check_no_password, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
@@ -39,12 +39,7 @@ def open_store(
         # No values: some are secrets.
         kind = type(given).__name__
         raise InvalidArgument(f"storage options are a mapping from name to value, not a {kind}")
-    if holds_password(location):
-        # Locations appear in messages, in logs and in the metadata of runs.
-        raise InvalidArgument(
-            f"the {scheme_of(location)}: URI of a table holds a password or a signature, and would "
-            "show it: take it out, and pass it among the storage options"
-        )
+    check_no_password(location)
     match scheme_of(location):
         case None | "file":
             from dagster_delta.storage.local_store import LocalStore

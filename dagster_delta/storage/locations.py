@@ -38,6 +38,15 @@ def holds_password(location: str) -> bool:
     return _PASSWORD.match(location) is not None or _SIGNED.match(location) is not None
 
 
+def check_no_password(location: str) -> None:
+    """Refuse a location that holds a password: it appears in messages, in logs and in metadata."""
+    if holds_password(location):
+        raise InvalidArgument(
+            f"the {scheme_of(location)}: URI of a table holds a password or a signature, and would "
+            "show it: take it out, and pass it among the storage options"
+        )
+
+
 def check_relative_path(path: str) -> str:
     """`path` itself, if it is below the root of its store."""
     if path.startswith("/") or scheme_of(path) is not None:

@@ -191,6 +191,19 @@ def test_a_location_with_a_secret_in_it_is_refused_without_it(uri: str) -> None:
         assert SECRET not in text
 
 
+@pytest.mark.parametrize("uri", [f"s3://AKIA:{SECRET}@bucket/t", f"az://c/t?sas_token={SECRET}"])
+def test_a_resource_is_not_made_of_a_location_with_a_secret_in_it(uri: str) -> None:
+    for make in (
+        lambda: DeltaIOManager(root_uri=uri),
+        lambda: DeltaTableResource(uri=uri),
+        lambda: DeltaTableResource(root_uri=uri, name="t"),
+    ):
+        with pytest.raises(InvalidArgument, match="storage options") as caught:
+            make()
+        for text in shown_by(caught.value):
+            assert SECRET not in text
+
+
 @pytest.mark.parametrize(
     "uri", ["s3://b/what?/t", "s3://b/a=b?c=d", "hdfs://host:8020/a@b:c/t", "abfss://c@a.example/t"]
 )

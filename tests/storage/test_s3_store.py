@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -298,3 +299,16 @@ def test_a_page_that_answers_a_copy_is_no_copy(
         assert not store.copy_object(store, "a", "copy")
     assert store.head("copy") is None
     assert store.copy_object(store, "a", "copy")
+
+
+def test_the_log_of_botocore_has_no_session_token(
+    s3_bucket: str, s3_options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    options = {**s3_options, "AWS_SESSION_TOKEN": "hush-hush"}
+    store = cloud_store(f"s3://{s3_bucket}/table", options)
+    store.put(COMMIT, b"x")
+    assert [each.path for each in store.list_from("_delta_log")] == [COMMIT]
+    assert "hush-hush" not in caplog.text
+    s3_client(options).list_buckets()
+    assert "Sending http request" in caplog.text
