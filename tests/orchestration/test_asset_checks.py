@@ -363,3 +363,28 @@ def test_repeated_keys_after_the_year_9999_are_found(lake) -> None:
     table.append(pa.table({"day": pa.array([4_000_000, 4_000_000], pa.date32())}))
     found = Checked(lake, table).evaluate(unique="day", constraints=False)["delta_unique"]
     assert rows_shown(found) == [{"day": "(outside the years 1 to 9999)", "rows": 2}]
+
+
+@pytest.mark.parametrize("path", [["raw", "flights.v1"], ["a b"], ["ü"], ["a-b", "c"]])
+def test_keys_may_hold_what_names_of_dagster_do_not(tmp_path: Path, path: list[str]) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": [1, 1]}))
+    checks = delta_asset_checks(dg.AssetKey(path), table=table.uri, unique="id", constraints=False)
+    definitions = dg.Definitions(assets=[dg.AssetSpec(path)], asset_checks=checks)
+    (found,) = (
+        definitions.resolve_implicit_global_asset_job_def()
+        .execute_in_process(raise_on_error=False)
+        .get_asset_check_evaluations()
+    )
+    assert (found.asset_key, found.passed) == (dg.AssetKey(path), False)
+
+
+def test_keys_that_differ_in_their_slashes_have_checks_of_their_own(tmp_path: Path) -> None:
+    paths = [["a_b", "c"], ["a", "b_c"], ["a", "b-c"]]
+    checks = [
+        check
+        for path in paths
+        for check in delta_asset_checks(dg.AssetKey(path), table=str(tmp_path))
+    ]
+    assets = [dg.AssetSpec(path) for path in paths]
+    dg.Definitions.validate_loadable(dg.Definitions(assets=assets, asset_checks=checks))

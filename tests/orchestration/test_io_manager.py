@@ -404,3 +404,10 @@ def test_an_asset_is_loaded_outside_of_a_run(lake):
 
     assert load() == ["a", "b"]
     assert load(partition_key="b") == ["b"]
+
+
+def test_contexts_of_unit_tests_need_no_more_than_the_key_of_the_asset(lake) -> None:
+    manager = lake.manager(default_load_type="pyarrow")
+    manager.handle_output(dg.build_output_context(asset_key="events"), pa.table({"id": [1]}))
+    loaded = manager.load_input(dg.build_input_context(asset_key=dg.AssetKey("events")))
+    assert loaded.to_pylist() == [{"id": 1}]

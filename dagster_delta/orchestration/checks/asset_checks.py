@@ -3,8 +3,10 @@
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 import datetime as dt
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -137,10 +139,10 @@ def delta_asset_checks(
         for name, rule in rules.items()
     ]
 
-    @dg.multi_asset_check(
-        name="_".join(["delta_checks", *key.path]).replace("-", "_"),
-        specs=specs,
-        can_subset=True,
+    @dg.op(
+        name=_op_name(key),
+        ins={"table": dg.In(dg.Nothing)},
+        out={name: dg.Out(is_required=False) for name in rules},
         required_resource_keys=set() if table is not None else {io_manager_key},
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
@@ -152,7 +154,23 @@ def delta_asset_checks(
             finding = _evaluate(rule, snapshot, last)
             yield _result(check_key, snapshot, finding, severity, masked)
 
-    return [checks]
+    # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
+    return [
+        dg.AssetChecksDefinition.create(
+            keys_by_input_name={"table": key},
+            node_def=checks,
+            resource_defs={},
+            check_specs_by_output_name={each.name: each for each in specs},
+            can_subset=True,
+        )
+    ]
+
+
+def _op_name(key: dg.AssetKey) -> str:
+    """A name of its own for each key: with a digest if letters are replaced that no name holds."""
+    whole = "delta_checks_" + "__".join(key.path)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", whole)
+    return name if name == whole else f"{name}_{sha256(whole.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
