@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,7 @@ def test_a_value_that_loses_a_part_needs_another_schema_mode_than_strict(
             InvalidCast,
             'lose a part .* schema_mode="merge"',
             table,
-            lambda write=write: write(rows),
+            partial(write, rows),
         )
         assert len(error.examples) == 1
     table.append(engine.rows(pa.table({name: values[:1]})))

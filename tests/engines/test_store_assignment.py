@@ -6,12 +6,14 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.engines.values.value_conversion import value_conversion
@@ -54,6 +56,19 @@ def store(array: pa.Array, target: DataType) -> list[Any]:
     table = assign(pa.table({"c": array}), struct(("c", target)))
     assert table.schema == to_arrow_schema(struct(("c", target)))
     return table.column("c").to_pylist()
+
+
+@pytest.mark.parametrize("source", [pa.float16(), pa.float32(), pa.float64()])
+def test_floats_of_any_width_lose_nothing_in_a_decimal_that_an_exact_cast_takes(
+    source: pa.DataType,
+) -> None:
+    cast = value_cast(source, DecimalType(4, 1), is_exact=True)
+    assert cast(pa.array(np.array([1.5, 2.0], source.to_pandas_dtype()))).to_pylist() == [
+        Decimal("1.5"),
+        Decimal("2.0"),
+    ]
+    with pytest.raises(pa.ArrowInvalid):
+        cast(pa.array(np.array([1.25], source.to_pandas_dtype())))
 
 
 @pytest.mark.parametrize(

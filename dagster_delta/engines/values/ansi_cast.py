@@ -267,7 +267,8 @@ def _decimals_from_floats(array: pa.Array, target: pa.DataType, is_exact: bool) 
     stored = pa.array(map(convert, values.to_pylist()), target)
     if is_exact:
         # The text of a float of 32 bits is longer as a double.
-        _refuse_loss(_floats_from_decimals(stored, pa.float64()).cast(array.type), array)
+        read = _floats_from_decimals(stored, pa.float64()).cast(array.type)
+        _refuse_loss(read.cast(pa.float64()), values)
     return stored
 
 
