@@ -360,7 +360,8 @@ class DeltaTable(
             TableAlreadyExists: the table has rows that satisfy `absent`.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
-            InvalidArgument: the arguments contradict each other.
+            InvalidArgument: the arguments contradict each other, or the table that another writer
+                has created.
         """
         from dagster_delta.table.write.operations import append_rows
         from dagster_delta.table.write.planning import WriteOptions

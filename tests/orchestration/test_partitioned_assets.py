@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -12,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from dagster_delta import DeltaIOManager
 from dagster_delta.errors import InvalidArgument, PartitionMismatch, TableAlreadyExists
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration import backfilled_lake
@@ -582,6 +584,38 @@ def test_a_backfill_in_many_processes_loses_and_doubles_nothing(stored_lake, mon
     assert run(first)
     assert stored_lake.column("id", "source") == [10, 11, 20, 21, 30, 31]
     assert stored_lake.column("id", "copied") == [10, 11, 20, 21, 30, 31]
+
+
+@pytest.mark.parametrize("enable_column_change", [False, True])
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_all_runs_of_a_parallel_first_backfill_succeed(
+    tmp_path, events, mode, enable_column_change
+):
+    def produce(context) -> pa.Table:
+        everyone_has_rows.wait()
+        return table_of([{"p": context.partition_key, **extra}])
+
+    keys = COLORS.get_partition_keys()
+    everyone_has_rows, extra = threading.Barrier(len(keys)), dict[str, int]()
+    made = events(
+        produce,
+        partitions_def=COLORS,
+        metadata={"partition_expr": "p", "mode": mode, "schema_mode": "merge"},
+    )
+    manager = DeltaIOManager(root_uri=str(tmp_path), enable_column_change=enable_column_change)
+
+    def run(key: str) -> bool:
+        with dg.DagsterInstance.ephemeral() as instance:
+            resources = {"io_manager": manager}
+            return dg.materialize(
+                [made], partition_key=key, resources=resources, instance=instance
+            ).success
+
+    # The first backfill creates the table, the second one adds a column.
+    for column in ("first", "second"):
+        extra[column] = 1
+        with ThreadPoolExecutor(len(keys)) as pool:
+            assert all(pool.map(run, keys))
 
 
 def test_a_run_without_a_partition_replaces_no_partition(lake, events):

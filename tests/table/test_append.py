@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import (
-    ConcurrentAppend,
     ConstraintViolation,
     InvalidArgument,
     InvalidCast,
@@ -264,19 +263,73 @@ def test_a_creator_that_lost_finds_its_own_call_in_a_later_commit(store: MemoryS
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    ("theirs", "error"),
     [
-        {"data": ROWS},
-        {"data": ROWS.rename_columns(["id", "q"]), "partition_by": ["q"]},
-        {"data": ROWS, "partition_by": ["p"], "properties": {"delta.appendOnly": "true"}},
+        ({"data": ROWS}, "partitioned by"),
+        ({"data": ROWS.rename_columns(["id", "q"]), "partition_by": ["q"]}, "partitioned by"),
+        (
+            {"data": ROWS, "partition_by": ["p"], "properties": {"delta.appendOnly": "true"}},
+            "created the table first",
+        ),
     ],
 )
 def test_a_creator_that_lost_to_another_table_leaves_nothing(
-    store: MemoryStore, theirs: dict[str, Any]
+    store: MemoryStore, theirs: dict[str, Any], error: str
 ) -> None:
     late = interrupted(store, lambda other: other.append(**theirs))
-    with pytest.raises(MetadataChanged, match="created the table first"):
+    with pytest.raises((MetadataChanged, InvalidArgument), match=error):
         late.append(ROWS, partition_by=["p"])
+    assert len(data_files(store)) == DeltaTable("", store=store).snapshot().num_files
+
+
+_MAPPED = {"delta.columnMapping.mode": "id", "delta.enableRowTracking": "true"}
+
+
+@pytest.mark.parametrize("as_stream", [True, False])
+def test_two_creators_with_one_schema_give_its_columns_the_same_ids(
+    store: MemoryStore, as_stream: bool
+) -> None:
+    rows = pa.table({"id": [1], "s": [{"x": 7}]})
+    late = interrupted(store, lambda other: other.append(rows, properties=_MAPPED))
+    late.append(rows.to_reader() if as_stream else rows, properties=_MAPPED)
+    assert stored_rows(store) == [{"id": 1, "s": {"x": 7}}] * 2
+    assert len(data_files(store)) == 2
+
+
+@pytest.mark.parametrize("properties", [{}, _MAPPED])
+@pytest.mark.parametrize("as_stream", [True, False])
+def test_two_writers_that_add_the_same_column_both_commit(
+    store: MemoryStore, properties: dict[str, str], as_stream: bool
+) -> None:
+    new(store).append(pa.table({"id": [1]}), properties=properties)
+    rows = pa.table({"id": [2], "extra": ["x"]})
+    late = interrupted(store, lambda other: other.append(rows, schema_mode="merge"))
+    result = late.append(rows.to_reader() if as_stream else rows, schema_mode="merge")
+    assert result.attempts == 2
+    assert "metaData" not in actions(store, 2)
+    added = {"id": 2, "extra": "x"}
+    assert stored_rows(store) == [{"id": 1, "extra": None}, added, added]
+
+
+def test_a_writer_keeps_the_column_that_another_one_adds_beside_its_own(store: MemoryStore) -> None:
+    new(store).append(pa.table({"id": [1]}))
+    theirs, mine = pa.table({"id": [2], "a": ["x"]}), pa.table({"id": [3], "b": ["y"]})
+    late = interrupted(store, lambda other: other.append(theirs, schema_mode="merge"))
+    late.append(mine.to_reader(), schema_mode="merge")
+    assert stored_rows(store)[1:] == [
+        {"id": 2, "a": "x", "b": None},
+        {"id": 3, "a": None, "b": "y"},
+    ]
+
+
+def test_a_column_that_two_writers_add_with_different_types_is_a_conflict(
+    store: MemoryStore,
+) -> None:
+    new(store).append(pa.table({"id": [1]}))
+    theirs, mine = pa.table({"id": [2], "a": ["x"]}), pa.table({"id": [3], "a": [1.5]})
+    late = interrupted(store, lambda other: other.append(theirs, schema_mode="merge"))
+    with pytest.raises(MetadataChanged):
+        late.append(mine.to_reader(), schema_mode="merge")
     assert len(data_files(store)) == DeltaTable("", store=store).snapshot().num_files
 
 
@@ -454,7 +507,7 @@ def test_an_append_for_absent_rows_refuses_a_table_that_has_them(
     assert table.append(ROWS, absent="p = 'c'").version == 1
 
 
-def test_an_append_for_absent_rows_conflicts_with_a_writer_of_them(store: MemoryStore) -> None:
+def test_an_append_for_absent_rows_refuses_those_of_a_concurrent_writer(store: MemoryStore) -> None:
     table = new(store)
     table.append(ROWS, partition_by=["p"])
 
@@ -466,7 +519,7 @@ def test_an_append_for_absent_rows_conflicts_with_a_writer_of_them(store: Memory
 
         return pa.RecordBatchReader.from_batches(ROWS.schema, batches())
 
-    with pytest.raises(ConcurrentAppend):
+    with pytest.raises(TableAlreadyExists):
         table.append(rows_after("c"), absent="p = 'c'")
     assert [row["id"] for row in stored_rows(store) if row["p"] == "c"] == [3]
     DeltaTable("", store=store).delete("p = 'c'")
@@ -492,6 +545,6 @@ def test_an_append_for_absent_rows_reads_files_whose_statistics_do_not_say_what_
     table.append(rows_after(True), absent="flag = false")
     assert sorted(row["flag"] for row in stored_rows(store)) == [False, True]
     table.delete("flag = false")
-    with pytest.raises(ConcurrentAppend):
+    with pytest.raises(TableAlreadyExists):
         table.append(rows_after(False), absent="flag = false")
     assert sorted(row["flag"] for row in stored_rows(store)) == [False, True]

@@ -333,6 +333,29 @@ def test_overwrites_of_different_key_ranges_both_land(
     assert pairs(store) == [(1, 11), (2, 11), (3, 2), (4, 2), (5, 13)]
 
 
+@pytest.mark.parametrize("properties", [{}, {"delta.columnMapping.mode": "name"}])
+@pytest.mark.parametrize("where", ["day = DATE '2024-01-02'", "dynamic", None])
+def test_an_overwrite_continues_on_the_table_that_another_one_creates(
+    store: MemoryStore, where: str | None, properties: dict[str, str]
+) -> None:
+    options: Any = {"partition_by": ["day"], "properties": properties}
+    mine = interrupted(store, lambda t: t.overwrite(some((7, 1), (6, 2)), **options))
+    mine.overwrite(some((8, 2)).to_reader(), where=where, **options)
+    assert pairs(store) == ([(8, 2)] if where is None else [(7, 1), (8, 2)])
+
+
+@pytest.mark.parametrize("where", ["day = DATE '2024-01-02'", "dynamic"])
+def test_overwrites_that_add_the_same_column_both_commit(
+    store: MemoryStore, partitioned: DeltaTable, where: str
+) -> None:
+    def rows(number: int) -> pa.Table:
+        return some((7, number)).append_column("extra", pa.array(["x"]))
+
+    mine = interrupted(store, lambda t: t.overwrite(rows(1), where="dynamic", schema_mode="merge"))
+    mine.overwrite(rows(2), where=where, schema_mode="merge")
+    assert pairs(store) == [(5, 3), (7, 1), (7, 2)]
+
+
 @pytest.mark.parametrize("where", ["day = DATE '2024-01-02'", "dynamic", None])
 def test_overwrites_of_the_same_rows_conflict_and_leave_nothing(
     store: MemoryStore, partitioned: DeltaTable, where: str | None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -39,6 +38,7 @@ from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidatio
 from dagster_delta.table.schema.feature_drop import drop_feature
 from dagster_delta.table.schema.outdated_files import OlderFiles, check_unknown_to_files
 from dagster_delta.table.write.committer import Conflicted
+from dagster_delta.table.write.planning import physical_names
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class _SchemaChange:
         plan = plan_schema_changes(
             configuration,
             self.actions,
-            new_name=_derived_names(configuration),
+            new_name=physical_names(configuration),
             existing_rows=self.options.existing_rows,
             enable_features=self.options.enable_features,
             dry_run=self.options.dry_run,
@@ -307,21 +307,3 @@ def _adds_default(action: SchemaAction) -> bool:
 def _operation(actions: Sequence[SchemaAction]) -> str:
     names = {_OPERATIONS.get(type(each), "CHANGE COLUMN") for each in actions}
     return names.pop() if len(names) == 1 else "ALTER TABLE"
-
-
-def _derived_names(configuration: TableConfiguration) -> Callable[[], str]:
-    """Physical names computed from the table and its largest column id.
-
-    Ids are never reused, so the names are unique; and the same change planned again has the same
-    names, so it finds the files that it has written.
-    """
-    metadata = configuration.metadata
-    start = configuration.properties.column_mapping_max_column_id
-    count = 0
-
-    def next_name() -> str:
-        nonlocal count
-        count += 1
-        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{metadata.id}/{start}/{count}')}"
-
-    return next_name

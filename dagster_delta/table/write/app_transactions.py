@@ -5,7 +5,6 @@ Spec: Transaction Identifiers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +13,6 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -55,13 +53,6 @@ class ApplicationRecord(msgspec.Struct, frozen=True):
         app_id, version = self.idempotency
         committed = snapshot.transaction_version(app_id)
         return committed is not None and committed >= version
-
-    def is_done_by(self, recorded: Iterable[SetTransaction]) -> bool:
-        """Whether a commit with these `txn` actions did the operation."""
-        if self.idempotency is None:
-            return False
-        app_id, version = self.idempotency
-        return any(each.app_id == app_id and each.version >= version for each in recorded)
 
     def found_done(self, snapshot: Snapshot | None) -> CommitResult | None:
         """The result of the operation if it was already done, else None."""

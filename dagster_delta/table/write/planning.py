@@ -5,8 +5,9 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -101,6 +102,24 @@ def new_column_name() -> str:
     return f"col-{uuid.uuid4()}"
 
 
+def physical_names(configuration: TableConfiguration | None) -> Callable[[], str]:
+    """Physical names computed from the table and its largest column id; None for a new table.
+
+    Ids are never reused, so the names are unique in the table. The same change planned twice, by
+    one writer or by two, has the same names, so both can use the files written for it.
+    """
+    table, start = "", 0
+    if configuration is not None:
+        table = configuration.metadata.id
+        start = configuration.properties.column_mapping_max_column_id
+    numbers = itertools.count(1)
+
+    def next_name() -> str:
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{start}/{next(numbers)}')}"
+
+    return next_name
+
+
 def plan_configuration(
     current: TableConfiguration | None,
     data_schema: StructType,
@@ -126,7 +145,7 @@ def plan_configuration(
             ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms,
-            new_name=new_column_name,
+            new_name=physical_names(None),
         )
     if options.schema_mode == "overwrite":
         return _overwritten(current, data_schema, options)
@@ -150,7 +169,7 @@ def _overwritten(
         current,
         data_schema,
         partition_columns=options.partition_by,
-        new_name=new_column_name,
+        new_name=physical_names(current),
     )
     if planned is not current and current.supports("checkConstraints"):
         from dagster_delta.evolution.dependants import check_expressions
@@ -213,7 +232,7 @@ def grown_configuration(
         widen_dates=current.supports("timestampNtz"),
         table_version=next_version if records_versions(current) else None,
     )
-    return with_schema(current, merged, new_name=new_column_name)
+    return with_schema(current, merged, new_name=physical_names(current))
 
 
 def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:

@@ -6,16 +6,18 @@ Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
 from dagster_delta.errors import (
+    CommitConflict,
     InvalidArgument,
     InvalidCast,
     TableAlreadyExists,
@@ -27,6 +29,7 @@ from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.conflict_retries import Attempts, ConflictRetries
@@ -72,6 +75,8 @@ class RowWrite:
     _data_schema: StructType | None = field(default=None, init=False)
     _configuration: TableConfiguration | None = field(default=None, init=False)
     """What the files were written for."""
+    _conflict: CommitConflict | None = field(default=None, init=False)
+    """Of the attempt before this one."""
 
     @classmethod
     def begin(
@@ -83,10 +88,7 @@ class RowWrite:
         clock: Clock,
     ) -> RowWrite:
         """A write on top of a snapshot, None where there is no table."""
-        transaction = Transaction(store, snapshot, clock=clock)
-        for each in options.progress:
-            transaction.advance_application(each)
-        return cls(transaction, data, options, clock)
+        return cls(Transaction(store, snapshot, clock=clock), data, options, clock)
 
     @property
     def store(self) -> ObjectStore:
@@ -107,21 +109,52 @@ class RowWrite:
     def data_schema(self) -> StructType:
         """The logical schema of the rows. Raises as `schema_of` of the engine does."""
         if self._data_schema is None:
-            self._data_schema = self.engine.schema_of(self.data)
+            planned = self.planned
+            self._data_schema = planned.schema if planned else self.engine.schema_of(self.data)
         return self._data_schema
 
     def append(self) -> CommitResult:
         """Add the rows. Raises as `append_rows` says."""
-        if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
+        return self._repeat_after_conflict(self._try_append, ConflictRetries())
+
+    def overwrite(self, where: str | None, retries: ConflictRetries) -> CommitResult:
+        """Add the rows in place of others. Raises as `overwrite_rows` says."""
+        return self._repeat_after_conflict(lambda: self._try_overwrite(where), retries)
+
+    def _repeat_after_conflict(
+        self, attempt: Callable[[], CommitResult | Conflicted], retries: ConflictRetries
+    ) -> CommitResult:
+        """The result of the first attempt without a conflict; the rows are written once."""
+        attempts = Attempts(retries)
+        created = self.transaction.created_files
+        with created:
+            while (done := self.options.record.found_done(self.transaction.snapshot)) is None:
+                if self._conflict is not None and not attempts.may_repeat(type(self._conflict)):
+                    raise attempts.describe(self._conflict)
+                outcome = attempt()
+                if not isinstance(outcome, Conflicted):
+                    return attempts.counted(outcome)
+                if self._conflict is None:
+                    # The time for writing the rows does not count: they are not written again.
+                    attempts = Attempts(retries)
+                self._conflict = outcome.conflict.to_error(table=self.store.location.uri)
+                self._plan_on_newest(created)
+            created.delete()
             return done
+
+    def _plan_on_newest(self, created: CreatedFiles) -> None:
+        assert self.written is not None  # noqa: S101  there is no conflict before the commit
+        created.delete(keep=[decode_path(file.path) for file in self.written.files])
+        planned_on = self.transaction.snapshot
+        newest = Snapshot.load(self.store) if planned_on is None else planned_on.update()
+        self.transaction = Transaction(self.store, newest, clock=self.clock)
+        self.transaction.created_files = created
+
+    def _try_append(self) -> CommitResult | Conflicted:
         self._depend_on_absence()
         configuration = self._stage_configuration()
         written = self._write_rows(configuration)
-        outcome = self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
-        if isinstance(outcome, Conflicted):
-            self.transaction.created_files.delete()
-            raise outcome.conflict.to_error(table=self.store.location.uri)
-        return outcome
+        return self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
 
     def _depend_on_absence(self) -> None:
         """Make sure that no row satisfies `absent`, and that no concurrent commit adds one."""
@@ -146,61 +179,14 @@ class RowWrite:
         selects = selection(self.transaction, self.engine, expression)
         self.transaction.depend_on(selected.reads, selects=selects)
 
-    def overwrite(self, where: str | None, retries: ConflictRetries) -> CommitResult:
-        """Add the rows in place of others. Raises as `overwrite_rows` says."""
-        attempts = Attempts(retries)
-        while True:
-            outcome = self._try_overwrite(where)
-            if not isinstance(outcome, Conflicted):
-                return attempts.counted(outcome)
-            with self.transaction.created_files:
-                newest = self._where_files_fit()
-            if newest is None or not attempts.may_repeat(outcome.conflict.kind):
-                self.transaction.created_files.delete()
-                raise attempts.describe(outcome.conflict.to_error(table=self.store.location.uri))
-            self._move_to(newest)
-
-    def _where_files_fit(self) -> Snapshot | None:
-        """The newest version, where the files that are written already are right for it as well."""
-        planned_on = self.transaction.snapshot
-        if planned_on is None or self.written is None:
-            return None
-        newest = planned_on.update()
-        if newest.protocol != planned_on.protocol:
-            return None
-        if newest.metadata == planned_on.metadata:
-            return newest
-        leaves_metadata = self.planned is None and self._configuration == planned_on.configuration
-        if leaves_metadata and adds_nullable_columns(planned_on.metadata, newest.metadata):
-            self._configuration = newest.configuration
-            return newest
-        return None
-
-    def _move_to(self, snapshot: Snapshot) -> None:
-        """Plan the rest of the write on another version, with the files that are written."""
-        assert self.written is not None  # noqa: S101  the caller looked
-        paths = [decode_path(each.path) for each in self.written.files]
-        self.transaction.created_files.delete(keep=paths)
-        created = self.transaction.created_files
-        with created:
-            transaction = Transaction(self.store, snapshot, clock=self.clock)
-            transaction.created_files = created
-            for each in self.options.progress:
-                transaction.advance_application(each)
-        self.transaction = transaction
-
     def _try_overwrite(self, where: str | None) -> CommitResult | Conflicted:
-        if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
-            self.transaction.created_files.delete()
-            return done
         parameters: dict[str, object] = {"mode": "Overwrite"}
         if where == DYNAMIC:
             parameters["isDynamicPartitionOverwrite"] = True
         elif where is not None:
             parameters["predicate"] = where
-        with self.transaction.created_files:
-            configuration = self._stage_configuration()
-            metrics = self._stage_overwrite(configuration, where)
+        configuration = self._stage_configuration()
+        metrics = self._stage_overwrite(configuration, where)
         return self._commit(configuration, parameters, metrics=metrics)
 
     def _stage_overwrite(
@@ -335,13 +321,17 @@ class RowWrite:
         )
 
     def _stage_configuration(self) -> TableConfiguration:
+        for progress in self.options.progress:
+            self.transaction.advance_application(progress)
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
-        # Columns that the write adds have the names and ids that the files were written with.
-        if self.planned is not None:
+        if self.planned is not None and self._conflict is None:
+            # The id of a new table is in the plan.
             planned = self.planned.spec.configuration
         else:
-            planned = self._configuration or self.plan_configuration(self.data_schema)
+            planned = self.plan_configuration(self.data_schema)
+        if self._conflict is not None and not _files_fit(self._configuration, planned):
+            raise self._conflict
         self._configuration = planned
         if self.options.cluster_by is not None:
             planned = self._stage_clustering(planned, self.options.cluster_by)
@@ -409,54 +399,25 @@ class RowWrite:
         parameters["partitionBy"] = list(configuration.partition_columns)
         if self.options.idempotency is not None:
             self.transaction.record_application(*self.options.idempotency)
-        while True:
-            outcome = self.transaction.try_commit(
-                "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
-            )
-            if not isinstance(outcome, Conflicted):
-                return outcome
-            done = None
-            if self.options.record.is_done_by(outcome.concurrent.txns):
-                # The other commit is the same transaction of the application.
-                snapshot = Snapshot.load(self.store)
-                done = CommitResult(outcome.concurrent.version, {}, snapshot, skipped=True)
-            if done is None and self._joins_created_table(configuration, parameters):
-                # Later commits of the same writer may hold the application's transaction as well.
-                done = self.options.record.found_done(self.transaction.snapshot)
-                if done is None:
-                    continue
-            if done is None:
-                return outcome
-            self.transaction.created_files.delete()
-            return done
-
-    def _joins_created_table(
-        self, configuration: TableConfiguration, parameters: dict[str, object]
-    ) -> bool:
-        """Whether the append goes on top of the table that somebody else created first.
-
-        The files are written already, so they fit only where names, types and partitioning are the
-        same; physical names of mapped columns never are.
-        """
-        if self.transaction.snapshot is not None or parameters["mode"] != "Append":
-            return False
-        if self.options.progress:
-            # The transactions of applications in that table differ from those this was planned on.
-            return False
-        snapshot = Snapshot.load(self.store)
-        theirs = snapshot.configuration
-        fits = (
-            theirs.protocol == configuration.protocol
-            and theirs.column_mapping_mode == "none"
-            and theirs.schema == configuration.schema
-            and theirs.partition_columns == configuration.partition_columns
-            and theirs.properties.configuration == configuration.properties.configuration
+        return self.transaction.try_commit(
+            "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
         )
-        if fits:
-            self.transaction = self.transaction.rebase_on(snapshot)
-            with self.transaction.created_files:
-                self._depend_on_absence()
-        return fits
+
+
+def _files_fit(written_for: TableConfiguration | None, planned: TableConfiguration) -> bool:
+    """Whether files that were written for a configuration are right for another one: their columns
+    have the same names, ids and types, and the others are null.
+    """
+    if written_for is None or written_for.protocol != planned.protocol:
+        return False
+    old, new = written_for.metadata, planned.metadata
+    comparable = replace(
+        new,
+        schema_string=old.schema_string,
+        partition_columns=old.partition_columns,
+        configuration=old.configuration,
+    )
+    return adds_nullable_columns(comparable, new)
 
 
 def overwrite_check(where: str) -> Constraint:

@@ -372,16 +372,6 @@ class Transaction:
         change = RowChange(self._adds, self._removes, self._reads, self._selects)
         return unite_row_changes(self.store, self.configuration, change, concurrent_commits)
 
-    def rebase_on(self, snapshot: Snapshot) -> Transaction:
-        """The same change planned on another snapshot, without its configuration change.
-
-        Only for a change that depends on nothing: whether it still makes sense is not looked at.
-        """
-        rebased = Transaction(self.store, snapshot, self.clock, self.new_id)
-        rebased._adds, rebased.created_files = self._adds, self.created_files
-        rebased._applications, rebased._domains = self._applications, self._domains
-        return rebased
-
     def _request(
         self,
         operation: str,
