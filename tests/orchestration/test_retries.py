@@ -110,8 +110,21 @@ def test_an_automatic_retry_of_a_run_appends_once(lake):
     assert lake.column("id") == [1, 2]
 
 
-def test_a_re_execution_from_failure_appends_once(lake):
-    """An operator starts it for a run that was killed, maybe after its commit."""
+@pytest.mark.parametrize(
+    "mark", ["dagster/is_resume_retry", "dagster/is_asset_resume_retry", "dagster/retry_number"]
+)
+def test_a_re_execution_from_failure_appends_once(lake, mark):
+    """An operator, or the daemon, starts it for a run that was killed, maybe after its commit."""
+    asset = crashing_asset(Crash(times=4))
+    failed = lake.materialize(asset, mode="append", raise_on_error=False)
+    assert not failed.success
+    tags = {mark: "1" if mark.endswith("number") else "true"}
+    tags["dagster/parent_run_id"] = failed.run_id
+    assert lake.materialize(asset, mode="append", tags=tags).success
+    assert lake.column("id") == [1, 2]
+
+
+def test_every_re_execution_from_failure_of_a_chain_appends_nothing_again(lake):
     asset = crashing_asset(Crash(times=8))
     last = lake.materialize(asset, mode="append", raise_on_error=False)
     for is_last in (False, True):
@@ -120,6 +133,38 @@ def test_a_re_execution_from_failure_appends_once(lake):
         last = lake.materialize(asset, mode="append", tags=tags, raise_on_error=is_last)
     assert last.success
     assert lake.column("id") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "copied", [{"dagster/retry_number": "1"}, {"dagster/is_asset_resume_retry": "true"}]
+)
+def test_a_re_execution_with_the_tags_of_its_parent_appends_anew(lake, copied):
+    """Re-execute selected and all steps, in the UI, keep them."""
+    asset = crashing_asset(Crash(times=8))
+    first = lake.materialize(asset, mode="append", raise_on_error=False)
+    tags = {"dagster/parent_run_id": first.run_id, **copied}
+    retried = lake.materialize(asset, mode="append", tags=tags, raise_on_error=False)
+    tags = {"dagster/parent_run_id": retried.run_id, **copied}
+    assert lake.materialize(asset, mode="append", tags=tags).success
+    assert lake.column("id") == [1, 1, 2, 2]
+
+
+def test_a_run_beside_the_retry_that_dagster_started_appends_anew(lake):
+    asset = crashing_asset(Crash(times=8))
+    first = lake.materialize(asset, mode="append", raise_on_error=False)
+    tags = {"dagster/parent_run_id": first.run_id, "dagster/retry_number": "1"}
+    retry = lake.materialize(asset, mode="append", tags=tags, raise_on_error=False)
+    assert lake.column("id") == [1, 2]
+    lake.instance.add_run_tags(first.run_id, {"dagster/auto_retry_run_id": retry.run_id})
+    assert lake.materialize(asset, mode="append", tags=tags).success
+    assert lake.column("id") == [1, 1, 2, 2]
+
+
+def test_a_copied_resume_tag_after_a_success_appends_anew(lake, events):
+    first = lake.materialize(events(ROWS), mode="append")
+    tags = {"dagster/parent_run_id": first.run_id, "dagster/is_resume_retry": "true"}
+    lake.materialize(events(ROWS), mode="append", tags=tags)
+    assert lake.column("id") == [1, 1, 2, 2]
 
 
 def test_a_re_execution_that_somebody_asked_for_appends_anew(lake, events):

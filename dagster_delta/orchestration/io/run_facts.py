@@ -13,14 +13,13 @@ from typing import Any
 
 import dagster as dg
 
-RETRY_NUMBER_TAG = "dagster/retry_number"
-"""Set by Dagster on the runs that it starts automatically to retry a failed run."""
-
-RESUMED_RUN_TAG = "dagster/is_resume_retry"
-"""Set by Dagster on a run that re-executes another one from its failure."""
-
-PARENT_RUN_TAG = "dagster/parent_run_id"
-"""Set by Dagster on every run that re-executes another run."""
+# Tags that Dagster sets. To a user's re-execution of selected steps its UI copies the number of the
+# parent, and the mark of a re-execution from asset failure; to one of all steps it copies the mark.
+_PARENT_RUN_TAG = "dagster/parent_run_id"
+_RETRY_NUMBER_TAG = "dagster/retry_number"
+_AUTO_RETRY_TAG = "dagster/auto_retry_run_id"
+_FROM_FAILURE_TAG = "dagster/is_resume_retry"
+_FROM_ASSET_FAILURE_TAG = "dagster/is_asset_resume_retry"
 
 MAX_NAMED_PARTITIONS = 20
 """Maximum number of partitions named in a commit; more are only counted, so that a backfill does
@@ -42,7 +41,7 @@ class RunFacts:
     """The run that writes."""
     attempt_id: str | None
     """The original run: the same for a run, its automatic retries and its re-executions from
-    failure."""
+    failure or from asset failure."""
     job_name: str | None
     step_key: str | None
 
@@ -81,8 +80,9 @@ def idempotency(facts: RunFacts) -> tuple[str, int] | None:
     """Application id and version of the `txn` that makes a write idempotent, or None outside a run.
 
     It consists of the asset, the partitions and the run. A step that is retried inside its run, a
-    run that Dagster retries automatically, and a re-execution from failure, use the same id; a run
-    started by a user, including a re-execution of all steps, uses its own. The run is part of the
+    run that Dagster retries automatically, and a re-execution from failure or from asset failure,
+    use the same id; a run started by a user, including a re-execution of all steps or of selected
+    ones, uses its own. The run is part of the
     id instead of its version: concurrent runs may commit in either order, and the older one must
     not count as done. Old ids expire by the table property
     `delta.setTransactionRetentionDuration`.
@@ -137,15 +137,35 @@ def step_notes() -> dict[str, dict[str, Any]] | None:
 
 
 def _first_attempt(run: dg.DagsterRun, instance: dg.DagsterInstance) -> str:
-    while PARENT_RUN_TAG in run.tags and (
-        RETRY_NUMBER_TAG in run.tags or run.tags.get(RESUMED_RUN_TAG) == "true"
-    ):
-        parent_id = run.tags[PARENT_RUN_TAG]
+    while (parent_id := run.tags.get(_PARENT_RUN_TAG)) is not None:
         parent = instance.get_run_by_id(parent_id)
+        if not _continues(run, parent):
+            break
         if parent is None:
             return parent_id
         run = parent
     return run.run_id
+
+
+def _continues(run: dg.DagsterRun, parent: dg.DagsterRun | None) -> bool:
+    """Whether Dagster itself started the run to finish the work of its parent.
+
+    Where a tag may be a copy of the parent's, it does not count: rows that are appended again can
+    be seen, rows that are not appended are lost.
+    """
+    theirs = {} if parent is None else parent.tags
+    if (launched := theirs.get(_AUTO_RETRY_TAG)) is not None and launched == run.run_id:
+        return True
+    if run.tags.get(_FROM_FAILURE_TAG) == "true":
+        return parent is None or parent.status is not dg.DagsterRunStatus.SUCCESS
+    if run.tags.get(_FROM_ASSET_FAILURE_TAG) == "true":
+        if parent is None or _FROM_ASSET_FAILURE_TAG not in theirs:
+            return True
+        # Only a re-execution from asset failure selects fewer assets than its parent.
+        if run.asset_selection and run.asset_selection < (parent.asset_selection or frozenset()):
+            return True
+    number = run.tags.get(_RETRY_NUMBER_TAG)
+    return launched is None and number is not None and number != theirs.get(_RETRY_NUMBER_TAG)
 
 
 def _partition_name(keys: Sequence[str]) -> str:
