@@ -301,6 +301,73 @@ def test_outputs_of_ops_are_stored_too(lake):
     assert lake.rows("numbers", "ops") == ROWS
 
 
+def op_table(id_: int) -> pa.Table:
+    return table_of([{"id": id_}])
+
+
+def test_ops_that_read_one_output_see_its_rows_whatever_the_others_return(lake):
+    seen = []
+
+    @dg.op
+    def first() -> pa.Table:
+        return op_table(1)
+
+    @dg.op
+    def read(rows: pa.Table) -> pa.Table:
+        seen.append(rows["id"].to_pylist())
+        return op_table(2)
+
+    @dg.job(resource_defs={"io_manager": lake.manager()})
+    def fan_out():
+        rows = first()
+        for name in ("left", "right"):
+            read.alias(name)(rows)
+
+    assert fan_out.execute_in_process().success
+    assert seen == [[1], [1]]
+    assert lake.column("id", "fan_out-left-result") == [2]
+
+
+def test_mapped_steps_read_the_rows_of_their_own_key_and_a_collected_input_those_of_all(lake):
+    seen = []
+
+    @dg.op(out=dg.DynamicOut(pa.Table))
+    def split():
+        for number in range(3):
+            yield dg.DynamicOutput(op_table(number), mapping_key=f"k{number}")
+
+    @dg.op
+    def same(rows: pa.Table) -> pa.Table:
+        return rows
+
+    @dg.op
+    def gather(tables: list[pa.Table]) -> None:
+        seen.extend(rows["id"].to_pylist() for rows in tables)
+
+    @dg.job(resource_defs={"io_manager": lake.manager()})
+    def mapped():
+        gather(split().map(same).collect())
+
+    assert mapped.execute_in_process().success
+    assert sorted(seen) == [[0], [1], [2]]
+
+
+def test_graph_assets_whose_ops_have_one_name_do_not_share_a_table(lake):
+    @dg.op
+    def load() -> pa.Table:
+        return op_table(1)
+
+    @dg.op
+    def count(rows: pa.Table) -> pa.Table:
+        return table_of([{"rows": rows.num_rows}])
+
+    def graph(name: str) -> dg.AssetsDefinition:
+        return dg.graph_asset(name=name)(lambda: count(load()))
+
+    lake.materialize(graph("a"), graph("b"))
+    assert lake.rows("a") == lake.rows("b") == [{"rows": 1}]
+
+
 def test_every_output_of_a_multi_asset_is_its_own_table(lake):
     @dg.multi_asset(outs={"left": dg.AssetOut(), "right": dg.AssetOut()})
     def both():

@@ -1,6 +1,7 @@
 """The IO manager: an asset's return value becomes a commit, an input becomes a scan.
 
-Tables are at `<root_uri>/<schema>/<asset name>`, the same location as in earlier Delta IO managers.
+Tables are at `<root_uri>/<schema>/<asset name>`, the same location as in earlier Delta IO managers;
+those of op outputs without an asset at `<root_uri>/<schema>/<job>-<step>-<output>`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
     commit_info,
+    current_execution,
     idempotency,
     run_facts,
 )
@@ -461,11 +463,17 @@ def _name(context: dg.OutputContext | dg.InputContext) -> str:
 
 
 def _identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey | None, str]:
-    """Asset key and output name; one of them names the table."""
+    """Asset key and name; one of them names the table."""
     if context.has_asset_key:
         return context.asset_key, _name(context)
     output = context.upstream_output if isinstance(context, dg.InputContext) else context
-    return None, context.name if output is None else output.name
+    if output is None:
+        return None, context.name
+    execution = current_execution()
+    job = None if execution is None else execution.run.job_name
+    # No two outputs share a table, as the names of Dagster have no hyphens.
+    step = output.step_key.replace(".", "-").replace("[", "-").replace("]", "")
+    return None, "-".join(filter(None, (job, step, output.name, output.mapping_key)))
 
 
 def _annotation(context: dg.OutputContext | dg.InputContext) -> object:

@@ -184,6 +184,9 @@ def type_handler_of(
     for handler in handlers:
         if any(_is_type(wanted, supported) for supported in handler.supported_types):
             return handler
+    if get_origin(wanted) is list:
+        # Of several outputs, which Dagster loads one by one.
+        return type_handler_of(get_args(wanted)[0], None, name=name, handlers=handlers)
     if (frame := _frame_of(wanted)) is not None:
         return _FramesByPartition(type_handler_of(frame, None, name=name, handlers=handlers))
     raise InvalidArgument(
