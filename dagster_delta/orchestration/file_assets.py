@@ -116,9 +116,7 @@ def delta_files_asset(
         if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(f"{name} needs a DeltaIOManager as {io_manager_key!r}")
         target = manager.table_of(context.asset_key, metadata)
-        found = plan_load(
-            zone.files(), target, changed_files=changed_files, keys=tuple(keys), asset=name
-        )
+        found = plan_load(zone.files(), target, changed_files=changed_files, keys=tuple(keys))
         if found.changed:
             context.log.warning(
                 f"{len(found.changed)} files were modified after they were loaded, and are not "

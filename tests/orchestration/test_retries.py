@@ -87,6 +87,19 @@ def test_overwrites_leave_no_transaction_in_the_log(lake, events):
     assert not lake.table().snapshot().transactions()
 
 
+def test_a_new_table_forgets_the_runs_after_a_time(lake, events):
+    lake.materialize(events(ROWS), mode="append")
+    properties = lake.table().snapshot().configuration.properties
+    assert properties.set_transaction_retention_ms == 90 * 24 * 3600 * 1000
+    assert len(lake.table().snapshot().transactions()) == 1
+
+
+def test_a_new_table_keeps_the_retention_that_is_configured(lake, events):
+    key = "delta.setTransactionRetentionDuration"
+    lake.materialize(events(ROWS), mode="append", table_config={key: "interval 1 week"})
+    assert lake.table().metadata().configuration[key] == "interval 1 week"
+
+
 # ---- a run that Dagster retries by itself
 
 

@@ -203,6 +203,15 @@ def test_deletion_vectors_are_counted_by_their_rows() -> None:
     assert (twice.num_files, twice.num_deletion_vectors, twice.num_deleted_records) == (1, 1, 5)
 
 
+def test_more_than_a_hundred_transactions_are_not_repeated_by_each_version() -> None:
+    txns = tuple(SetTransaction(app_id=str(number), version=1) for number in range(101))
+    for written, kept in ((txns[:100], txns[:100]), (txns, None)):
+        data = encode_version_checksum(replace(EMPTY, transactions=written))
+        parsed = parse_version_checksum(data)
+        assert parsed is not None
+        assert parsed.transactions == kept
+
+
 def test_state_of_applications_and_domains_is_carried_on() -> None:
     previous = replace(
         EMPTY,

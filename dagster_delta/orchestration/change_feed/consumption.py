@@ -26,7 +26,11 @@ from dagster_delta.orchestration.change_feed.column_changes import ColumnChange,
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.table.write.app_transactions import FOLLOWED_TABLE_PREFIX, NOT_FOLLOWED
+from dagster_delta.table.write.app_transactions import (
+    FOLLOWED_TABLE_PREFIX,
+    NOT_FOLLOWED,
+    lasting_transactions,
+)
 from dagster_delta.table.write.transaction import AppTransaction
 
 if TYPE_CHECKING:
@@ -205,7 +209,7 @@ _Recorded = Mapping[str | None, Mapping[str, "SetTransaction"]]
 
 def _recorded_positions(target: Snapshot | None) -> _Recorded:
     found: dict[str | None, dict[str, SetTransaction]] = {}
-    for txn in () if target is None else target.transactions():
+    for txn in () if target is None else lasting_transactions(target):
         if txn.app_id.startswith(FOLLOWED_TABLE_PREFIX):
             table_id, slash, key = txn.app_id.removeprefix(FOLLOWED_TABLE_PREFIX).partition("/")
             found.setdefault(key if slash else None, {})[table_id] = txn

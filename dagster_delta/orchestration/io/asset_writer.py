@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from dagster_delta.table.write.transaction import AppTransaction
 
 
+_RUN_RETENTION = "interval 90 days"
+"""How long a new table remembers which runs have written it, for retries and re-executions."""
+
+
 @dataclass(frozen=True, slots=True)
 class AssetWrite:
     """Everything about one write except the rows."""
@@ -171,6 +175,8 @@ def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> A
     claim = TableClaim(write.asset_key, options.renamed_from, options.shared_table)
     if before is None:
         properties = {**options.properties, **claim.properties}
+        if write.idempotency is not None and options.mode != "overwrite":
+            properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
         return replace(write, options=replace(options, properties=properties))
     claim.check(table, before, write.commit_info)
     return write

@@ -77,22 +77,15 @@ def plan_load(
     *,
     changed_files: ChangedFiles,
     keys: tuple[str, ...],
-    asset: str,
 ) -> FileLoad:
     """Which of the files a run loads."""
+    from dagster_delta.table.write.app_transactions import lasting_transactions
     from dagster_delta.table.write.transaction import AppTransaction
 
     loaded: dict[str, int] = {}
     known = pa.schema([])
     if target is not None:
-        if target.configuration.properties.set_transaction_retention_ms is not None:
-            raise InvalidArgument(
-                f"the table of {asset} has delta.setTransactionRetentionDuration, with which it "
-                "forgets the files that it has loaded: unset the property",
-                table=target.store.location.uri,
-                version=target.version,
-            )
-        loaded = {txn.app_id: txn.version for txn in target.transactions()}
+        loaded = {txn.app_id: txn.version for txn in lasting_transactions(target)}
         known = to_arrow_schema(target.schema)
     files, progress, changed = [], [], []
     for file in found.files:

@@ -53,6 +53,10 @@ class VersionChecksum(msgspec.Struct, frozen=True):
     may add a live file again, which makes counts wrong."""
 
 
+_MAX_TRANSACTIONS = 100
+"""As in the reference implementation: with more, the log grows with the square of the commits."""
+
+
 class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     txn_id: str | None = None
     table_size_bytes: Int64
@@ -102,6 +106,9 @@ def parse_version_checksum(data: bytes) -> VersionChecksum | None:
 
 def encode_version_checksum(checksum: VersionChecksum) -> bytes:
     """The contents of the `.crc` file."""
+    transactions = checksum.transactions
+    if transactions is not None and len(transactions) > _MAX_TRANSACTIONS:
+        transactions = None
     wire: dict[str, object] = {
         "txnId": checksum.transaction_id,
         "tableSizeBytes": checksum.size_bytes,
@@ -111,7 +118,7 @@ def encode_version_checksum(checksum: VersionChecksum) -> bytes:
         "numMetadata": 1,
         "numProtocol": 1,
         "inCommitTimestampOpt": checksum.in_commit_timestamp_ms,
-        "setTransactions": checksum.transactions,
+        "setTransactions": transactions,
         "domainMetadata": checksum.domain_metadata,
         "metadata": checksum.metadata,
         "protocol": checksum.protocol,

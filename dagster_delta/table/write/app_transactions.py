@@ -13,6 +13,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
+    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -22,6 +23,20 @@ this table follow it. So RESTORE takes them back with the rows."""
 
 NOT_FOLLOWED = -1
 """The version of such an application whose rows this table does not have any more."""
+
+
+def lasting_transactions(snapshot: Snapshot) -> tuple[SetTransaction, ...]:
+    """The transactions of a table, for those who rely on all of them. Raises InvalidArgument if the
+    table forgets them in time.
+    """
+    if snapshot.configuration.properties.set_transaction_retention_ms is not None:
+        raise InvalidArgument(
+            "the table has delta.setTransactionRetentionDuration, with which it forgets what it "
+            "has loaded or followed of other tables: unset the property",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    return snapshot.transactions()
 
 
 class ApplicationRecord(msgspec.Struct, frozen=True):
