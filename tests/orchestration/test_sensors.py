@@ -176,6 +176,50 @@ def test_a_tick_whose_cursor_was_lost_asks_for_the_same_run_again(daemon, uri) -
     assert watch.run_keys() == first
 
 
+def start(instance: dg.DagsterInstance, requests: list[dg.RunRequest]) -> None:
+    """Start runs as the daemon does."""
+    for request in requests:
+        tags = {**request.tags, "dagster/sensor_name": "watch"}
+        dg.materialize([summary], instance=instance, tags=tags)
+
+
+@pytest.mark.parametrize("options", [{}, {"minimum_rows": 2}, {"minimum_age_seconds": 0.0}])
+def test_commits_after_a_lost_cursor_do_not_change_the_run_that_was_started(
+    daemon, instance, uri, options
+) -> None:
+    watch = daemon(uri, **options)
+    watch.tick()
+    before = watch.cursor
+    append(uri, 2)
+    append(uri, 3)
+    first = watch.requests()
+    start(instance, first)
+    watch.cursor = before
+    append(uri, 4)
+    append(uri, 5)
+    (again,) = watch.requests()
+    assert again.run_key == first[0].run_key
+    (later,) = watch.requests()
+    assert (later.tags["delta/from_version"], later.tags["delta/to_version"]) == ("3", "4")
+    assert not watch.requests()
+
+
+def test_partitions_that_had_no_run_yet_get_it_after_a_lost_cursor(daemon, instance, uri) -> None:
+    days = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-01-10")
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    before = watch.cursor
+    append(uri, 2, day="2026-01-02")
+    append(uri, 3, day="2026-01-03")
+    first = watch.requests()
+    start(instance, first[:1])
+    watch.cursor = before
+    append(uri, 4, day="2026-01-02")
+    assert [each.run_key for each in watch.requests()] == [each.run_key for each in first]
+    (later,) = watch.requests()
+    assert later.partition_key == "2026-01-02"
+
+
 def test_maintenance_is_passed_over_unless_it_is_asked_for(daemon, uri) -> None:
     append(uri, 2)
     watch, optimized = daemon(uri), daemon(uri, operations=["optimize"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import dagster as dg
@@ -75,6 +75,8 @@ class Watch:
             now_ms=now_ms,
             discovered=self.root is not None,
         )
+        if self.requests_runs:
+            news = [self._as_requested(context, before, each, now_ms) for each in news]
         tick = _Tick(self, context, now_ms)
         # The table that has waited longest comes first, so that a busy table does not block others.
         for each in sorted(news, key=_waiting_since):
@@ -99,6 +101,38 @@ class Watch:
         found = find_tables(self.root, self.storage_options())
         # A table that no longer exists is reported as an error until its entry is removed.
         return tuple(sorted({*found, *state.tables})), now_ms
+
+    def _as_requested(
+        self,
+        context: dg.SensorEvaluationContext,
+        before: SensorState,
+        polled: PollResult,
+        now_ms: int,
+    ) -> PollResult:
+        """The result as an earlier tick delivered it whose cursor was lost, as its process died
+        after it requested the runs: with the same run keys, Dagster drops those that it started.
+        """
+        known, state = before.tables.get(polled.uri), polled.state
+        if known is None or state is None or state.waiting is None or not polled.commits:
+            return polled
+        tags = {
+            "dagster/sensor_name": self.sensor_name,
+            "delta/table_uri": polled.uri,
+            "delta/table_id": state.waiting.table_id,
+            "delta/from_version": str(state.waiting.from_version),
+        }
+        try:
+            found = context.instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+        except dg.DagsterInvariantViolationError:
+            # A context that was built without an instance, in a unit test.
+            return polled
+        if not found:
+            return polled
+        commits = int(found[0].dagster_run.tags["delta/to_version"]) - known.log.version
+        if commits <= 0:
+            return PollResult(polled.uri, known)
+        rules = replace(self.rules, max_commits=min(commits, self.rules.max_commits))
+        return poll_tables([polled.uri], before, self._open, rules, now_ms=now_ms)[0]
 
     def _open(self, uri: str) -> ObjectStore:
         store = self.stores.get(uri)
