@@ -191,7 +191,7 @@ def test_a_conflict_is_a_value(store: MemoryStore) -> None:
     open_table(store).append(pa.table({"other": [1]}))
     refused = commit_with_retry(store, mine)
     assert isinstance(refused, Conflicted)
-    assert refused.concurrent.version == 1
+    assert refused.conflict.version == 1
     assert [version for version, _ in refused.commits] == [1, 2]
 
 

@@ -113,7 +113,6 @@ class Conflicted(msgspec.Struct, frozen=True):
     """The commit is certainly not in the log: it conflicts with a concurrent commit."""
 
     conflict: Conflict
-    concurrent: CommitActions
     commits: tuple[tuple[int, bytes], ...]
     """Every commit after `read_version` that was read, the conflicting one among them: version and
     bytes. Empty if a clean-up deleted them."""
@@ -317,8 +316,7 @@ def _conflict_with(
     conflict = check_conflicts(request.facts, followed)
     if conflict is None:
         return None
-    concurrent = next(each for each in followed if each.version == conflict.version)
-    return Conflicted(conflict, concurrent, tuple(progress.commits))
+    return Conflicted(conflict, tuple(progress.commits))
 
 
 def _in_commit_ms(info: Mapping[str, object]) -> int:

@@ -325,11 +325,8 @@ class RowWrite:
             self.transaction.advance_application(progress)
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
-        if self.planned is not None and self._conflict is None:
-            # The id of a new table is in the plan.
-            planned = self.planned.spec.configuration
-        else:
-            planned = self.plan_configuration(self.data_schema)
+        # The same plan gives new columns the same ids and physical names.
+        planned = self.plan_configuration(self.data_schema)
         if self._conflict is not None and not _files_fit(self._configuration, planned):
             raise self._conflict
         self._configuration = planned
