@@ -183,11 +183,11 @@ def start(instance: dg.DagsterInstance, requests: list[dg.RunRequest]) -> None:
         dg.materialize([summary], instance=instance, tags=tags)
 
 
-@pytest.mark.parametrize("options", [{}, {"minimum_rows": 2}, {"minimum_age_seconds": 0.0}])
+@pytest.mark.parametrize("minimum_rows", [None, 2])
 def test_commits_after_a_lost_cursor_do_not_change_the_run_that_was_started(
-    daemon, instance, uri, options
+    daemon, instance, uri, minimum_rows
 ) -> None:
-    watch = daemon(uri, **options)
+    watch = daemon(uri, minimum_rows=minimum_rows)
     watch.tick()
     before = watch.cursor
     append(uri, 2)
@@ -202,6 +202,30 @@ def test_commits_after_a_lost_cursor_do_not_change_the_run_that_was_started(
     (later,) = watch.requests()
     assert (later.tags["delta/from_version"], later.tags["delta/to_version"]) == ("3", "4")
     assert not watch.requests()
+
+
+@pytest.mark.parametrize("lost_ticks", [1, 2])
+def test_changes_that_have_waited_keep_their_run_after_a_lost_cursor(
+    daemon, instance, uri, monkeypatch, lost_ticks
+) -> None:
+    now_ms = 1_800_000_000_000
+    monkeypatch.setattr(watch_tick.clock, "now_ms", lambda: now_ms)
+    watch = daemon(uri, minimum_age_seconds=60.0)
+    watch.tick()
+    cursors = [watch.cursor]
+    append(uri, 2)
+    assert not watch.requests()
+    cursors.append(watch.cursor)
+    now_ms += 60_000
+    first = watch.requests()
+    start(instance, first)
+    watch.cursor = cursors[-lost_ticks]
+    append(uri, 3)
+    assert watch.run_keys() == [each.run_key for each in first]
+    assert not watch.requests()
+    now_ms += 60_000
+    (later,) = watch.requests()
+    assert later.tags["delta/from_version"] == "2"
 
 
 def test_partitions_that_had_no_run_yet_get_it_after_a_lost_cursor(daemon, instance, uri) -> None:

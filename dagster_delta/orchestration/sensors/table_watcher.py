@@ -107,6 +107,8 @@ class PollResult:
     """Whether the table does not exist yet."""
     error: DeltaError | None = None
     """Why the poll failed."""
+    was_requested: bool = False
+    """Whether an earlier tick has requested the runs for what waits."""
 
 
 def poll_tables(

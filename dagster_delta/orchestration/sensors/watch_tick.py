@@ -130,9 +130,10 @@ class Watch:
             return polled
         commits = int(found[0].dagster_run.tags["delta/to_version"]) - known.log.version
         if commits <= 0:
-            return PollResult(polled.uri, known)
+            return PollResult(polled.uri, known, was_requested=True)
         rules = replace(self.rules, max_commits=min(commits, self.rules.max_commits))
-        return poll_tables([polled.uri], before, self._open, rules, now_ms=now_ms)[0]
+        (again,) = poll_tables([polled.uri], before, self._open, rules, now_ms=now_ms)
+        return replace(again, was_requested=True)
 
     def _open(self, uri: str) -> ObjectStore:
         store = self.stores.get(uri)
@@ -175,7 +176,7 @@ class _Tick:
             return
         try:
             events = self._commit_events(news)
-            waiting, requests = self._run_requests(news.uri, news.state)
+            waiting, requests = self._run_requests(news, news.state)
         except DeltaError as error:
             error.table = error.table or news.uri
             self._fail(news.uri, error)
@@ -222,15 +223,15 @@ class _Tick:
         return events
 
     def _run_requests(
-        self, uri: str, state: TableState
+        self, news: PollResult, state: TableState
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
         """The commits that still wait, and the runs to request now."""
-        watch, waiting = self._watch, state.waiting
+        watch, waiting, uri = self._watch, state.waiting, news.uri
         if waiting is None or not watch.requests_runs:
             self._add_partitions(self._keys(uri, state))
             return None, []
         room = watch.max_runs - len(self._requests)
-        due = waiting.is_due(
+        due = news.was_requested or waiting.is_due(
             self._now_ms,
             minimum_rows=watch.minimum_rows,
             minimum_age_seconds=watch.minimum_age_seconds,
