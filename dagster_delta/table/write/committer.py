@@ -272,7 +272,7 @@ def _checked(
         "could not follow them; read the table again and repeat the write"
     )
     conflict = Conflict(CommitConflict, message, version)
-    return Conflicted(conflict, CommitActions(version=version), ())
+    return Conflicted(conflict, ())
 
 
 def _follow_commits(
