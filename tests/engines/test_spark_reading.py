@@ -288,7 +288,7 @@ def test_a_row_that_the_join_misses_is_an_error(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_with_vectors(str(tmp_path), [10], [{1}])
-    monkeypatch.setattr(spark_reader, "spark_metadata_path", lambda path: path + "?")
+    monkeypatch.setattr(spark_reader, "encode_uri", lambda path: path + "?")
     frame = table.snapshot().scan().to_spark(spark)
     with pytest.raises(Exception, match="Spark reports another path for a data file"):
         frame.collect()

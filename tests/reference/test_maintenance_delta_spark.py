@@ -131,6 +131,22 @@ def vacuumed(spark: SparkSession, uri: str) -> set[str]:
     return {row["path"].removeprefix("file:").removeprefix(uri).lstrip("/") for row in rows}
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_vacuum_of_delta_spark_keeps_files_whose_path_is_not_ascii(
+    delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
+) -> None:
+    values = ["é", "日本", "😀", "a\u0301", "a\u00a0b", "\u2028", "a b%/:{}é"]
+    rows = pa.table({"k": range(len(values)), "größe": values})
+    data = rows if engine == "arrow" else delta_spark.createDataFrame(rows.to_pandas())
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(data, partition_by=["größe"], engine=engine)
+    delta_spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        assert not {path for path in vacuumed(delta_spark, str(tmp_path)) if "." in path}
+    finally:
+        delta_spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+
+
 def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
     delta_spark: SparkSession, originals: dict[str, str], tmp_path: Path
 ) -> None:

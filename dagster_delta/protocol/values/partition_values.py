@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -34,7 +35,8 @@ _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, ra
 _MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
 _BOOLEANS = string_column(["true", "false", None])
 
-_SAFE_IN_PATHS = "/!$&'()*+,;=@-._~"
+_ILLEGAL_IN_URIS = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\xa0-\ud7ff\ue000-\U0010ffff]|\s")
+"""Characters that `java.net.URI` encodes in a path: beyond ASCII, spaces and controls alone."""
 
 
 def is_null_text(text: str | None, data_type: DataType) -> bool:
@@ -262,8 +264,17 @@ def _escape(text: str) -> str:
 
 def encode_path(path: str) -> str:
     """The URI of a data file, as in `add.path`, from its path relative to the table root."""
+    first, slash, rest = encode_uri(path).partition("/")
     # A colon in the first segment would be read as a scheme; later ones are legal.
-    return quote(path, safe=_SAFE_IN_PATHS)
+    return first.replace(":", "%3A") + slash + rest
+
+
+def encode_uri(uri: str) -> str:
+    """A decoded absolute URI, encoded as by Hadoop's `new Path(uri).toUri().toString()`.
+
+    delta-spark compares such texts: to its VACUUM, a file with another spelling is unreferenced.
+    """
+    return _ILLEGAL_IN_URIS.sub(lambda found: quote(found[0], safe=""), uri)
 
 
 def decode_path(uri: str) -> str:

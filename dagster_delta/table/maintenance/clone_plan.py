@@ -20,11 +20,12 @@ from dagster_delta.protocol.values.arrow_columns import nested_column, string_co
 from dagster_delta.protocol.values.partition_values import (
     decode_path,
     encode_path,
+    encode_uri,
     partition_directory,
 )
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
+from dagster_delta.storage.spark_uris import spark_path
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -73,7 +74,7 @@ def _absolute_uri(store: ObjectStore, path: str) -> str:
     uri = store.resolve_uri(path)
     if scheme_of(uri) in (None, "file"):
         uri = spark_path(uri)
-    return spark_metadata_path(uri)
+    return encode_uri(uri)
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,12 +34,9 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _SEED = np.uint64(42)
 
-# Two kinds of characters that paths given to Spark must not have. With `__globPaths__` off, one
-# path that looks like a pattern makes Spark read every other path twice. And java.net.URI escapes
-# other spaces and controls by rules that Python matches only roughly.
-_DOUBTFUL = re.compile(
-    r"[{}\[\]*?\\\x00-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]"
-)
+# With `__globPaths__` off, one path that looks like a pattern makes Spark read every other path
+# twice.
+_PATTERN = re.compile(r"[{}\[\]*?\\]")
 
 
 def is_misread_by_spark(path: str) -> bool:
@@ -57,7 +54,7 @@ def is_misread_by_spark(path: str) -> bool:
         or "//" in location
         or "/./" in location
         or "/../" in location
-        or _DOUBTFUL.search(path) is not None
+        or _PATTERN.search(path) is not None
     )
 
 
@@ -79,7 +76,7 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
 def keys_of_files(files: pa.Table, store: ObjectStore) -> NDArray[np.int64]:
     """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads."""
     uris = (store.resolve_uri(decode_path(each)) for each in files["path"].to_pylist())
-    return file_keys([spark_metadata_path(spark_path(each)) for each in uris])
+    return file_keys([encode_uri(spark_path(each)) for each in uris])
 
 
 def hash_long(value: NDArray[np.int64], seed: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -84,9 +84,9 @@ from dagster_delta.protocol.features.existing_defaults import (
 )
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.sql.tokens import quote
-from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -328,7 +328,7 @@ class _FrameReader:
             self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)
         )
         if partitions.joined is not None:
-            paths = [spark_metadata_path(each) for each in files.plain_paths]
+            paths = [encode_uri(each) for each in files.plain_paths]
             file_path = rows.metadataColumn("_metadata").getField("file_path")
             keyed = rows.withColumn(self._own_name("key"), self._functions.xxhash64(file_path))
             joined = self._join(keyed, file_keys(paths), partitions.joined)
@@ -347,7 +347,7 @@ class _FrameReader:
         key = functions.xxhash64(
             metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
         )
-        path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
+        path_keys = file_keys([encode_uri(each) for each in files.vector_paths])
         bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
         chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
         constants = pa.table({self._own_name("words"): chunks.words})

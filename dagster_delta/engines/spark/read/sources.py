@@ -30,11 +30,12 @@ from dagster_delta.engines.spark.session.errors import (
     read_failure,
 )
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
+from dagster_delta.protocol.values.partition_values import encode_uri
 from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.hdfs_store import hadoop_properties
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
-from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -88,7 +89,7 @@ def _entry(path: str, size: int, time_ms: int | None) -> bytes:
         size, time_ms = found.st_size, found.st_mtime_ns // 1_000_000
     return _ENCODER.encode(
         {
-            "path": spark_metadata_path(path),
+            "path": encode_uri(path),
             "size": size,
             "isDir": False,
             "modificationTime": time_ms or 0,
