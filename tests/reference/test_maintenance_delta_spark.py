@@ -147,6 +147,21 @@ def test_vacuum_of_delta_spark_keeps_files_whose_path_is_not_ascii(
         delta_spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_vacuum_of_delta_spark_keeps_the_vector_of_a_small_delete(
+    delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"k": range(10)}), properties={"delta.enableDeletionVectors": "true"})
+    table.delete("k = 3", engine=engine)
+    assert table.snapshot().files()["has_deletion_vector"].to_pylist() == [True]
+    delta_spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        assert vacuumed(delta_spark, str(tmp_path)) == set()
+    finally:
+        delta_spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+
+
 def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
     delta_spark: SparkSession, originals: dict[str, str], tmp_path: Path
 ) -> None:
@@ -191,7 +206,6 @@ def test_a_lite_vacuum_agrees_with_delta_spark_and_each_goes_on_after_the_other(
 ) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     table = DeltaTable(ours, must_exist=False)
-    # VACUUM LITE of delta-spark fails on deletion vectors in the log itself.
     for p in range(2):
         ids = list(range(300))
         table.append(pa.table({"id": ids, "p": [p] * 300}), partition_by=["p"])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.write import deletion_vector_files
 from tests.golden.answers import rows_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("p", pa.int32())])
@@ -165,9 +164,9 @@ def apply_to_table(table: DeltaTable, name: str, argument: Any) -> None:
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("vectors", ["false", "true"])
 @settings(max_examples=25)
-@given(steps=STEPS, inline_bytes=st.sampled_from([0, 128]))
+@given(steps=STEPS)
 def test_the_table_holds_the_rows_of_the_model(
-    vectors: str, mode: str, partition_by: tuple[str, ...], steps: Any, inline_bytes: int
+    vectors: str, mode: str, partition_by: tuple[str, ...], steps: Any
 ) -> None:
     table = DeltaTable.create(
         "",
@@ -182,13 +181,11 @@ def test_the_table_holds_the_rows_of_the_model(
         store=MemoryStore(),
     )
     model: list[Row] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deletion_vector_files, "INLINE_BYTES", inline_bytes)
-        for name, argument in steps:
-            apply_to_table(table, name, argument)
-            model = apply_to_model(model, name, argument)
-            snapshot = DeltaTable("", store=table.store).snapshot()
-            expected = rows_of(pa.Table.from_pylist(model, schema=SCHEMA))
-            assert rows_of(snapshot.scan().to_arrow()) == expected
-            assert snapshot.num_records == len(model)
-            assert snapshot.scan(where="p = 1").count() == sum(each["p"] == 1 for each in model)
+    for name, argument in steps:
+        apply_to_table(table, name, argument)
+        model = apply_to_model(model, name, argument)
+        snapshot = DeltaTable("", store=table.store).snapshot()
+        expected = rows_of(pa.Table.from_pylist(model, schema=SCHEMA))
+        assert rows_of(snapshot.scan().to_arrow()) == expected
+        assert snapshot.num_records == len(model)
+        assert snapshot.scan(where="p = 1").count() == sum(row["p"] == 1 for row in model)

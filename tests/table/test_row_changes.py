@@ -78,12 +78,13 @@ def test_deletion_vectors_leave_the_data_files_alone() -> None:
     table = make(VECTORS)
     before = data_files(table)
     table.delete("id = 3")
-    assert data_files(table) == before  # a small vector stands in the log
+    (vector,) = data_files(table) - before
+    assert vector.startswith("deletion_vector_")
     found = actions(table)
     (add,), (remove,) = found["add"], found["remove"]
     assert add["path"] == remove["path"]
     assert "deletionVector" not in remove
-    assert add["deletionVector"]["storageType"] == "i"
+    assert add["deletionVector"]["storageType"] == "u"
     assert add["deletionVector"]["cardinality"] == 1
     statistics = json.loads(add["stats"])
     assert statistics["numRecords"] == 10
@@ -92,7 +93,7 @@ def test_deletion_vectors_leave_the_data_files_alone() -> None:
     assert add["dataChange"] is remove["dataChange"] is True
 
 
-def test_long_vectors_are_packed_into_one_file() -> None:
+def test_vectors_of_one_statement_are_packed_into_one_file() -> None:
     table = make(VECTORS, parts=(range(700), range(700, 1400), range(1400, 2100)))
     table.delete("id % 7 = 1 OR id = 250")
     table.delete("id = 0")
@@ -477,7 +478,9 @@ def test_deletes_of_one_row_or_one_rewritten_file_conflict(
     gone = {4, 5} if "4" in theirs else {5}
     assert ids_of(reopened(table)) == [each for each in range(20) if each not in gone]
     live = set(reopened(table).snapshot().live_files(["path"])["path"].to_pylist())
-    assert data_files(table) == before_mine | live  # what the loser wrote is gone
+    # What the loser wrote is gone: any vector is the winner's.
+    written = data_files(table) - before_mine - live
+    assert len(written) == bool(properties)
 
 
 @both_ways
