@@ -89,9 +89,40 @@ def test_paths_are_percent_encoded_exactly_once(value: str) -> None:
     config = configuration(schema_of(data), ["p"])
     (file,) = write(store, data, config).files
     assert stored_paths(store) == {decode_path(file.path)}
-    assert file.path.isascii()
     assert file.partition_values == {"p": value}
     assert read(store, [file], config).to_pylist() == data.to_pylist()
+
+
+def test_columns_with_nan_have_no_bounds_in_the_footer() -> None:
+    nan = float("nan")
+    data = pa.table(
+        {
+            "f": pa.array([None, nan, 2.0, 1.0], pa.float32()),
+            "d": [1.0, 2.0, nan, 3.0],
+            "plain": [1.0, 2.0, 3.0, 4.0],
+            "s": [{"d": 1.0, "x": [nan]}, None, {"d": nan, "x": [1.0]}, {"d": 0.0, "x": None}],
+            "m": pa.array([[("a", 1.0)], [("b", nan)], None, []], pa.map_("string", "double")),
+        }
+    )
+    store = MemoryStore()
+    (file,) = write(store, data, configuration(schema_of(data)), row_group_rows=2).files
+    footer = parquet(store, file.path).metadata
+    bounded = [
+        {
+            column.path_in_schema
+            for column in map(footer.row_group(group).column, range(footer.num_columns))
+            if column.statistics is not None and column.statistics.has_min_max
+        }
+        for group in range(footer.num_row_groups)
+    ]
+    assert bounded == [
+        {"d", "plain", "s.d", "m.key_value.key"},
+        {"f", "plain", "s.x.list.element"},
+    ]
+    stats = json.loads(file.stats or "")
+    assert stats["nullCount"] == {"f": 1, "d": 0, "plain": 0, "s": {"d": 1, "x": 2}, "m": 1}
+    assert stats["minValues"] == {"d": 1.0, "plain": 1.0, "s": {"d": 0.0}}
+    assert stats["maxValues"] == {"plain": 4.0}
 
 
 def test_an_add_action_tells_size_time_and_that_data_changed() -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pytest
@@ -190,6 +190,18 @@ def sql(value: object) -> str:
     return (
         str(value) if isinstance(value, int) else f"{'DATE ' * isinstance(value, dt.date)}'{value}'"
     )
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_row_of_nan_that_was_written_here_is_found_by_delta_spark(
+    delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
+) -> None:
+    rows = pa.table({"k": [1, 2], "d": [0.0, float("nan")]})
+    data = rows if engine == "arrow" else delta_spark.createDataFrame(rows).coalesce(1)
+    DeltaTable(str(tmp_path), must_exist=False).append(data, engine=engine)
+    for where in ("d > 5", "d = double('NaN')"):
+        found = by_delta_spark(delta_spark, str(tmp_path), where).collect()
+        assert [row.k for row in found] == [2]
 
 
 def test_a_row_of_nan_is_found_that_delta_spark_loses(

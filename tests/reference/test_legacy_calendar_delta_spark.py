@@ -192,6 +192,20 @@ def test_files_of_spark_2_are_known_by_their_version(
     assert is_moved == (version == "2.4.8")
 
 
+@pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
+def test_days_that_were_written_here_do_not_depend_on_the_session_that_reads_them(
+    delta_spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    days = [dt.date.fromisoformat(day) for day in DAYS]
+    times = [dt.datetime.combine(day, dt.time(1), dt.UTC) for day in days]
+    DeltaTable(str(tmp_path), must_exist=False).append(pa.table({"d": days, "t": times}))
+    with settings(delta_spark, {"spark.sql.parquet.datetimeRebaseModeInRead": mode}):
+        frame = delta_spark.read.format("delta").load(str(tmp_path))
+        found = frame.selectExpr("CAST(d AS STRING) d", "unix_micros(t) t").collect()
+    expected = pa.array(times, pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    assert sorted((row.d, row.t) for row in found) == sorted(zip(DAYS, expected, strict=True))
+
+
 @pytest.mark.exhaustive
 def test_rows_that_stay_in_a_file_of_another_calendar_keep_their_days(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

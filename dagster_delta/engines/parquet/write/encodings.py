@@ -79,7 +79,7 @@ class SharedEncodings:
             leaves = self._columns.get((name, size))
             pays: dict[str, bool] = {}
             if leaves is None or any(leaf.num_files < enough for leaf in leaves.values()):
-                values = dict(_leaves(name, _sample(column)))
+                values = dict(leaf_arrays(name, _sample(column)))
                 new = {path: _Leaf(_is_packable(each.type)) for path, each in values.items()}
                 leaves = self._columns.setdefault((name, size), new)
                 pays = {path: leaves[path].examine(each) for path, each in values.items()}
@@ -101,17 +101,17 @@ def _sample(column: pa.ChunkedArray) -> pa.Array:
     return sample.combine_chunks(decoding_pool())
 
 
-def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+def leaf_arrays(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """Parquet columns under their paths. Spec of the paths: Parquet's nested types."""
     if pa.types.is_struct(array.type):
         for field, child in zip(array.type, array.flatten(), strict=True):
-            yield from _leaves(f"{path}.{field.name}", child)
+            yield from leaf_arrays(f"{path}.{field.name}", child)
     elif pa.types.is_map(array.type):
         keys, values = map_entries(array)
-        yield from _leaves(f"{path}.key_value.key", keys)
-        yield from _leaves(f"{path}.key_value.value", values)
+        yield from leaf_arrays(f"{path}.key_value.key", keys)
+        yield from leaf_arrays(f"{path}.key_value.value", values)
     elif pa.types.is_list(array.type):
-        yield from _leaves(f"{path}.list.element", list_elements(array))
+        yield from leaf_arrays(f"{path}.list.element", list_elements(array))
     else:
         yield path, array
 

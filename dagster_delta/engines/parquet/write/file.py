@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings
-from dagster_delta.engines.parquet.write.file_statistics import FileStatistics, StatisticsLayout
+from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings, leaf_arrays
+from dagster_delta.engines.parquet.write.file_statistics import (
+    FileStatistics,
+    StatisticsLayout,
+    holds_nan,
+)
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.values.nested_arrays import rename_nested
@@ -45,6 +49,9 @@ _LARGE_FILE_BYTES = 1024 * 1024
 _PUT_BYTES = 256 * 1024
 """Files up to this size are written in one call, which takes less time than a stream."""
 _VOID = PrimitiveType("void")
+_SPARK_KEYS = {"org.apache.spark.version": "3.1.0"}
+"""Spark reads days of a file without this key by the calendar that its session chooses, and days of
+files since this version by the Gregorian one, if no other key says that they are not."""
 
 
 class FileFormat(msgspec.Struct, frozen=True):
@@ -146,9 +153,11 @@ def encode_rows(
         # Decimals of up to 18 digits as integers: smaller, faster, and as Spark does.
         store_decimal_as_integer=True,
         store_schema=False,
+        write_statistics=_columns_with_bounds(rows),
         write_page_checksum=True,
         memory_pool=decoding_pool(),
     )
+    writer.add_key_value_metadata(_SPARK_KEYS)
     if rows.num_rows:
         writer.write_table(rows, row_group_size=rows.num_rows)
     writer.close()
@@ -156,6 +165,19 @@ def encode_rows(
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
     return EncodedFile(file, writer.metadata)
+
+
+def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
+    """The Parquet columns without NaN; True if those are all.
+
+    Arrow leaves NaN out of bounds, and Spark, in whose order NaN is the greatest, would skip it.
+    """
+    has_nan: dict[str, bool] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for chunk in column.chunks:
+            for path, values in leaf_arrays(name, chunk):
+                has_nan[path] = has_nan.get(path, False) or holds_nan(values)
+    return not any(has_nan.values()) or [path for path, found in has_nan.items() if not found]
 
 
 class FileInWriting:

@@ -1,8 +1,8 @@
 """The statistics of a new data file, mostly read from its own footer at almost no cost.
 
-The footer lacks two things, which are collected while rows are written: whether a float column
-holds NaN (footer bounds ignore NaN, Spark's order puts it last), and how many arrays and maps are
-null (the footer counts elements).
+The footer lacks two things, which are collected while rows are written: null count and minimum of
+float columns with NaN, which have no statistics there, and how many arrays and maps are null (the
+footer counts elements).
 
 Spec: Per-file Statistics.
 """
@@ -122,26 +122,32 @@ class FileStatistics:
 
     def __init__(self, layout: StatisticsLayout) -> None:
         self._layout = layout
-        self._null_counts = {each.positions: 0 for each in layout.leaves if each.is_nested}
-        self._may_hold_nan = [each for each in layout.leaves if each.is_float]
-        self._nested = [each for each in layout.leaves if each.is_nested]
-        self._nan_columns: set[tuple[int, ...]] = set()
+        self._observed = [each for each in layout.leaves if each.is_nested or each.is_float]
+        self._null_counts = {each.positions: 0 for each in self._observed}
+        # The least number of the row groups with NaN, by column; None if there is none or if it is
+        # unknown or infinite.
+        self._nan_minimums: dict[_Positions, float | None] = {}
 
     def observe(self, rows: pa.Table) -> None:
         """Collect statistics of rows that are written to the file."""
-        for leaf in self._nested:
-            self._null_counts[leaf.positions] += _column_at(rows, leaf.positions).null_count
-        for leaf in self._may_hold_nan:
-            if leaf.positions not in self._nan_columns:
-                is_nan = pc.call_function("is_nan", [_column_at(rows, leaf.positions)])
-                if pc.call_function("any", [is_nan]).as_py():
-                    self._nan_columns.add(leaf.positions)
+        for leaf in self._observed:
+            values = _column_at(rows, leaf.positions)
+            self._null_counts[leaf.positions] += values.null_count
+            if holds_nan(values):
+                numbers = values.filter(pc.equal(values, values))
+                self._add_minimum(leaf.positions, pc.min(numbers).as_py())
 
     def take(self, other: FileStatistics) -> None:
         """Add the statistics collected from more rows of the same file."""
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
-        self._nan_columns |= other._nan_columns
+        for positions, minimum in other._nan_minimums.items():
+            self._add_minimum(positions, minimum)
+
+    def _add_minimum(self, positions: _Positions, minimum: float | None) -> None:
+        known = self._nan_minimums.get(positions, minimum)
+        both = None if known is None or minimum is None else min(known, minimum)
+        self._nan_minimums[positions] = both
 
     @classmethod
     def of_foreign(cls, layout: StatisticsLayout, usable: Mapping[int, int]) -> FileStatistics:
@@ -159,7 +165,8 @@ class FileStatistics:
             if each.parquet_index in usable
         )
         statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
-        statistics._nan_columns.update(each.positions for each in bounded if each.is_float)
+        statistics._null_counts.clear()
+        statistics._nan_minimums = {each.positions: None for each in bounded if each.is_float}
         return statistics
 
     def to_json(self, footer: pq.FileMetaData, known: ChunkStatistics | None = None) -> str:
@@ -195,7 +202,7 @@ class FileStatistics:
         return _ENCODER.encode(stats).decode()
 
     def _null_count(self, leaf: _Leaf, found: list[ChunkBounds]) -> int | None:
-        if leaf.is_nested:
+        if leaf.positions in self._null_counts:
             return self._null_counts[leaf.positions]
         counts = [each.null_count for each in found]
         return None if None in counts else sum(cast("list[int]", counts))
@@ -203,14 +210,24 @@ class FileStatistics:
     def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
         """Minimum and maximum over the row groups that have values."""
         render = _renderer(leaf.data_type, self._layout.string_prefix_length)
+        of_nan = self._nan_minimums.get(leaf.positions)
+        minimums = [of_nan if each.minimum is None else each.minimum for each in valued]
         # A row group with values but no bounds: the values are too long for a footer, or all NaN.
-        if render is None or not valued or any(each.minimum is None for each in valued):
+        if render is None or not valued or None in minimums:
             return None, None
         render_min, render_max = render
-        lowest = render_min(min(_comparable(leaf, each.minimum) for each in valued))
-        if leaf.positions in self._nan_columns:
+        lowest = render_min(min(_comparable(leaf, each) for each in minimums))
+        if leaf.positions in self._nan_minimums:
             return lowest, None
         return lowest, render_max(max(_comparable(leaf, each.maximum) for each in valued))
+
+
+def holds_nan(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether a value is NaN."""
+    if not pa.types.is_floating(values.type):
+        return False
+    is_nan = pc.call_function("is_nan", [values])
+    return bool(pc.call_function("any", [is_nan]).as_py())
 
 
 def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
