@@ -288,7 +288,7 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
 
 def _contradictions(protocol: Protocol) -> Iterator[str]:
     """How versions and lists of features contradict each other. delta-spark opens no such table,
-    except that it allows a feature in one list only.
+    except that it allows a feature in the readers' list only.
     """
     reader, writer = protocol.min_reader_version, protocol.min_writer_version
     # Spec: Reader Version 3 requires writer version 7 and a list of reader features.
@@ -307,6 +307,10 @@ def _contradictions(protocol: Protocol) -> Iterator[str]:
         if features is not None and version < lists_from:
             yield f"has {side}Features, which {side} version {version} does not know"
     listed = _writer_list(protocol)
+    # Spec: a reader feature is in both lists, or the table is invalid.
+    for name in _reader_list(protocol):
+        if name not in listed:
+            yield f"lists {name} for readers and not for writers"
     for name in listed:
         feature = find_feature(name)
         # Tables of previews are older than the rule.

@@ -223,6 +223,12 @@ class TableConfiguration:
         if self.column_mapping_mode != "none":
             for _, field in walk_fields(self.schema):
                 physical_name(field, self.column_mapping_mode)
+        elif self.properties.column_mapping_mode != "none":
+            raise InvalidTable(
+                "the table has delta.columnMapping.mode, and the protocol lacks the feature "
+                "columnMapping, so that readers disagree about the names in its files; restore an "
+                "older version, or add the feature with the engine that set the mode"
+            )
 
     def _check_existing_defaults(self) -> None:
         check_existing_defaults(self.schema)
