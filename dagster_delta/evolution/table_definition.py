@@ -32,7 +32,11 @@ from dagster_delta.evolution.properties.required_protocol import (
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.features.column_mapping import assign_column_mapping, map_fields
-from dagster_delta.protocol.features.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
+from dagster_delta.protocol.features.column_values import (
+    COLUMN_VALUE_FEATURES,
+    HIGH_WATER_MARK_KEY,
+    START_KEY,
+)
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.iceberg_compat import (
     check_iceberg_compat,
@@ -109,6 +113,13 @@ def define_table(
 
         check_column_values(schema)
     partition_columns = resolve_partition_columns(schema, definition.partition_by)
+    for name in partition_columns:
+        if START_KEY in schema.field(name).metadata:
+            raise InvalidArgument(
+                f"{name} is an identity column, so each row would be a partition of its own: leave "
+                "it out of partition_by",
+                column=name,
+            )
     protocol = _protocol(schema, properties, replaces)
     configuration = {
         key: value for key, value in properties.items() if not is_protocol_property(key)

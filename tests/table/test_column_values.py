@@ -115,6 +115,12 @@ def test_new_columns_leave_the_computed_ones_alone() -> None:
     assert stored_tuples(table, "id", "size", "extra")[-1] == (30, 3, 1)
 
 
+def test_a_table_partitioned_by_an_identity_column_is_refused() -> None:
+    columns = (Column("id", "BIGINT", identity=Identity()), Column("v", "INT"))
+    with pytest.raises(InvalidArgument, match="identity"):
+        create(*columns, partition_by=("id",))
+
+
 def test_values_for_an_identity_column_are_refused_unless_it_takes_them() -> None:
     with pytest.raises(SchemaMismatch, match="GENERATED ALWAYS"):
         orders().append(moments(1, id=[7]))
