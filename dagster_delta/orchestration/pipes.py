@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dagster_delta.table.read.history import history
+from dagster_delta.table.read.watch import LogCursor, data_version, last_data_change
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext, PipesMetadataRawValue, PipesMetadataValue
@@ -27,8 +28,8 @@ def report_delta_commit(
     """Report a commit as a materialization of the asset that the job computes.
 
     The commit may be of any writer, such as delta-spark on EMR or Databricks. The materialization
-    has the version as its data version, and the columns, location, row count, size, operation and
-    metrics as metadata.
+    has the last commit that changed rows as its data version, and the columns, location, row count,
+    size, operation and metrics as metadata.
 
     Args:
         pipes: the context of the remote process, from `open_dagster_pipes()`.
@@ -46,9 +47,10 @@ def report_delta_commit(
             report_delta_commit(pipes, DeltaTable("s3://lake/raw/flights"))
     """
     snapshot = table.snapshot() if version is None else table.snapshot(version=version)
+    changed, _ = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
     pipes.report_asset_materialization(
         metadata=_metadata(table.uri, snapshot),
-        data_version=str(snapshot.version),
+        data_version=data_version(snapshot.metadata.id, changed),
         asset_key=asset_key,
     )
 

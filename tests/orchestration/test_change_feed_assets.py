@@ -108,6 +108,37 @@ def test_changes_are_applied_by_key(lake, source):
     ]
 
 
+def test_a_run_without_changed_rows_keeps_the_data_version(lake, source):
+    """So that downstream assets can wait for one, as the page of incremental assets shows."""
+    upstream, asset = copy(source)
+    condition = dg.AutomationCondition.eager().replace(
+        "newly_updated", dg.AutomationCondition.data_version_changed()
+    )
+
+    @dg.asset(deps=[asset], automation_condition=condition)
+    def downstream() -> None: ...
+
+    defs = dg.Definitions(assets=[upstream, asset, downstream])
+    cursor = dg.evaluate_automation_conditions(defs, lake.instance).cursor
+
+    def requested_after(*assets: Any) -> int:
+        nonlocal cursor
+        lake.materialize(*assets)
+        evaluated = dg.evaluate_automation_conditions(defs, lake.instance, cursor=cursor)
+        cursor = evaluated.cursor
+        return evaluated.get_num_requested(downstream.key)
+
+    assert requested_after(upstream, asset) == 1
+    assert requested_after(downstream) == 0
+    source.table.append(rows(k3=3))
+    source.table.optimize()
+    assert requested_after(upstream, asset) == 1
+    assert requested_after(downstream) == 0
+    source.table.set_properties({"x.y": "z"})
+    assert requested_after(upstream, asset) == 0
+    assert requested_after(upstream, asset) == 0
+
+
 def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, source):
     """New columns by a merge, other types once every row is taken anew."""
     assets = copy(source, metadata={"schema_mode": "overwrite"})

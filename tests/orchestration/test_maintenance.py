@@ -380,7 +380,8 @@ def test_a_restore_is_a_dry_run_first_and_a_materialization_then(stored_lake: La
     (event,) = result.get_asset_materialization_events()
     assert event.asset_key == dg.AssetKey(["raw", "flights"])
     materialisation = event.step_materialization_data.materialization
-    assert materialisation.tags == {"dagster/data_version": "3"}
+    table_id = lake.table("flights", "raw").metadata().id
+    assert materialisation.tags == {"dagster/data_version": f"{table_id}:3"}
     told = plain(materialisation.metadata)
     assert "9 rows to 3" in told["delta/report"]
     assert (told["dagster/row_count"], told["dagster/table_name"]) == (3, "raw.flights")

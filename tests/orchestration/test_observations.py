@@ -12,8 +12,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job, delta_restore_job
+from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
 from dagster_delta.orchestration.sensors import observations
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore
@@ -187,6 +190,57 @@ def test_automation_fires_on_commits_and_not_on_maintenance(uri, instance, condi
     observe(uri, instance)
     assert requested() == 1
     assert requested() == 0
+
+
+@pytest.mark.parametrize("job", ["maintenance", "schema change", "restore"])
+def test_jobs_of_an_observed_table_set_off_downstream_only_if_rows_change(
+    uri, instance, job
+) -> None:
+    source = observable_delta_asset(KEY, uri)
+
+    @dg.asset(deps=[source], automation_condition=dg.AutomationCondition.eager())
+    def downstream() -> None: ...
+
+    jobs: dict[str, tuple[dg.JobDefinition, dict[str, Any]]] = {
+        "maintenance": (delta_maintenance_job(assets=[source]), {}),
+        "schema change": (
+            delta_schema_change_job(assets=[source]),
+            {"statement": "ADD COLUMN name STRING", "dry_run": False},
+        ),
+        "restore": (delta_restore_job(assets=[source]), {"version": 0, "dry_run": False}),
+    }
+    definition, config = jobs[job]
+    defs = dg.Definitions(assets=[source, downstream])
+    observe(uri, instance)
+    cursor = dg.evaluate_automation_conditions(defs, instance).cursor
+
+    def requested() -> int:
+        nonlocal cursor
+        evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+        cursor = evaluated.cursor
+        return evaluated.get_num_requested(downstream.key)
+
+    requested()
+    dg.materialize([source, downstream], selection=[downstream], instance=instance)
+    assert requested() == 0
+    assert definition.execute_in_process(instance=instance, run_config=config).success
+    assert DeltaTable(uri).version() > 1
+    assert requested() == (1 if job == "restore" else 0)
+    observe(uri, instance)
+    assert requested() == 0
+
+
+def test_maintenance_of_a_table_whose_last_change_was_cleaned_up_is_no_change(
+    uri, instance
+) -> None:
+    first = observe(uri, instance)
+    source = observable_delta_asset(KEY, uri)
+    job = delta_maintenance_job(assets=[source])
+    config = {"checkpoint": {"enabled": True}}
+    assert job.execute_in_process(instance=instance, run_config=config).success
+    for version in range(DeltaTable(uri).version()):
+        (Path(uri) / commit_path(version)).unlink()
+    assert observe(uri, instance).data_version == first.data_version
 
 
 def test_its_own_condition_says_when_to_observe(uri, instance) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_delta.errors import StorageFailure
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.maintenance.auto_compaction import MIN_FILES
 from tests.orchestration.conftest import plain, table_of
 
@@ -81,12 +84,54 @@ def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events,
     assert "dagster/row_count" not in metadata
 
 
-def test_the_data_version_is_the_version_of_the_table(lake, events):
+def data_version(result: dg.ExecuteInProcessResult) -> str:
+    (one,) = result.asset_materializations_for_node("events")
+    assert one.tags["dagster/data_version_is_user_provided"] == "true"
+    return one.tags["dagster/data_version"]
+
+
+def test_the_data_version_is_the_table_and_its_last_commit_that_changed_rows(lake, events):
     for version in range(3):
         result = lake.materialize(events(table_of([{"id": version}])))
-        (one,) = result.asset_materializations_for_node("events")
-        assert one.tags["dagster/data_version"] == str(version)
-        assert one.tags["dagster/data_version_is_user_provided"] == "true"
+        assert data_version(result) == f"{lake.table().metadata().id}:{version}"
+
+
+def test_the_data_version_stays_while_no_rows_change(lake, events):
+    first = data_version(lake.materialize(events(table_of([{"id": 1}]))))
+    lake.table().set_properties({"x.y": "z"})
+    assert data_version(lake.materialize(events(table_of([{"id": 2}])), mode="ignore")) == first
+    # Known from the event of the last run.
+    log = lake.root / "public" / "events" / "_delta_log"
+    lake.table().checkpoint()
+    (log / commit_path(0).rpartition("/")[2]).unlink()
+    assert data_version(lake.materialize(events(table_of([{"id": 2}])), mode="ignore")) == first
+    lake.table().delete("id = 1")
+    changed = data_version(lake.materialize(events(table_of([{"id": 2}])), mode="ignore"))
+    assert changed == f"{lake.table().metadata().id}:2"
+
+
+def test_another_table_in_the_place_is_another_data_version(lake, events):
+    first = data_version(lake.materialize(events(table_of([{"id": 1}]))))
+    shutil.rmtree(lake.root / "public" / "events")
+    assert data_version(lake.materialize(events(table_of([{"id": 2}])))) != first
+
+
+def test_a_data_version_that_the_asset_sets_stays(lake):
+    @dg.asset
+    def events(context):
+        context.set_data_version(context.asset_key, dg.DataVersion("mine"))
+        return table_of([{"id": 1}])
+
+    assert data_version(lake.materialize(events)) == "mine"
+
+
+def test_a_write_succeeds_if_its_data_version_cannot_be_read(lake, events, monkeypatch):
+    def fail(*_, **__):
+        raise StorageFailure("no connection")
+
+    module = "dagster_delta.orchestration.data_versions"
+    monkeypatch.setattr(f"{module}.last_data_change", fail)
+    assert lake.materialize(events(table_of([{"id": 1}]))).success
 
 
 def test_the_data_version_is_set_on_every_partition_of_a_range(lake, events):
@@ -100,7 +145,7 @@ def test_the_data_version_is_set_on_every_partition_of_a_range(lake, events):
         each.partition: each.tags["dagster/data_version"]
         for each in result.asset_materializations_for_node("events")
     }
-    assert versions == {"red": "1", "blue": "1", "green": "1"}
+    assert versions == dict.fromkeys(COLORS.get_partition_keys(), f"{lake.table().metadata().id}:1")
 
 
 def test_every_partition_of_a_range_reports_its_own_rows(lake, events):

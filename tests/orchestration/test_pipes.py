@@ -53,6 +53,6 @@ def test_a_commit_by_another_process_is_a_materialization(lake: Lake, tmp_path: 
     columns = [(each.name, each.type) for each in shown["dagster/column_schema"].columns]
     assert columns == [("id", "long"), ("name", "string")]
     assert event.tags is not None
-    assert event.tags["dagster/data_version"] == "1"
+    assert event.tags["dagster/data_version"] == f"{lake.table('remote', '').metadata().id}:1"
     logs = lake.instance.all_logs(result.run_id)
     assert any("imported dagster: False" in each.user_message for each in logs)

@@ -381,12 +381,16 @@ def test_storage_out_of_reach_is_an_error(operation: str) -> None:
 def test_the_last_data_change_lies_behind_maintenance() -> None:
     store = new_table()
     cursor = start_cursor(store)
-    assert last_data_change(store, cursor) is None
+    assert last_data_change(store, cursor) == (0, None)
     commit(store, 1, add_file("a"))
     commit(store, 2, add_file("b", dataChange=False), remove_file("a", dataChange=False))
-    found = last_data_change(store, start_cursor(store))
+    version, found = last_data_change(store, start_cursor(store))
     assert found is not None
-    assert found.version == 1
+    assert found.version == version == 1
+    assert last_data_change(store, start_cursor(store), after=1) == (1, None)
+    latest = start_cursor(store)
+    store.delete([commit_path(1)])
+    assert last_data_change(store, latest) == (1, None)
 
 
 def test_tables_are_found_at_any_depth_and_not_inside_tables(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
 
 
 def _last_change_ms(snapshot: Snapshot) -> int | None:
-    commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
+    _, commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
     if commit is not None and commit.timestamp_ms is not None:
         return commit.timestamp_ms
     # The commit of the last change was cleaned up; files are at least as old as their rows.

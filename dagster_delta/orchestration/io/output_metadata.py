@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from dagster import DataVersion, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
+from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, first_names, shown
@@ -57,14 +58,20 @@ def report_write(
     table_name: str,
     further: Mapping[str, object],
 ) -> None:
-    """Report a commit to Dagster, make its version the data version of the asset, and warn of what
-    may surprise.
+    """Report a commit to Dagster with the data version of the asset, unless its function has set
+    one, and warn of what may surprise.
     """
     _warn(context, write, written)
     snapshot = written.snapshot
     execution = current_execution()
     if context.has_asset_key and execution is not None:
-        execution.set_data_version(context.asset_key, DataVersion(str(snapshot.version)))
+        asset_key, instance = context.asset_key, execution.instance
+        if not execution.get_step_execution_context().has_data_version(asset_key):
+            found = _optional(
+                context, "data version", lambda: data_version_tags(snapshot, instance, asset_key)
+            )
+            for value in found.values():
+                execution.set_data_version(asset_key, DataVersion(value))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
     effect: Mapping[str, object] = _effect(written)
     run = write.partitions_of_run

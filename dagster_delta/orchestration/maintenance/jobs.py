@@ -1,7 +1,8 @@
 """Jobs and schedules that maintain the tables of assets.
 
-They do not change rows, so they report an observation instead of a materialisation, and downstream
-assets do not run. Only a restore is a materialisation.
+They do not change rows, so they report an observation with an unchanged data version, and
+downstream assets do not run. Only a restore is a materialisation; of an observable asset, an
+observation with another data version.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
@@ -15,6 +16,7 @@ from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.maintenance.config import (
     DeltaCloneConfig,
     DeltaMaintenanceConfig,
@@ -32,7 +34,6 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.maintenance.steps import STEPS, clone_step, restore_step
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
-from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata
 
@@ -198,7 +199,7 @@ def delta_restore_job(
         before = table.version()
         metadata = maintain(context, table, maintained.name, [(restore_step, config)])
         if maintained.asset_key is not None and table.version() > before:
-            context.log_event(_materialised(context, maintained, table, metadata))
+            context.log_event(_restored(context, maintained, table, metadata))
 
     what = "Makes a table what it was at an older version"
     found = maintained_tables(assets, selection, tables, storage_options)
@@ -389,25 +390,28 @@ def _maintenance_op(
         enabled = [(step, each) for step, each in configs if each.enabled]
         metadata = maintain(context, table, maintained.name, enabled)
         if maintained.asset_key is not None:
-            context.log_event(dg.AssetObservation(maintained.asset_key, metadata=metadata))
+            tags = data_version_tags(table.snapshot(), context.instance, maintained.asset_key)
+            event = dg.AssetObservation(maintained.asset_key, metadata=metadata, tags=tags)
+            context.log_event(event)
 
     return maintain_table
 
 
-def _materialised(
+def _restored(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
     table: "DeltaTable",
     metadata: Mapping[str, RawMetadataValue],
-) -> dg.AssetMaterialization:
+) -> dg.AssetMaterialization | dg.AssetObservation:
     assert maintained.asset_key is not None  # noqa: S101  set by the caller
     snapshot = table.snapshot()
     # The UI shows the columns and the row count of the latest materialisation.
     name = maintained.table_name(context.resources)
     restored = table_metadata(snapshot, uri=table.uri, table_name=name)
-    return dg.AssetMaterialization(
+    event = dg.AssetObservation if maintained.is_observable else dg.AssetMaterialization
+    return event(
         maintained.asset_key,
         description=f"Restored as version {snapshot.version}",
         metadata={**metadata, **restored},
-        tags={DATA_VERSION_TAG: str(snapshot.version)},
+        tags=data_version_tags(snapshot, context.instance, maintained.asset_key),
     )

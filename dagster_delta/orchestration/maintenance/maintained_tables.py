@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,6 +81,8 @@ class MaintainedTable:
     storage_options: StorageOptions | Mapping[str, object] | None = field(default=None, repr=False)
     allow_column_changes: bool = False
     """Whether online column changes may begin, if no resource decides it."""
+    is_observable: bool = False
+    """Whether automation conditions react to observations of the asset, not to materializations."""
 
     @property
     def op_name(self) -> str:
@@ -262,7 +264,8 @@ def _of_asset(
             key = None
             if asset.is_materializable:
                 key = asset.get_io_manager_key_for_asset_key(spec.key)
-            yield _of_key(spec.key, spec.metadata, key, storage_options)
+            table = _of_key(spec.key, spec.metadata, key, storage_options)
+            yield replace(table, is_observable=asset.is_observable)
     else:
         yield _of_key(asset.key, asset.metadata or {}, None, storage_options)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster_shared.check import CheckError
 
+from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.maintenance.jobs import JobSettings, job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -120,7 +121,8 @@ def _change(
     if chosen.asset_key is not None and not config.dry_run:
         columns = dg.MetadataValue.table_schema(table_schema(table.snapshot().configuration))
         metadata["dagster/column_schema"] = columns
-        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata))
+        tags = data_version_tags(table.snapshot(), context.instance, chosen.asset_key)
+        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata, tags=tags))
 
 
 def _readers(

@@ -14,8 +14,9 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
+from dagster_delta.orchestration.data_versions import known_data_version
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
-from dagster_delta.orchestration.sensors.table_changes import commit_facts, data_version
+from dagster_delta.orchestration.sensors.table_changes import commit_facts
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
 from dagster_delta.orchestration.table_metadata import (
@@ -30,6 +31,7 @@ from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import (
     LogCursor,
+    data_version,
     last_data_change,
     read_new_commits,
     start_cursor,
@@ -101,10 +103,10 @@ def observable_delta_asset(
 
     def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
         store = open_store(table, plain_options(storage_options))
-        seen = _observe(store, _previous(context.instance, asset_key), context.log.warning)
+        seen = _observe(store, context.instance, asset_key, context.log.warning)
         return dg.ObserveResult(
             asset_key,
-            data_version=seen.data_version,
+            data_version=dg.DataVersion(seen.data_version),
             metadata=_metadata(store, seen, show_history),
         )
 
@@ -144,7 +146,7 @@ def _op_name(key: dg.AssetKey) -> str:
 @dataclass(frozen=True, slots=True)
 class _Observation:
     cursor: LogCursor
-    data_version: dg.DataVersion
+    data_version: str
     commit: CommitSummary | None
     """The last commit that changed rows, if this poll found it."""
     previous: Mapping[str, object] = field(default_factory=dict)
@@ -170,8 +172,12 @@ def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> RawMetada
 
 
 def _observe(
-    store: ObjectStore, previous: _Observation | None, warn: Callable[[str], None]
+    store: ObjectStore,
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    warn: Callable[[str], None],
 ) -> _Observation:
+    previous = _previous(instance, key)
     if previous is not None:
         try:
             return _go_on(store, previous)
@@ -179,10 +185,12 @@ def _observe(
             # An observation reports the current table: it starts over, and says so.
             warn(f"{error} Observing the table from its latest version.")
     cursor = start_cursor(store)
-    commit = last_data_change(store, cursor)
-    # If a clean-up deleted the commit that wrote the rows, use the start of the log.
-    version = 0 if commit is None else commit.version
-    return _Observation(cursor, data_version(cursor.table_id or "", version), commit)
+    at, name = known_data_version(cursor, instance, key)
+    # Also read if the name is known, because its facts are shown.
+    version, commit = last_data_change(store, cursor)
+    if commit is not None or version > at:
+        name = data_version(cursor.table_id or "", version)
+    return _Observation(cursor, name, commit)
 
 
 def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
@@ -220,4 +228,4 @@ def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observat
         partition_columns={},
         change_feed_enabled=False,
     )
-    return _Observation(cursor, dg.DataVersion(observation.data_version), None, metadata)
+    return _Observation(cursor, observation.data_version, None, metadata)

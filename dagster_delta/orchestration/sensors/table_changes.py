@@ -10,14 +10,14 @@ from typing import Literal
 import dagster as dg
 from pydantic import Field
 
+from dagster_delta.orchestration.data_versions import DATA_VERSION_TAG
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.read.watch import data_version
 
 AssetEventKind = Literal["materialization", "observation"]
-
-DATA_VERSION_TAG = "dagster/data_version"
 
 # More are only counted, so that the size of an event is bounded.
 _MAX_NAMED_FILES = 100
@@ -128,14 +128,6 @@ class TableChanges:
         )
 
 
-def data_version(table_id: str, version: int) -> dg.DataVersion:
-    """The data version of a table whose rows last changed at a version.
-
-    The table's id is part of it: a recreated table may reach the same version.
-    """
-    return dg.DataVersion(f"{table_id}:{version}")
-
-
 def commit_facts(commit: CommitSummary, uri: str) -> RawMetadata:
     """Metadata of a commit for the UI."""
     time_ms, run_id, files = commit.timestamp_ms, commit.run_id, commit.change_files
@@ -171,14 +163,13 @@ def commit_event(
 ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
     """The Dagster events for a commit to an external table, one per partition key."""
     event = dg.AssetMaterialization if kind == "materialization" else dg.AssetObservation
-    version = data_version(commit.table_id, commit.version)
     return [
         event(
             asset_key=asset_key,
             description=f"{commit.operation or 'Commit'} by {commit.committer or 'somebody'}",
             metadata=commit_facts(commit, uri),
             partition=key,
-            tags={DATA_VERSION_TAG: version.value},
+            tags={DATA_VERSION_TAG: data_version(commit.table_id, commit.version)},
         )
         for key in partition_keys
     ]

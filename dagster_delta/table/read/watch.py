@@ -188,18 +188,31 @@ def read_new_commits(
     return cursor, tuple(found)
 
 
-def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | None:
-    """The newest commit up to the cursor that changed rows; None if the log has none."""
-    for version in range(cursor.version, NOTHING_SEEN, -1):
+def last_data_change(
+    store: ObjectStore, cursor: LogCursor, *, after: int = NOTHING_SEEN
+) -> tuple[int, CommitSummary | None]:
+    """The version after which no commit up to the cursor changed rows, and its own commit if that
+    changed them. Otherwise nothing older was read: the version is `after`, or 0, or the newest one
+    whose commit was cleaned up.
+    """
+    for version in range(cursor.version, after, -1):
         try:
             data = store.read(commit_path(version))
         except FileNotFoundError:
-            return None
+            return version, None
         with located(store, version):
             summary = _summary(decode_commit(data, version=version), cursor, data)
         if summary.changes_data:
-            return summary
-    return None
+            return version, summary
+    return max(after, 0), None
+
+
+def data_version(table_id: str, version: int) -> str:
+    """Names the rows of a table, which last changed at a version.
+
+    The table's id is part of it: a recreated table may reach the same version.
+    """
+    return f"{table_id}:{version}"
 
 
 def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSummary:
