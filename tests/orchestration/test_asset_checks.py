@@ -12,7 +12,11 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
-from dagster_delta.orchestration.checks.table_checks import check_freshness, check_unique
+from dagster_delta.orchestration.checks.table_checks import (
+    check_freshness,
+    check_unique,
+    rows_since,
+)
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
@@ -105,6 +109,23 @@ def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
     assert facts(constraints)["violations"] == 2
     assert "CHECK positive (price > 0)" in constraints.description
     assert {"id": 3, "price": -1} in rows_shown(constraints)
+
+
+def test_new_rows_that_were_compacted_since_are_checked(checked):
+    checked.evaluate()
+    spoil(checked.table, {"id": [3], "price": [-1]})
+    checked.table.refresh()
+    assert checked.table.optimize().metrics["numAddedFiles"] == 1
+    assert not checked.evaluate()["delta_constraints"].passed
+
+
+def test_rows_that_were_checked_before_are_not_checked_again_for_being_compacted(checked):
+    spoil(checked.table, {"id": [3], "price": [1]})
+    checked.table.refresh()
+    before = checked.table.version()
+    checked.table.optimize()
+    new = rows_since(checked.table.snapshot(), before)
+    assert not new.batches("true").read_all().num_rows
 
 
 def test_masked_columns_are_hidden_in_failing_rows(checked):

@@ -100,7 +100,9 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
                 actions = commit.actions
                 if actions.metadata is not None or actions.protocol is not None:
                     return everything
-                paths.update(each.path for each in actions.adds if each.data_change)
+                # Compaction moves new rows to files of its own.
+                moves_new = not paths.isdisjoint(each.path for each in actions.removes)
+                paths.update(each.path for each in actions.adds if each.data_change or moves_new)
         except (VersionNotFound, LogGap):
             return everything
     return NewRows(snapshot, version, frozenset(paths))
