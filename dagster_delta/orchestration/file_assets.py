@@ -122,6 +122,8 @@ def delta_files_asset(
                 f"{len(found.changed)} files were modified after they were loaded, and are not "
                 f'loaded again, such as {found.changed[0]}: changed_files="load" loads them'
             )
+        if found.new.waiting:
+            context.log.warning(found.new.waits_for)
         return found
 
     # The annotations are text here, which Dagster cannot resolve.
@@ -171,9 +173,10 @@ def delta_files_sensor(
         default_status=default_status,
     )
     def look(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        files = zone.files().files
+        found = zone.files()
+        files = found.files
         if not files:
-            return dg.SkipReason(f"No file matches {source}")
+            return dg.SkipReason(found.waits_for or f"No file matches {source}")
         listed = "\n".join(sorted(f"{file.path} {file.modified_ms}" for file in files))
         digest = hashlib.sha256(listed.encode()).hexdigest()
         if digest == context.cursor:

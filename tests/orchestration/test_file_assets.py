@@ -167,6 +167,27 @@ def test_new_files_replace_the_rows(landing, put, run, tmp_path) -> None:
     assert rows(tmp_path) == [{"id": 2}]
 
 
+def test_a_file_ahead_of_the_clock_is_loaded_unless_an_age_is_asked_for(
+    landing, put, run, tmp_path, capfd
+) -> None:
+    put("a.csv", "id\n1\n")
+    put("b.csv", "id\n2\n", at=2**33)
+    run(flights(landing, minimum_age_seconds=60))
+    assert rows(tmp_path) == [{"id": 1}]
+    logged = capfd.readouterr().err
+    assert "b.csv: they have no bytes, or were modified less than 60 seconds ago" in logged
+    run(flights(landing))
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_run_without_files_says_that_it_wrote_nothing(landing, put, run) -> None:
+    assert run(flights(landing, "*.csv"))["delta/skipped"] == f"no file matches {landing}/*.csv"
+    put("a.csv", "")
+    assert "a.csv" in run(flights(landing, "*.csv"))["delta/skipped"]
+    put("a.csv", "id\n1\n")
+    assert "delta/skipped" not in run(flights(landing, "*.csv"))
+
+
 @pytest.mark.parametrize("pattern", ["**", "b.csv"])
 def test_a_file_without_bytes_is_left_until_it_is_written(
     landing, put, run, tmp_path, pattern
@@ -368,6 +389,22 @@ def test_files_whose_columns_have_different_types_ask_for_types(landing, put, ru
     put("b.csv", "id\nx\n")
     with pytest.raises(DeltaError, match="name the columns and their types"):
         run(flights(landing))
+
+
+@pytest.mark.parametrize("changed_files", ["skip", "load"])
+def test_files_whose_rows_a_restore_took_back_are_loaded_again(
+    landing, put, run, tmp_path, changed_files
+) -> None:
+    asset = flights(landing, changed_files=changed_files)
+    put("a.csv", "id\n1\n")
+    run(asset)
+    put("b.csv", "id\n2\n")
+    run(asset)
+    DeltaTable(str(tmp_path / "lake/public/flights")).restore(0)
+    assert rows(tmp_path) == [{"id": 1}]
+    assert run(asset)["delta/source_files"] == 1
+    assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
+    assert "delta/skipped" in run(asset)
 
 
 def test_a_table_that_forgets_transactions_is_refused(landing, put, run, tmp_path) -> None:

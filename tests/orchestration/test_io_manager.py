@@ -434,6 +434,7 @@ def test_an_asset_that_returns_none_and_does_not_say_so_is_warned(lake, annotati
     entries = lake.instance.all_logs(result.run_id)
     noted = [each for each in entries if "nothing was written" in each.user_message]
     assert [logging.getLevelName(each.level) for each in noted] == ([level] if level else [])
+    assert ("delta/skipped" in lake.metadata(result)) == (level is not None)
     assert not (lake.root / "public" / "events").exists()
 
 

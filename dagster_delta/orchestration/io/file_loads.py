@@ -28,6 +28,7 @@ from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.landing_files import LandingFiles
 from dagster_delta.orchestration.metadata_keys import DETAILS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.table.write.app_transactions import LOADED_FILE_PREFIX, NOT_FOLLOWED
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 ChangedFiles = Literal["skip", "load"]
 """What happens to a file that was replaced or modified after it was loaded."""
 
-_PREFIX = "dagster-delta/file/"
 _MAX_NAMED = 20
 
 
@@ -56,6 +56,13 @@ class FileLoad:
     """Columns of the table."""
     keys: tuple[str, ...] = ()
     """If several new rows have the same values in these columns, the last one counts."""
+
+    @property
+    def nothing_new(self) -> str:
+        """Why no file is loaded."""
+        if not self.matching:
+            return self.new.waits_for or f"no file matches {self.new.zone.source}"
+        return f"all {self.matching} files were loaded before"
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -89,12 +96,12 @@ def plan_load(
         known = to_arrow_schema(target.schema)
     files, progress, changed = [], [], []
     for file in found.files:
-        app_id = _PREFIX + found.uri(file)
+        app_id = LOADED_FILE_PREFIX + found.uri(file)
         before = loaded.get(app_id)
         if before == file.modified_ms:
             continue
         # Also if the time is an older one, which a copy may keep.
-        if before is not None and changed_files == "skip":
+        if before not in {None, NOT_FOLLOWED} and changed_files == "skip":
             changed.append(found.uri(file))
             continue
         files.append(file)
@@ -148,8 +155,7 @@ def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
             table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
         except TableNotFound:
             return None
-        reason = f"all {load.matching} files were loaded before"
-        return WrittenAsset(write.options.mode, table, {}, None, reason)
+        return WrittenAsset(write.options.mode, table, {}, None, load.nothing_new)
     rows: object = load.new.to_reader(load.known)
     if load.keys:
         rows = _last_rows(load.new.to_reader(load.known).read_all(), load.keys, write.name)

@@ -33,7 +33,7 @@ from dagster_delta.orchestration.io.change_feed_writer import (
 from dagster_delta.orchestration.io.file_loads import FileLoad, write_load
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
-from dagster_delta.orchestration.io.output_metadata import report_write
+from dagster_delta.orchestration.io.output_metadata import report_nothing, report_write
 from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
@@ -233,7 +233,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             frames = PartitionFrames(name, rows, partitions.select)
             frames.check_keys(write.selection)
             if not frames.written_keys:
-                context.log.info(f"{name} returned None for each partition: nothing was written")
+                report_nothing(context, f"{name} returned None for each partition")
                 return
             written_now = partitions.select(frames.written_keys)
             write = replace(write, selection=written_now, run_selection=write.selection)
@@ -255,7 +255,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         with hidden_examples(write.options.masked_columns):
             written, loaded = write_load(write, load)
         if written is None:
-            context.log.info(f"no file matches the source of {write.name}: nothing was written")
+            report_nothing(context, load.nothing_new, further=load.metadata)
             return
         if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
             context.log.warning(
@@ -486,15 +486,11 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
 
 def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
     kind = context.dagster_type.kind.name
-    if kind == "NOTHING":
-        return
     if kind == "NULLABLE":
-        context.log.info(f"{name} returned None: nothing was written")
-        return
-    context.log.warning(
-        f"{name} returned None, so that nothing was written to its table: return the rows. If it "
-        "writes its table by itself, annotate it with -> None"
-    )
+        report_nothing(context, f"{name} returned None")
+    elif kind != "NOTHING":
+        advice = "return the rows, or annotate it with -> None if it writes its table by itself"
+        report_nothing(context, f"{name} returned None", advice=advice)
 
 
 def _where(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,11 +70,9 @@ class LandingZone:
         store = self._open(parts[:first])
         _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
         listed = list(store.list_recursive())
-        found = [file for file in listed if matches(file.path) and self._is_complete(file)]
+        found = [file for file in listed if matches(file.path)]
         _check_no_table(listed, found, self.source)
-        return LandingFiles(
-            self, store, tuple(sorted(found, key=lambda file: (file.modified_ms, file.path)))
-        )
+        return self._found(store, found)
 
     def _single(self, parts: Sequence[str]) -> LandingFiles | None:
         # The last part of `s3://bucket` is not a file.
@@ -83,11 +82,17 @@ class LandingZone:
         file = store.head(parts[-1])
         if file is None:
             return None
-        return LandingFiles(self, store, (file,) if self._is_complete(file) else ())
+        return self._found(store, [file])
 
-    def _is_complete(self, file: ObjectMeta) -> bool:
-        newest_ms = clock.now_ms() - self.minimum_age_seconds * 1000
-        return file.size_bytes > 0 and file.modified_ms <= newest_ms
+    def _found(self, store: ObjectStore, matching: Sequence[ObjectMeta]) -> LandingFiles:
+        # Another clock may be ahead of this one, so that a time alone says nothing.
+        age_ms = self.minimum_age_seconds * 1000
+        newest_ms = clock.now_ms() - age_ms if age_ms else math.inf
+        ready, waiting = [], []
+        for file in sorted(matching, key=lambda file: (file.modified_ms, file.path)):
+            is_complete = file.size_bytes > 0 and file.modified_ms <= newest_ms
+            (ready if is_complete else waiting).append(file)
+        return LandingFiles(self, store, ready, waiting)
 
     def _open(self, parts: Sequence[str]) -> ObjectStore:
         root = "/".join(parts) or ("/" if parts else ".")
@@ -101,6 +106,19 @@ class LandingFiles:
     zone: LandingZone
     store: ObjectStore = field(repr=False)
     files: Sequence[ObjectMeta]
+    waiting: Sequence[ObjectMeta] = ()
+    """Files that match and are left for a later run."""
+
+    @property
+    def waits_for(self) -> str:
+        """Which files are left for a later run, and why; empty if none is."""
+        if not self.waiting:
+            return ""
+        return (
+            f"{len(self.waiting)} files that match are left for a later run, such as "
+            f"{self.uri(self.waiting[-1])}: they have no bytes, or were modified less than "
+            f"{self.zone.minimum_age_seconds:g} seconds ago by the clock of this machine"
+        )
 
     def uri(self, file: ObjectMeta) -> str:
         """Location of a file, by which a table remembers that it was loaded."""

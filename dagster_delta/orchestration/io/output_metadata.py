@@ -99,6 +99,21 @@ def report_write(
     context.add_output_metadata(shown(table, _facts(written), effect, history, sample, further))
 
 
+def report_nothing(
+    context: OutputContext,
+    reason: str,
+    *,
+    advice: str | None = None,
+    further: Mapping[str, object] | None = None,
+) -> None:
+    """Report that nothing was written, perhaps without a table; as a warning if there is advice."""
+    if advice is None:
+        context.log.info(f"nothing was written: {reason}")
+    else:
+        context.log.warning(f"nothing was written: {reason}; {advice}")
+    context.add_output_metadata(shown({"delta/skipped": reason}, further or {}))
+
+
 def _facts(written: WrittenAsset) -> dict[str, object]:
     """What was done, without figures."""
     lineage = written.column_lineage

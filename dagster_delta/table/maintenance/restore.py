@@ -27,7 +27,11 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.history import latest_commits
-from dagster_delta.table.write.app_transactions import FOLLOWED_TABLE_PREFIX, NOT_FOLLOWED
+from dagster_delta.table.write.app_transactions import (
+    FOLLOWED_TABLE_PREFIX,
+    LOADED_FILE_PREFIX,
+    NOT_FOLLOWED,
+)
 from dagster_delta.table.write.clustering import followed_clustering
 from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -223,12 +227,14 @@ def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) ->
 
 
 def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
-    """How far the restored rows follow other tables, by application id, if not as far as now."""
+    """How far the restored rows follow other tables, and which files they are of, by application id
+    where it differs from now.
+    """
     now, then = (
         {
             each.app_id: each.version
             for each in snapshot.transactions()
-            if each.app_id.startswith(FOLLOWED_TABLE_PREFIX)
+            if each.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
         }
         for snapshot in (current, target)
     )

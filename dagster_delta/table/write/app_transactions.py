@@ -21,8 +21,11 @@ FOLLOWED_TABLE_PREFIX = "dagster/changes/"
 """Begins the ids of applications whose version is the one of another table up to which the rows of
 this table follow it. So RESTORE takes them back with the rows."""
 
+LOADED_FILE_PREFIX = "dagster-delta/file/"
+"""Begins the ids of files whose rows this table has, with the time of the file as the version."""
+
 NOT_FOLLOWED = -1
-"""The version of such an application whose rows this table does not have any more."""
+"""The version of such a table or file whose rows this table does not have any more."""
 
 
 def lasting_transactions(snapshot: Snapshot) -> tuple[SetTransaction, ...]:
