@@ -22,6 +22,7 @@ from dagster_delta.errors import (
     SchemaMismatch,
 )
 from dagster_delta.orchestration.change_feed import consumption
+from dagster_delta.orchestration.change_feed.net_changes import net_changes
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.change_feed_assets import (
     ChangeFeedConfig,
@@ -137,6 +138,41 @@ def test_a_run_without_changed_rows_keeps_the_data_version(lake, source):
     source.table.set_properties({"x.y": "z"})
     assert requested_after(upstream, asset) == 0
     assert requested_after(upstream, asset) == 0
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_rows_wait_on_disk_until_the_last_one_of_each_key_is_known(deletes):
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("text", pa.string()),
+            ("_change_type", pa.string()),
+            ("_commit_version", pa.int64()),
+        ]
+    )
+    size, held = 0, []
+
+    def batches():
+        nonlocal size
+        for number in range(40):
+            held.append(pa.total_allocated_bytes())
+            columns = [[0, number], ["x" * 1_000_000] * 2, ["insert"] * 2, [number] * 2]
+            batch = pa.RecordBatch.from_arrays(
+                [
+                    pa.array(values, kind)
+                    for values, kind in zip(columns, schema.types, strict=True)
+                ],
+                schema=schema,
+            )
+            size += batch.nbytes
+            yield batch
+
+    changes = pa.RecordBatchReader.from_batches(schema, batches())
+    found = net_changes(changes, ["id"], asset="events", deletes=deletes)
+    assert max(held) - held[0] < size / 4
+    rows = found.read_all()
+    assert rows["id"].to_pylist() == [*range(1, 39), 0, 39]
+    assert rows.schema.names == ["id", "text", "_change_type"][: 2 + deletes]
 
 
 def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, source):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from dagster_delta.engines.values.nested_arrays import WITHOUT_VIEWS, plain_arra
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
+from dagster_delta.storage.scratch_directory import scratch_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,39 +36,88 @@ _BATCH_ROWS = 65_536
 _RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
 
 
-def net_changes(changes: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
-    """One row per key: its last row, with its action in `ACTION_COLUMN`.
+def net_changes(
+    changes: pa.RecordBatchReader, keys: Sequence[str], *, asset: str, deletes: bool = True
+) -> pa.RecordBatchReader:
+    """One row per key: its last row, with its action in `ACTION_COLUMN`. Without `deletes`, only
+    the rows that exist, and without that column.
 
     A row that was deleted and inserted again in one version exists; a row that was only deleted is
-    deleted.
+    deleted. Rows wait on disk until all keys are known, which are held in memory.
     """
     keys = _check_columns(changes.schema.names, keys, asset=asset)
-    ranks = _ranks(changes, asset)
+    nothing = [pa.nulls(0, each) for each in changes.schema.types]
+    empty = without_views(pa.RecordBatch.from_arrays(nothing, schema=changes.schema))
+    fields = [each for each in empty.schema if each.name not in CHANGE_COLUMNS]
+    if deletes:
+        fields.append(pa.field(ACTION_COLUMN, pa.string()))
+    schema = pa.schema(fields)
+    batches = _net_batches(chain([empty], changes), schema, keys, asset)
+    # Reads all changes, so that errors are raised here.
+    next(batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _net_batches(
+    changes: Iterator[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], asset: str
+) -> Iterator[pa.RecordBatch]:
+    """An empty batch once all changes are read, and then the net changes."""
+    with scratch_directory("delta-changes-") as directory:
+        path = f"{directory}/rows.arrow"
+        ranks, ranked = _stored(changes, path, keys, asset)
+        taken = _last_positions(ranks, ranked, keys, asset)
+        del ranked
+        if ACTION_COLUMN not in schema.names:
+            taken = taken[ranks[taken] % 2 == 1]
+        yield pa.RecordBatch.from_pydict({})
+        begin = 0
+        with pa.ipc.open_stream(path) as stored:
+            for batch in stored:
+                first, end = np.searchsorted(taken, (begin, begin + batch.num_rows))
+                positions = taken[first:end]
+                rows = batch.take(pa.array(positions - begin))
+                columns = [rows[each] for each in schema.names if each != ACTION_COLUMN]
+                if ACTION_COLUMN in schema.names:
+                    actions = np.where(ranks[positions] % 2 == 1, UPSERT, DELETE)
+                    columns.append(pa.array(actions.tolist(), pa.string()))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                begin += batch.num_rows
+
+
+def _stored(
+    changes: Iterator[pa.RecordBatch], path: str, keys: Sequence[str], asset: str
+) -> tuple[NDArray[np.int64], pa.Table]:
+    """The ranks and the keys of changes, which are written to a file, in small batches."""
+    ranks, ranked = [], []
+    first = next(changes)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(path, first.schema, options=options) as file:
+        for batch in chain([first], changes):
+            for start in range(0, batch.num_rows or 1, _BATCH_ROWS):
+                rows = without_views(batch.slice(start, _BATCH_ROWS))
+                table = pa.Table.from_batches([rows])
+                ranks.append(_ranks(table, asset))
+                ranked.append(key_columns(table, keys, asset=asset))
+                file.write_batch(rows)
+    return np.concatenate(ranks), pa.concat_tables(ranked)
+
+
+def _last_positions(
+    ranks: NDArray[np.int64], ranked: pa.Table, keys: Sequence[str], asset: str
+) -> NDArray[np.int64]:
+    """The positions of the last row of each key, in ascending order."""
+    positions = np.arange(len(ranks))
+    if (ranks == ranks[:1]).all() and ranked.group_by(list(keys)).aggregate([]).num_rows == len(
+        ranks
+    ):
+        # Every row of a table without repeated keys, as in a full refresh.
+        return positions
     order = np.argsort(ranks, kind="stable")
-    ranked = key_columns(changes, keys, asset=asset).take(pa.array(order))
-    ranked = ranked.append_column(_RANK, pa.array(ranks[order]))
-    ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(order))))
+    ranked = ranked.take(pa.array(order)).append_column(_RANK, pa.array(ranks[order]))
+    ranked = ranked.append_column(_POSITION, pa.array(positions))
     last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
     _refuse_ambiguous(ranked, last, keys, asset)
-    taken = np.sort(order[last[f"{_POSITION}_max"].to_numpy()])
-    rows = changes.drop_columns([each for each in CHANGE_COLUMNS if each in changes.schema.names])
-    actions = np.where(ranks[taken] % 2 == 1, UPSERT, DELETE)
-    rows = _take(rows, taken)
-    return rows.append_column(ACTION_COLUMN, pa.array(actions.tolist(), pa.string()))
-
-
-def _take(rows: pa.Table, taken: NDArray[np.int64]) -> pa.Table:
-    """The rows at positions in ascending order.
-
-    Batch by batch: Arrow puts the chunks of a table together to take rows from it, which fails
-    beyond 2 GiB of text, and it takes none from views, as which polars exports text.
-    """
-    parts, start = [], 0
-    for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
-        first, end = np.searchsorted(taken, (start, start + batch.num_rows))
-        parts.append(without_views(batch).take(pa.array(taken[first:end] - start)))
-        start += batch.num_rows
-    return pa.Table.from_batches(parts) if parts else rows
+    return np.sort(order[last[f"{_POSITION}_max"].to_numpy()])
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:

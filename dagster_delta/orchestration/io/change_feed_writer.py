@@ -91,11 +91,10 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         _check_types(write, applied)
         options = replace(_growing(write.options), mode="append")
         return _added(replace(write, options=options), applied.rows)
-    rows = applied.rows
+    rows, is_refresh = applied.rows, applied.consumption.changes.is_full_refresh
     if applied.returns == "changes":
-        rows = _net(rows, applied, write.name)
-    if applied.consumption.changes.is_full_refresh:
-        rows = _present(rows) if applied.returns == "changes" else rows
+        rows = _net(rows, applied, write.name, deletes=not is_refresh)
+    if is_refresh:
         return _anew(write, rows)
     _check_types(write, applied)
     _check_keys(write, applied)
@@ -210,26 +209,17 @@ def _latest(table: DeltaTable, write: AssetWrite) -> Snapshot:
     return snapshot
 
 
-def _is_spark(rows: object) -> bool:
-    return type(rows).__module__.startswith("pyspark.")
-
-
-def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:  # noqa: ANN401
-    if _is_spark(rows):
-        return net_changes_of_frame(rows, applied.keys, asset=asset)
-    from dagster_delta.engines.values.data_input import to_reader
-
-    return net_changes(to_reader(rows).read_all(), applied.keys, asset=asset)
-
-
-def _present(rows: Any) -> Any:  # noqa: ANN401
-    if _is_spark(rows):
+def _net(rows: Any, applied: AppliedChanges, asset: str, *, deletes: bool) -> Any:  # noqa: ANN401
+    if type(rows).__module__.startswith("pyspark."):
         from pyspark.sql import functions
 
-        return rows.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
-    import pyarrow.compute as pc
+        frame = net_changes_of_frame(rows, applied.keys, asset=asset)
+        if deletes:
+            return frame
+        return frame.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
+    from dagster_delta.engines.values.data_input import to_reader
 
-    return rows.filter(pc.equal(rows[ACTION_COLUMN], UPSERT)).drop_columns([ACTION_COLUMN])
+    return net_changes(to_reader(rows), applied.keys, asset=asset, deletes=deletes)
 
 
 def _growing(options: AssetOptions) -> AssetOptions:

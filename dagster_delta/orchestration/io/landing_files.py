@@ -88,7 +88,8 @@ class LandingZone:
         # Another clock may be ahead of this one, so that a time alone says nothing.
         age_ms = self.minimum_age_seconds * 1000
         newest_ms = clock.now_ms() - age_ms if age_ms else math.inf
-        ready, waiting = [], []
+        ready: list[ObjectMeta] = []
+        waiting: list[ObjectMeta] = []
         for file in sorted(matching, key=lambda file: (file.modified_ms, file.path)):
             is_complete = file.size_bytes > 0 and file.modified_ms <= newest_ms
             (ready if is_complete else waiting).append(file)
