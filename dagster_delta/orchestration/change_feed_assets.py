@@ -52,6 +52,8 @@ from dagster_delta.orchestration.io.change_feed_writer import (
 )
 from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.run_facts import current_execution
+from dagster_delta.orchestration.io.scan_input import SCAN_INPUT
 from dagster_delta.orchestration.io.type_handlers import (
     TableInput,
     TypeHandler,
@@ -218,17 +220,14 @@ class _IncrementalAsset:
             if source.columns is not None:
                 metadata["columns"] = list(source.columns)
             options["ins"] = upstream_options | {
-                _INPUT: given._replace(key=asset_key_of(source.asset), metadata=metadata)
+                _INPUT: given._replace(
+                    key=asset_key_of(source.asset), metadata=metadata, dagster_type=SCAN_INPUT
+                )
             }
         else:
             options["deps"] = [*(options.get("deps") or ()), source.asset]
-        # Dagster takes resources from the decorator or from parameters, not from both.
-        named = options.pop("required_resource_keys", None)
-        if named is not None:
-            options["required_resource_keys"] = {*named, self._io_manager_key}
         define = dg.asset(io_manager_key=self._io_manager_key, **options)
-        computation = self._computation(takes_manager=named is None)
-        return typing.cast("dg.AssetsDefinition", define(computation))
+        return typing.cast("dg.AssetsDefinition", define(self._computation()))
 
     def _check(self) -> None:
         name = self._function.__name__
@@ -250,35 +249,39 @@ class _IncrementalAsset:
         if hint is not Any:
             _load_type(hint, None)
 
-    def _computation(self, *, takes_manager: bool) -> Callable[..., Any]:
-        """The compute function for Dagster: calls the function with a context, a config, and a scan
-        for changes.
+    def _computation(self) -> Callable[..., Any]:
+        """The compute function for Dagster: it takes a config, and a scan for changes. Called in a
+        unit test, it is the function itself.
         """
         own = self._signature.parameters
-        parameters = {
-            each.name: each.replace(annotation=self._hints.get(each.name, each.annotation))
-            for each in own.values()
-            if each.name not in _CONTEXT_NAMES
-        }
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters[_INPUT] = inspect.Parameter(_INPUT, kind, annotation=Scan)
+        # Dagster wants the context first.
+        parameters = {
+            name: inspect.Parameter(name, kind, annotation=dg.AssetExecutionContext)
+            for name in own
+            if name in _CONTEXT_NAMES
+        }
+        parameters |= {
+            name: each.replace(annotation=self._hints.get(name, each.annotation))
+            for name, each in own.items()
+            if name not in _CONTEXT_NAMES
+        }
+        parameters[_INPUT] = inspect.Parameter(_INPUT, kind)
         if self._source.table is not None:
             del parameters[_INPUT]
         parameters.setdefault(
             "config", inspect.Parameter("config", kind, annotation=ChangeFeedConfig)
         )
-        if takes_manager:
-            manager = inspect.Parameter(
-                self._io_manager_key, kind, annotation=dg.ResourceParam[DeltaIOManager]
-            )
-            parameters.setdefault(self._io_manager_key, manager)
-        context = inspect.Parameter("context", kind, annotation=dg.AssetExecutionContext)
 
         @functools.wraps(self._function)
-        def compute(context: Any, **arguments: Any) -> Any:  # noqa: ANN401
-            return self._run(context, arguments)
+        def compute(*context: Any, **arguments: Any) -> Any:  # noqa: ANN401
+            execution = current_execution()
+            if execution is not None:
+                return self._run(execution, arguments)
+            arguments |= {name: each for name in _CONTEXT_NAMES for each in context}
+            return self._function(**{name: arguments[name] for name in own})
 
-        signature = inspect.Signature([context, *parameters.values()])
+        signature = inspect.Signature(list(parameters.values()))
         compute.__signature__ = signature  # type: ignore[attr-defined]
         compute.__annotations__ = {
             each.name: each.annotation

@@ -175,6 +175,27 @@ def test_rows_wait_on_disk_until_the_last_one_of_each_key_is_known(deletes):
     assert rows.schema.names == ["id", "text", "_change_type"][: 2 + deletes]
 
 
+def test_a_unit_test_calls_the_function_with_changes_of_its_own():
+    @delta_change_feed_asset("source", keys="id")
+    def events(changes: pa.Table) -> pa.Table:
+        return changes.slice(1)
+
+    @delta_change_feed_asset("source", keys="id")
+    def logged(
+        changes: pa.Table, context: dg.AssetExecutionContext, config: ChangeFeedConfig
+    ) -> pa.Table:
+        context.log.info("called")
+        return changes.slice(0 if config.full_refresh else 1)
+
+    changes = rows(k1=1, k2=2)
+    assert events(changes).equals(rows(k2=2))
+    context = dg.build_asset_context()
+    assert events(context, changes=changes).equals(rows(k2=2))
+    assert logged(context, changes).equals(rows(k2=2))
+    every = ChangeFeedConfig(full_refresh=True)
+    assert logged(context, changes, config=every).equals(changes)
+
+
 def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, source):
     """New columns by a merge, other types once every row is taken anew."""
     assets = copy(source, metadata={"schema_mode": "overwrite"})

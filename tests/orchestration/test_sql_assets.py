@@ -30,6 +30,12 @@ def told(lineage: dg.TableColumnLineage) -> dict[str, list[str]]:
     }
 
 
+def test_a_unit_test_runs_the_query_over_tables_of_its_own() -> None:
+    asset = delta_sql_asset("worst", "SELECT max(arr_delay) AS m FROM {flights}", {"flights": "f"})
+    assert asset(flights=FLIGHTS).value.read_all().to_pylist() == [{"m": 20}]
+    assert asset(FLIGHTS.slice(2)).value.read_all().to_pylist() == [{"m": 3}]
+
+
 @pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_query_is_an_asset_that_shows_where_its_columns_come_from(
     lake: Lake, flights, engine, request

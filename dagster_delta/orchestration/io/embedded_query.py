@@ -23,7 +23,7 @@ _FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spar
 
 
 def run_query(
-    sql: str, tables: Mapping[str, Scan], *, name: str, memory_bytes: int
+    sql: str, tables: Mapping[str, Scan | pa.Table], *, name: str, memory_bytes: int
 ) -> pa.RecordBatchReader:
     """The result of a query in DuckDB's SQL as a `pa.RecordBatchReader`, computed while it is
     consumed.
@@ -37,7 +37,10 @@ def run_query(
 
     from dagster_delta.engines.values.data_input import to_reader
 
-    datasets = {table: scan.duckdb_dataset() for table, scan in tables.items()}
+    datasets = {
+        table: scan if isinstance(scan, pa.Table) else scan.duckdb_dataset()
+        for table, scan in tables.items()
+    }
     with ExitStack() as stack:
         stack.enter_context(_errors_of_query(name, datasets))
         connection = stack.enter_context(sealed_connection(memory_bytes))
@@ -73,7 +76,7 @@ def sealed_connection(memory_bytes: int) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 @contextmanager
-def _errors_of_query(name: str, datasets: Mapping[str, BatchDataset]) -> Iterator[None]:
+def _errors_of_query(name: str, datasets: Mapping[str, BatchDataset | pa.Table]) -> Iterator[None]:
     """An error of DuckDB, converted to the error of the failed input or to an error of this
     library.
     """
@@ -83,8 +86,9 @@ def _errors_of_query(name: str, datasets: Mapping[str, BatchDataset]) -> Iterato
         yield
     except duckdb.Error as error:
         for dataset in datasets.values():
-            if dataset.failure is not None:
-                raise dataset.failure from None
+            failure = getattr(dataset, "failure", None)
+            if failure is not None:
+                raise failure from None
         raise InvalidArgument(f"the query of {name} {_problem(error)}") from error
 
 

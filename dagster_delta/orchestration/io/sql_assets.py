@@ -8,6 +8,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
+import pyarrow as pa
 
 from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
@@ -23,6 +24,7 @@ from dagster_delta.orchestration.io.column_lineage import (
     sql_column_lineage,
     sql_columns_read,
 )
+from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
 
 if TYPE_CHECKING:
@@ -86,46 +88,43 @@ def delta_sql_asset(
     # It tells whether a materialization is of this query.
     options["metadata"] = {**(options.get("metadata") or {}), **_shown(query)}
     ins = dict(options.pop("ins", None) or {})
-    options["ins"] = {table: dg.AssetIn(key) for table, key in keys.items()} | ins
+    if engine == "arrow":
+        from dagster_delta.orchestration.io.scan_input import SCAN_INPUT
 
-    def compute_embedded(context: dg.AssetExecutionContext, **scans: "Scan") -> Any:  # noqa: ANN401
+        inputs = {table: dg.AssetIn(key, dagster_type=SCAN_INPUT) for table, key in keys.items()}
+        hint: Any = inspect.Parameter.empty
+    else:
+        from pyspark.sql import DataFrame as hint  # noqa: N813  of each input
+
+        inputs = {table: dg.AssetIn(key) for table, key in keys.items()}
+    options["ins"] = inputs | ins
+
+    def compute_embedded(**scans: "Scan | pa.Table") -> Any:  # noqa: ANN401
         from dagster_delta.orchestration.io.embedded_query import run_query
 
         qualified = _qualified_query(name, sql, keys, '"')
         rows = run_query(qualified, scans, name=name, memory_bytes=memory_bytes)
-        columns = {table: scan.columns for table, scan in scans.items()}
-        lineage = _lineage(context, qualified, keys, columns, rows.schema.names, "duckdb")
+        columns = {
+            table: scan.column_names if isinstance(scan, pa.Table) else scan.columns
+            for table, scan in scans.items()
+        }
+        lineage = _lineage(qualified, keys, columns, rows.schema.names, "duckdb")
         return dg.Output(rows, metadata=_shown(query) | lineage)
 
-    def compute_on_spark(context: dg.AssetExecutionContext, **frames: Any) -> Any:  # noqa: ANN401
+    def compute_on_spark(**frames: Any) -> Any:  # noqa: ANN401
         result = next(iter(frames.values())).sparkSession.sql(sql, **frames)
         columns = {table: frame.columns for table, frame in frames.items()}
         qualified = _qualified_query(name, sql, keys, "`")
-        lineage = _lineage(context, qualified, keys, columns, result.columns, "spark")
+        lineage = _lineage(qualified, keys, columns, result.columns, "spark")
         return dg.Output(result, metadata=_shown(query) | lineage)
 
     compute = compute_embedded if engine == "arrow" else compute_on_spark
-    _annotate(compute, tuple(keys), _input_type(engine))
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(table, kind, annotation=hint) for table in keys]
+    compute.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    compute.__annotations__ = {} if engine == "arrow" else dict.fromkeys(keys, hint)
     define = dg.asset(name=name, io_manager_key=io_manager_key, **options)
     return cast("dg.AssetsDefinition", define(compute))
-
-
-def _input_type(engine: str) -> type:
-    if engine == "arrow":
-        from dagster_delta.table.read.scan import Scan
-
-        return Scan
-    from pyspark.sql import DataFrame
-
-    return DataFrame
-
-
-def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:  # noqa: ANN401
-    """Set a function's parameters for Dagster: a context, and an input per table."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    inputs = [inspect.Parameter(table, kind, annotation=input_type) for table in tables]
-    compute.__signature__ = inspect.Signature([inspect.Parameter("context", kind), *inputs])
-    compute.__annotations__ = dict.fromkeys(tables, input_type)
 
 
 def _shown(query: str) -> RawMetadata:
@@ -169,7 +168,6 @@ def _qualified_query(name: str, sql: str, tables: Iterable[str], quote: str) -> 
 
 
 def _lineage(
-    context: dg.AssetExecutionContext,
     query: str,
     keys: Mapping[str, dg.AssetKey],
     columns: Mapping[str, Sequence[str]],
@@ -183,13 +181,15 @@ def _lineage(
         found["dagster/column_lineage"] = dg.MetadataValue.column_lineage(lineage)
         read = sql_columns_read(query, tables, dialect=dialect)
     except UnsupportedExpression as error:
-        context.log.warning(str(error))
+        execution = current_execution()
+        if execution is not None:
+            execution.log.warning(str(error))
         return found
     found[COLUMNS_READ_KEY] = {
-        each.asset_key.to_user_string(): {
-            "read": sorted(read.get(each.asset_key, ())),
-            "of": list(each.columns),
+        upstream.asset_key.to_user_string(): {
+            "read": sorted(read.get(upstream.asset_key, ())),
+            "of": list(upstream.columns),
         }
-        for each in tables.values()
+        for upstream in tables.values()
     }
     return found
