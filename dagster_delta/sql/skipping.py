@@ -35,12 +35,10 @@ _OPERATORS: dict[str, tuple[Operator, Operator]] = {
 _NULL_OF_NULL = frozenset(
     {
         "=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "div", "pmod", "negative", "positive",
-        "abs", "ceil", "floor", "round", "sign", "sqrt", "date_add", "date_sub", "date +",
-        "date -", "datediff", "add_months", "interval shift", "year", "quarter", "month",
-        "weekofyear", "weekday", "dayofmonth", "dayofweek", "dayofyear", "hour", "minute",
-        "second", "||", "concat", "contains", "startswith", "endswith", "like", "ilike", "rlike",
-        "length", "lower", "upper", "trim", "ltrim", "rtrim", "left", "right", "substring",
-        "replace", "repeat",
+        "abs", "ceil", "floor", "sign", "date +", "date -", "datediff", "interval shift", "year",
+        "quarter", "month", "weekofyear", "weekday", "dayofmonth", "dayofweek", "dayofyear", "hour",
+        "minute", "second", "||", "contains", "startswith", "endswith", "like", "length", "lower",
+        "upper", "trim", "ltrim", "rtrim", "right", "substring", "replace",
     }
 )  # fmt: skip
 """Operators and functions that are null where any operand is null."""

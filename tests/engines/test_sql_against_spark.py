@@ -164,9 +164,7 @@ CONDITIONALS = [
     "CASE WHEN i > 1 THEN 'big' WHEN i > 0 THEN 'one' ELSE s END", "CASE WHEN flag THEN 1 END", "CASE i WHEN 1 THEN 'a' WHEN NULL THEN 'b' ELSE 'c' END",
     "CASE WHEN flag THEN i ELSE l END", "CASE WHEN flag THEN 1 ELSE 1.5 END", "CASE WHEN flag THEN x ELSE dec END IS NULL", "CASE WHEN cast(NULL as boolean) THEN 1 ELSE 2 END",
     "CASE WHEN flag THEN day ELSE t END", "if(flag, i, 0)", "if(i > 0, 1, 2L)", "if(flag, NULL, 'x')", "coalesce(i, 0)", "coalesce(i, l, 1.5)", "coalesce(flag, FALSE)",
-    "coalesce(NULL, s)", "nvl(s, 'none')", "ifnull(i, -1)", "nullif(i, 5)", "nullif(i, 5L)", "nullif(s, 'abc')", "greatest(i, l, 3)", "least(i, NULL, 3)",
-    "greatest(d, x)", "least(d, x)", "greatest(s, u)",
-    "greatest(d, 0D)", "least(f, 2.5F)", "greatest(0D, d, NULL, x)", "least(d, 0D, x)", "greatest(cast(NULL as double), NULL)", "least(double('NaN'), d)",
+    "coalesce(NULL, s)", "nvl(s, 'none')", "ifnull(i, -1)", "nullif(i, 5)", "nullif(i, 5L)", "nullif(s, 'abc')",
     "i <> 0 AND 10 / i > 1", "i = 0 OR 10 % i = 0", "if(i = 0, NULL, 10 div i)", "coalesce(i, l, 1 / (b + 0.5D))", "coalesce(1, 1 / i)", "CASE WHEN i = 0 THEN 0 ELSE 1 / i END", "flag AND i = 0 OR NOT (i <> 0 AND 1 / i > 0)",
 ]  # fmt: skip
 
@@ -206,26 +204,19 @@ CASTS = [
 SAFE_DAY = "if(day > '0004-01-01' and day < '9995-12-31', {}, null)"
 MOMENTS = [
     *(SAFE_DAY.format(each) for each in (
-        "add_months(day, 1)", "add_months(day, -13)", "add_months(t, b % 12)", "t - INTERVAL '1' MONTH", "day + INTERVAL 1 YEAR", "day - INTERVAL 2 WEEKS",
+        "t - INTERVAL '1' MONTH", "day + INTERVAL 1 YEAR", "day - INTERVAL 2 WEEKS",
         "day + INTERVAL 25 HOURS", "n + INTERVAL 1 DAY 2 HOURS 3 MINUTES", "t + INTERVAL '3 days'", "t - INTERVAL 1 SECOND")),
-    "add_months(DATE '2024-01-31', 1)", "t > TIMESTAMP '2024-03-31 00:00:00' - INTERVAL 30 DAYS", "DATE '2024-03-31' - INTERVAL 1 MONTH", "DATE '2024-02-29' + INTERVAL 1 YEAR",
+    "t > TIMESTAMP '2024-03-31 00:00:00' - INTERVAL 30 DAYS", "DATE '2024-03-31' - INTERVAL 1 MONTH", "DATE '2024-02-29' + INTERVAL 1 YEAR",
     "TIMESTAMP '2024-03-31 01:02:03' - INTERVAL 1 MONTH", "TIMESTAMP_NTZ '2024-03-31 01:02:03' + INTERVAL '90' MINUTES", "DATE '2024-01-01' + INTERVAL 36 HOURS", "DATE '2024-01-01' - 40",
-    "last_day(day)", "last_day(t)", "make_date(2024, 2, 29)", "make_date(2000 + b % 10, 1, 1)", "unix_date(day)", "date_from_unix_date(i % 1000)", "unix_seconds(t)", "unix_millis(t)",
-    "unix_micros(t)", "unix_timestamp(t)", "timestamp_seconds(i)", "timestamp_millis(i)", "timestamp_micros(l % 1000000000)", "date_part('year', day)", "datepart('MONTH', t)",
+    "make_date(2024, 2, 29)", "make_date(2000 + b % 10, 1, 1)", "date_from_unix_date(i % 1000)", "unix_seconds(t)", "unix_millis(t)",
+    "unix_micros(t)", "timestamp_seconds(i)", "timestamp_millis(i)", "timestamp_micros(l % 1000000000)", "date_part('year', day)", "datepart('MONTH', t)",
     "to_timestamp(day)", "to_timestamp(times)", "cast(TIMESTAMP '2024-01-01 23:30:00' as date)",
 ]  # fmt: skip
 
 FUNCTIONS = [
-    "replace(s, 'b', 'XX')", "replace(s, 'b')", "replace(u, 'a', s)", "right(s, 2)", "right(u, 0)", "repeat(s, 3)", "repeat(s, 0)", "lpad(s, 5, 'xy')", "lpad(s, 2)", "rpad(u, 5, '-')",
-    "rpad(s, 0, 'x')", "instr(s, 'b')", "instr(s, '')", "instr(s, u)", "locate('b', s)", "position('c', s)", "split_part(s, 'b', 1)", "split_part(s, 'b', 2)", "split_part(s, '_', 3)",
-    "concat_ws('-', s, u, NULL)", "concat_ws(NULL, s)", "concat_ws(u, s, s)", "translate(s, 'abc', 'xy')", "translate(u, 'aaé', '123')", "md5(s)", "md5(bin)", "sha1(s)", "sha2(s, 256)",
-    "sha2(bin, 0)", "octet_length(u)", "octet_length(bin)", "bit_length(u)", "digits ILIKE '%1%'", "truths ILIKE 'TR%'", "truths ILIKE '_ALSE'",
-    "s RLIKE '^a'", "s RLIKE 'c$'", "s RLIKE '^a.c$'", "u RLIKE '[^a-z]'", "s RLIKE 'a|b'", "s RLIKE '(ab)+c?'", "digits RLIKE '^\\\\s*-?\\\\d+\\\\s*$'", "s RLIKE '\\\\w{3}'", "s RLIKE ''",
-    "s RLIKE '.'", "s RLIKE '^$'", "s RLIKE 'line$'", "concat(s, '\\n') RLIKE 'c$'", "concat(s, '\\r') RLIKE '^abc.$'", "regexp_like(s, 'B')", "regexp_replace(s, '[abc]', 'x')", "regexp_replace(s, 'b+', '')",
-    "concat(s, '\\r\\n') RLIKE 'c$'", "concat(s, '\\r\\n') RLIKE '\\\\r$'", "concat(s, '\\n\\r') RLIKE '\\\\n$'", "regexp_replace(s, '[ce]$', 'x')", "regexp_replace(s, '^a|\\\\s+$', '')",
-    "regexp_replace(dates, '-', '/')",
-    "round(dec, 1)", "round(dec)", "round(small, 2)", "round(wide, 3)", "round(i)", "round(l, 2)", "round(dec, 10)", "round(-dec, 1)", "sqrt(d)", "sqrt(i)", "sqrt(x)", "sign(d)", "signum(x)", "sign(i)",
-    "pmod(i, 7)", "pmod(i, -7)", "pmod(b, 3)", "pmod(l, 10)", "zeroifnull(i)", "zeroifnull(dec)", "nullifzero(i)", "nullifzero(x)", "nvl2(i, s, u)", "nvl2(s, 1, 2L)", "equal_null(i, l)", "float(i)",
+    "replace(s, 'b', 'X')", "replace(s, 'b')", "replace(u, 'ab', 'é')", "right(s, 2)", "right(u, 0)",
+    "sign(d)", "signum(x)", "sign(i)",
+    "pmod(i, 7)", "pmod(i, -7)", "pmod(b, 3)", "pmod(l, 10)", "nvl2(i, s, u)", "nvl2(s, 1, 2L)", "equal_null(i, l)", "float(i)",
 ]  # fmt: skip
 
 _ARRAYS = ("arr", "doubles", "words", "decs", "days", "moments", "deep.l")
@@ -265,8 +256,7 @@ _PATTERNS = (
 )
 LIKES = [
     *(f"{column} {negation}LIKE {quantifier} ({patterns})" for column in ("s", "u") for negation in ("", "NOT ") for quantifier in ("ANY", "some", "ALL") for patterns in _PATTERNS),
-    *(f"truths {negation}ILIKE {quantifier} ({patterns})" for negation in ("", "NOT ") for quantifier in ("ANY", "some", "ALL") for patterns in ("'T%', 'F'", "'%E', NULL", "NULL")),
-    "s LIKE NULL", "s NOT LIKE NULL", "s ILIKE NULL", "s LIKE ANY ('a%') AND flag", "NOT s LIKE ALL ('a%', '%c') OR flag", "concat(s, u) LIKE ANY ('%abc', 'A%')",
+    "s LIKE NULL", "s NOT LIKE NULL", "s LIKE ANY ('a%') AND flag", "NOT s LIKE ALL ('a%', '%c') OR flag", "concat(s, u) LIKE ANY ('%abc', 'A%')",
 ]  # fmt: skip
 
 GROUPS = {
@@ -287,7 +277,7 @@ GROUPS = {
 FAILING = [
     "arr[0]", "arr[-1]", "arr[2147483647]", "element_at(arr, 1)", "element_at(arr, 0)", "try_element_at(arr, 0)", "rows[0].f", "i IS NULL OR arr[0] = 1",
     "cast(forms as int)", "cast(s as float)", "cast('1.5x' as double)", "cast('1e39' as decimal(10,2))", "cast('NaN' as decimal(10,2))", "cast(number as decimal(5,0))", "s LIKE ANY ()", "s LIKE ANY 'a'",
-    "greatest(i, '1')", "least('1', x)", "pmod(i, 0)", "make_date(2024, 13, 1)", "make_date(2023, 2, 29)",
+    "pmod(i, 0)", "make_date(2024, 13, 1)", "make_date(2023, 2, 29)",
     "127Y + b", "b - 100Y - 100Y", "b * 2Y", "2147483647 + i", "i * 100000", "9223372036854775807 + l", "-b", "-(-128Y + b * 0Y)", "abs(b)",
     "1 / i", "1 % i", "1 div i", "x / 0", "x % 0D", "dec % 0", "i / cast(0 as double)", "-9223372036854775808 div -1L * (l + 1)",
     "cast(i as tinyint)", "cast(l as int)", "cast(i as decimal(3,0))", "cast(dec as tinyint)", "cast(dec as decimal(4,2))", "cast(d as int)", "cast(x as int)",

@@ -123,7 +123,7 @@ def test_a_value_that_does_not_fit_is_an_error(sql: str, said: str, spark: Spark
         ("variant_get(v, '$.a', 'date')", "as date"),
         ("variant_get(v, 'a', 'int')", "the path 'a'"),
         ("variant_get(v, t, 'int')", "not a constant"),
-        ("greatest(v, v)", "greatest of variant"),
+        ("greatest(v, v)", "the function greatest"),
     ],
 )
 def test_what_is_not_proved_is_refused_by_name(sql: str, construct: str) -> None:

@@ -25,13 +25,6 @@ from dagster_delta.engines.expressions.functions.variants import (
     VARIANT_FUNCTIONS,
     register_variant_functions,
 )
-from dagster_delta.engines.expressions.memory_bounds import (
-    MAX_ROW_BYTES,
-    check_constant_growth,
-    grows,
-    longest_value,
-    row_bytes,
-)
 from dagster_delta.engines.expressions.rendering import duckdb_type, finite
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, PrimitiveType
@@ -47,9 +40,6 @@ if TYPE_CHECKING:
 
 # Guards repeat their operand, so nested ones grow fast; no filter written by hand is so long.
 _MAX_SQL_LENGTH = 1_000_000
-# Limit for one batch, if its texts may grow.
-_MAX_RESULT_BYTES = 1024 * 1024 * 1024
-
 
 SEALED_CONFIG: Mapping[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -68,8 +58,6 @@ class DuckDbEvaluator:
 
     def __init__(self, expression: Typed) -> None:
         """Raise early for expressions that cannot be computed."""
-        check_constant_growth(expression)
-        self._growing = expression if grows(expression) else None
         self._inputs: dict[tuple[str, ...], tuple[str, DataType]] = {}
         for each in walk(expression):
             if isinstance(each, Column) and each.path not in self._inputs:
@@ -90,37 +78,7 @@ class DuckDbEvaluator:
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():
             inputs[name] = duckdb_input(columns[path], data_type)
-        batch = pa.table(inputs)
-        rows_at_once = self._rows_at_once(inputs, num_rows)
-        if num_rows <= rows_at_once:
-            return self._evaluate(batch)
-        chunks: list[pa.Array] = []
-        size_bytes = 0
-        for start in range(0, num_rows, rows_at_once):
-            found = self._evaluate(batch.slice(start, rows_at_once))
-            size_bytes += found.nbytes
-            if size_bytes > _MAX_RESULT_BYTES:
-                raise UnsupportedExpression(
-                    f"{num_rows} rows of the expression take more than {_MAX_RESULT_BYTES} "
-                    "bytes, which is the limit of the embedded engine: make its texts shorter, or "
-                    "use the Spark engine"
-                )
-            chunks += found.chunks
-        return pa.chunked_array(chunks, self._result_type)
-
-    def _rows_at_once(self, inputs: Mapping[str, pa.Array | pa.ChunkedArray], num_rows: int) -> int:
-        """Number of rows to compute together, so that their texts fit into memory."""
-        if self._growing is None or not num_rows:
-            return num_rows
-        lengths = {path: longest_value(inputs[name]) for path, (name, _) in self._inputs.items()}
-        needed = row_bytes(self._growing, lengths)
-        if needed > MAX_ROW_BYTES:
-            raise UnsupportedExpression(
-                f"the expression may make texts of {needed} bytes for a row, and the limit of the "
-                f"embedded engine is {MAX_ROW_BYTES}: make them shorter, or use the "
-                "Spark engine"
-            )
-        return max(1, MAX_ROW_BYTES // max(1, needed))
+        return self._evaluate(pa.table(inputs))
 
     def _evaluate(self, batch: pa.Table) -> pa.ChunkedArray:
         import duckdb
@@ -207,9 +165,7 @@ class DuckDbEvaluator:
 
 _CALENDAR_TYPES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
 _DATE_CALLS = frozenset({*DATE_FUNCTIONS, "date +", "date -"})
-_CHECKED_DATES = frozenset(
-    {"date +", "date -", "interval shift", "add_months", "last_day", "trunc", "date_trunc"}
-)
+_CHECKED_DATES = frozenset({"date +", "date -", "interval shift", "trunc", "date_trunc"})
 """Calls that make a date or time of another one, which they check."""
 
 

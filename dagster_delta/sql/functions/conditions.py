@@ -10,12 +10,11 @@ from dagster_delta.sql.functions.signatures import (
     Resolve,
     boolean_call,
     check_count,
-    refused_type,
     typed_alike,
     typed_by_analysis,
 )
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.sql.types import BOOLEAN, STRING, VARIANT, VOID, common_type, sql_type_name
+from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
 
 
 def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
@@ -98,15 +97,6 @@ def _resolve_coalesce(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, tuple(operands), target)
 
 
-def _resolve_extremum(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) < 2:
-        raise Refusal(f"{name} with fewer than two arguments")
-    if STRING in types_of(arguments) and common_type(types_of(arguments)) != STRING:
-        # Spark compares text with other types in `=`, but not here.
-        raise refused_type(name, *arguments)
-    return _resolve_coalesce(name, arguments)
-
-
 CONDITIONS: Mapping[str, Resolve] = {
     **dict.fromkeys(("and", "or", "not"), typed_by_analysis),
     **dict.fromkeys(("=", "<", "<=", ">", ">=", "<=>"), _resolve_comparison),
@@ -119,6 +109,4 @@ CONDITIONS: Mapping[str, Resolve] = {
     "nullif": _resolve_nullif,
     "nvl2": _resolve_nvl2,
     "coalesce": _resolve_coalesce,
-    "greatest": _resolve_extremum,
-    "least": _resolve_extremum,
 }

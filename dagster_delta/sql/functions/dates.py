@@ -145,13 +145,9 @@ DATE_FUNCTIONS: Mapping[str, Resolve] = {
     "date_trunc": calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp),
     "date_format": calls(STRING, _as_timestamp, _pattern),
     "trunc": _resolve_trunc,
-    "add_months": calls(DATE, _as_date, _integer),
-    "last_day": calls(DATE, _as_date),
     "make_date": calls(DATE, _integer, _integer, _integer),
-    "unix_date": fixed(INTEGER, DATE),
     "date_from_unix_date": fixed(DATE, INTEGER),
     **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), fixed(LONG, TIMESTAMP)),
-    "unix_timestamp": calls(LONG, of_types(TIMESTAMP)),
     **dict.fromkeys(
         ("timestamp_seconds", "timestamp_millis", "timestamp_micros"), calls(TIMESTAMP, _long)
     ),

@@ -8,12 +8,10 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from dagster_delta.protocol.schema import DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import DecimalType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.signatures import (
     Resolve,
-    check_count,
-    literal_of,
     refused_type,
     typed_alike,
 )
@@ -167,22 +165,6 @@ ARITHMETIC: Mapping[str, Resolve] = {
 }
 
 
-def _resolve_round(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 1, 2)
-    digits = literal_of(name, arguments[1], int) if len(arguments) == 2 else 0
-    source = types_of(arguments)[0]
-    if not isinstance(digits, int) or not 0 <= digits <= _MAX_PRECISION:
-        raise Refusal(f"{name} to {digits} digits")
-    if is_integral(source):
-        return arguments[0]
-    if isinstance(source, DecimalType):
-        scale = min(source.scale, digits)
-        precision = source.precision - source.scale + 1 + scale
-        if precision <= _MAX_PRECISION:
-            return Call(name, arguments[:1], DecimalType(precision, scale))
-    raise Refusal(f"{name} of {sql_type_name(source)}")
-
-
 def _resolve_of_double(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]) or isinstance(types[0], DecimalType):
@@ -197,24 +179,7 @@ def _resolve_pmod(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, tuple(operands), target)
 
 
-def _resolve_zero(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 1 or not is_numeric(types_of(arguments)[0]):
-        raise Refusal(f"{name} of these arguments")
-    zero = Literal(0, INTEGER)
-    if name == "zeroifnull":
-        target, operands = typed_alike(name, (arguments[0], zero))
-        return Call("coalesce", tuple(operands), target)
-    _, compared = typed_alike(name, (arguments[0], zero))
-    equal = Call("=", tuple(compared), PrimitiveType("boolean"))
-    target = types_of(arguments)[0]
-    return Call("case", (equal, Literal(None, target), arguments[0]), target)
-
-
 NUMERIC_FUNCTIONS: Mapping[str, Resolve] = {
-    "round": _resolve_round,
-    "sqrt": _resolve_of_double,
     "sign": _resolve_of_double,
     "pmod": _resolve_pmod,
-    "zeroifnull": _resolve_zero,
-    "nullifzero": _resolve_zero,
 }

@@ -13,7 +13,7 @@ from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.numbers import ARITHMETIC, NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.signatures import Resolve, check_count
-from dagster_delta.sql.functions.text import PATTERN_FUNCTIONS, TEXT_FUNCTIONS
+from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.typed import Literal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
@@ -53,7 +53,6 @@ _SYNONYMS = {
     "character_length": "length", "date_part": "extract", "datepart": "extract",
     "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>", "ifnull": "coalesce",
     "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%", "nvl": "coalesce",
-    "position": "locate", "regexp": "rlike", "regexp_like": "rlike", "sha": "sha1",
     "signum": "sign", "starts_with": "startswith", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
 
@@ -68,7 +67,6 @@ WHITELIST: Mapping[str, Resolve] = {
     **ARITHMETIC,
     **NUMERIC_FUNCTIONS,
     **TEXT_FUNCTIONS,
-    **PATTERN_FUNCTIONS,
     **NESTED_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,

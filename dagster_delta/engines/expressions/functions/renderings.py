@@ -15,13 +15,12 @@ from dagster_delta.engines.expressions.rendering import (
     template,
 )
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import ArrayType, DecimalType
 from dagster_delta.sql.functions.dates import pattern_units
 from dagster_delta.sql.functions.patterns import ESCAPE
-from dagster_delta.sql.functions.text import LINE_END, TEXT_END
 from dagster_delta.sql.functions.whitelist import CONVERSIONS
 from dagster_delta.sql.typed import Call, Literal, types_of
-from dagster_delta.sql.types import BINARY, DATE, STRING, common_type, is_integral
+from dagster_delta.sql.types import BINARY, DATE, common_type, is_integral
 
 _UNLESS_NULL = "CASE WHEN {0} IS NULL OR {1} IS NULL THEN NULL"
 
@@ -88,15 +87,10 @@ _SQL_PMOD = (
 )
 
 _NUMERIC_FUNCTIONS = {
-    # A cast to fewer digits rounds halves away from zero, which is what ROUND does.
-    "round": Rendering(template("CAST({0} AS {type})")),
-    "sqrt": Rendering(template("CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END")),
     "sign": Rendering(
         template("CASE WHEN isnan({0}) OR {0} = 0 THEN {0} ELSE CAST(sign({0}) AS DOUBLE) END")
     ),
     "pmod": Rendering(template(_SQL_PMOD), may_raise=True),
-    "zeroifnull": REWRITTEN,
-    "nullifzero": REWRITTEN,
 }
 
 
@@ -110,15 +104,6 @@ def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
         for condition, value in zip(operands[:-1:2], operands[1::2], strict=True)
     )
     return f"CASE {branches} ELSE {operands[-1]} END"
-
-
-def _sql_extremum(call: Call, operands: Sequence[str]) -> str:
-    found = f"{call.name}({', '.join(operands)})"
-    if call.data_type not in (PrimitiveType("float"), PrimitiveType("double")):
-        return found
-    # DuckDB turns minus zero into zero; Spark returns the first of equal values unchanged.
-    values = f"[{', '.join(operands)}]"
-    return f"{values}[list_position({values}, {found})]"
 
 
 _CONDITIONS = {
@@ -136,8 +121,6 @@ _CONDITIONS = {
     "nullif": REWRITTEN,
     "nvl2": REWRITTEN,
     "coalesce": Rendering(function("coalesce")),
-    "greatest": Rendering(_sql_extremum),
-    "least": Rendering(_sql_extremum),
 }
 
 
@@ -156,16 +139,7 @@ def _sql_length(call: Call, operands: Sequence[str]) -> str:
     return f"CAST({measure}({operands[0]}) AS INTEGER)"
 
 
-def _sql_octets(call: Call, operands: Sequence[str]) -> str:
-    is_text = call.arguments[0].data_type == STRING
-    count = f"strlen({operands[0]})" if is_text else f"octet_length({operands[0]})"
-    return f"CAST({count}{' * 8' if call.name == 'bit_length' else ''} AS INTEGER)"
-
-
-_NAMED_ALIKE = (
-    "contains", "substring", "replace", "right", "repeat", "lpad", "rpad", "split_part",
-    "concat_ws", "translate", "md5", "sha1", "sha256",
-)  # fmt: skip
+_NAMED_ALIKE = ("contains", "substring", "replace", "right")
 
 _TEXT_FUNCTIONS = {
     "concat": REWRITTEN,
@@ -178,43 +152,8 @@ _TEXT_FUNCTIONS = {
     **dict.fromkeys(_NAMED_ALIKE, Rendering(template("{name}({all})"))),
     "length": Rendering(_sql_length),
     "left": REWRITTEN,
-    "instr": Rendering(function("instr", "INTEGER")),
-    "locate": REWRITTEN,
-    "sha2": REWRITTEN,
-    "octet_length": Rendering(_sql_octets),
-    "bit_length": Rendering(_sql_octets),
-}
-
-
-def _sql_rlike(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    text, *patterns = operands
-    found = [f"regexp_matches({text}, {each})" for each in patterns]
-    if len(found) == 1:
-        return found[0]
-    return f"CASE WHEN ends_with({text}, chr(13) || chr(10)) THEN {found[0]} ELSE {found[1]} END"
-
-
-def _sql_regexp_replace(call: Call, operands: Sequence[str]) -> str:
-    replaced, pattern = f"regexp_replace({', '.join(operands)})", call.arguments[1]
-    assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
-    if not str(pattern.value).endswith(TEXT_END):
-        return replaced
-    refused = raising(
-        "regexp_replace() with $ of text that ends in a line end: use the Spark engine"
-    )
-    return (
-        f"CASE WHEN regexp_matches({operands[0]}, '{LINE_END}') THEN {refused} ELSE {replaced} END"
-    )
-
-
-# LIKE has no default escape in DuckDB.
-_SQL_LIKE = template(f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')")
-
-_PATTERN_FUNCTIONS = {
-    "like": Rendering(_SQL_LIKE),
-    "ilike": Rendering(_SQL_LIKE, may_raise=True),
-    "rlike": Rendering(_sql_rlike),
-    "regexp_replace": Rendering(_sql_regexp_replace, may_raise=True),
+    # LIKE has no default escape in DuckDB.
+    "like": Rendering(template(f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')")),
 }
 
 
@@ -321,18 +260,13 @@ _DATE_FUNCTIONS = {
     "date_trunc": Rendering(_sql_date_trunc),
     "date_format": Rendering(_sql_date_format, may_raise=True),
     "trunc": Rendering(_sql_date_trunc),
-    "add_months": Rendering(template("CAST({0} + to_months({1}) AS DATE)"), may_raise=True),
-    "last_day": Rendering(function("last_day", "DATE")),
     "make_date": Rendering(function("make_date"), may_raise=True),
-    "unix_date": Rendering(template("CAST({0} - DATE '1970-01-01' AS INTEGER)")),
     "date_from_unix_date": Rendering(
         template("CAST(DATE '1970-01-01' + {0} AS DATE)"), may_raise=True
     ),
     "unix_seconds": _unix_time(1),
     "unix_millis": _unix_time(1_000),
     "unix_micros": _unix_time(1_000_000),
-    # Rounds towards zero, unlike unix_seconds.
-    "unix_timestamp": Rendering(template("CAST(epoch_us({0}) // 1000000 AS BIGINT)")),
     "timestamp_seconds": _of_unix_time(1),
     "timestamp_millis": _of_unix_time(1_000),
     "timestamp_micros": _of_unix_time(1_000_000),
@@ -346,7 +280,6 @@ RENDERINGS: Mapping[str, Rendering] = {
     **_ARITHMETIC,
     **_NUMERIC_FUNCTIONS,
     **_TEXT_FUNCTIONS,
-    **_PATTERN_FUNCTIONS,
     **_NESTED_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **_DATE_FUNCTIONS,
