@@ -1,1 +1,1 @@
-"""Spark SQL expressions as a language: parsed, typed and analysed, never evaluated."""
+"""Spark SQL expressions: parsed, typed, and evaluated over Arrow by its kernels or by DuckDB."""

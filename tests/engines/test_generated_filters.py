@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 from dagster_delta.evolution.column_definition import Column, schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.generated_filters import with_generated_filters
 
 EXPRESSIONS = {
     "day": ("DATE", "CAST(ts AS DATE)"),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
 from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.functions.built_in import count_problem, is_built_in
 from dagster_delta.sql.functions.whitelist import WHITELIST

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.sql.evaluation import evaluate, evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 
 STRING = PrimitiveType("string")
@@ -98,7 +98,7 @@ def test_a_constant_of_more_digits_than_a_context_of_python_has_fits_its_decimal
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.engines.expressions.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
+    from dagster_delta.sql.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
 
     evaluate(parse_expression("id + 1 = 2", SCHEMA), pa.table({"id": [1]}))
     with _PYTHON_CONNECTION.in_use() as python_connection:
@@ -112,7 +112,7 @@ def test_the_embedded_engine_has_no_way_out() -> None:
 def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
-        "from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter\n"
+        "from dagster_delta.sql.evaluation import evaluate, evaluate_filter\n"
         "from dagster_delta.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
@@ -176,8 +176,8 @@ _NUMBERS = st.recursive(
 
 @given(st.data(), _FILTERS | _NUMBERS)
 def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
-    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
-    from dagster_delta.engines.expressions.evaluation import compile_value
+    from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.sql.evaluation import compile_value
 
     count = data.draw(st.integers(1, 5))
     table = pa.table(
@@ -203,7 +203,7 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
     script = """
 import os
 import pyarrow as pa
-from dagster_delta.engines.expressions.evaluation import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_delta.engines.expressions.casts import cast_sql
-from dagster_delta.engines.expressions.functions.renderings import RENDERINGS
-from dagster_delta.engines.expressions.rendering import REWRITTEN
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType
 from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.rendering import REWRITTEN
+from dagster_delta.sql.functions.renderings import RENDERINGS
 from dagster_delta.sql.functions.signatures import typed_by_analysis
 from dagster_delta.sql.functions.whitelist import WHITELIST
+from dagster_delta.sql.text_conversion import cast_sql
 from dagster_delta.sql.typed import Cast, Column, Refusal
 
 ATOMIC = (

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.expressions.casts import TextConversion, text_conversion
 from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.sql.text_conversion import TextConversion, text_conversion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

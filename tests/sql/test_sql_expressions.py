@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import (
     DecimalType,
@@ -33,6 +32,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import check_repeatable, unsteady_functions
 

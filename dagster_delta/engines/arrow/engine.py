@@ -69,7 +69,7 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.engines.expressions.constraint_check import python_rows
+        from dagster_delta.engines.rows.constraint_check import python_rows
 
         for batch in self.read(plan):
             if batch.num_rows:
@@ -200,7 +200,7 @@ def _write_checked(
 
     schema = spec.configuration.schema
     if spec.constraints:
-        from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+        from dagster_delta.engines.rows.constraint_check import ConstraintCheck
 
         check = ConstraintCheck(spec.constraints, schema, table=spec.location.uri)
         batches = map(check.checked, batches)

@@ -28,7 +28,6 @@ from dagster_delta.engines.arrow.merge_join import (
 )
 from dagster_delta.engines.arrow.merge_matching import ClauseChoice, RowActions, find_row_actions
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
-from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX
@@ -40,6 +39,7 @@ from dagster_delta.engines.rows.completion import (
     RowUpdate,
     compute_assigned,
 )
+from dagster_delta.engines.rows.constraint_check import ConstraintCheck
 from dagster_delta.engines.rows.row_tracking import remaining_rows
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.generated_columns import generation_constraints

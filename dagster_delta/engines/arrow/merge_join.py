@@ -18,8 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_input
-from dagster_delta.engines.expressions.evaluation import column_at
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.rows.source_rows import SourceRows
@@ -29,6 +27,8 @@ from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.sql.evaluation import column_at
 from dagster_delta.sql.typed import Column, Typed, walk
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
-from dagster_delta.engines.expressions.evaluation import column_at, evaluate
 from dagster_delta.engines.plans import Assignment, Constraint
+from dagster_delta.engines.rows.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument
@@ -29,6 +28,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.evaluation import column_at, evaluate
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.tokens import quote

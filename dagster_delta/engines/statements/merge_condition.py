@@ -9,7 +9,6 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.expressions.evaluation import compile_filter
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.statistics.predicates import (
@@ -24,6 +23,7 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import FALSE
+from dagster_delta.sql.evaluation import compile_filter
 from dagster_delta.sql.typed import Call, Cast, Column, Typed, walk, with_paths
 
 Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
@@ -84,7 +84,7 @@ def _compiled(typed: Typed) -> Callable[[Columns, int], pa.Array | pa.ChunkedArr
     found = compile_filter(typed)
     if found is not None:
         return lambda columns, _: found(columns)
-    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
 
     return DuckDbEvaluator(typed).evaluate
 

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.casts import text_conversion
 from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.nested_arrays import (
     list_elements,
@@ -37,6 +36,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.text_conversion import text_conversion
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -184,7 +184,7 @@ def _position(fields: tuple[StructField, ...], name: str) -> int:
 
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
-    from dagster_delta.engines.expressions.evaluation import evaluate
+    from dagster_delta.sql.evaluation import evaluate
     from dagster_delta.sql.expressions import parse_expression
     from dagster_delta.sql.types import sql_type_name
 

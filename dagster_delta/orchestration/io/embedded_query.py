@@ -65,7 +65,7 @@ def sealed_connection(memory_bytes: int) -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB that reads registered inputs only: no files, network or variables."""
     import duckdb
 
-    from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
+    from dagster_delta.sql.duckdb_sql import SEALED_CONFIG
 
     with scratch_directory("query-") as directory:
         limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}

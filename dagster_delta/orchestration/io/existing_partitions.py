@@ -45,8 +45,8 @@ def rows_outside(data: Any, partitions: PartitionSelection, schema: StructType) 
 def _batches_outside(
     reader: pa.RecordBatchReader, predicate: str, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    from dagster_delta.engines.expressions.evaluation import evaluate_filter
     from dagster_delta.engines.values.store_assignment import assign_batches
+    from dagster_delta.sql.evaluation import evaluate_filter
     from dagster_delta.sql.filters import parse_filter
 
     condition = parse_filter(predicate, schema, dt.datetime.now(dt.UTC))

@@ -119,9 +119,9 @@ class PartitionFrames:
     def _batches(
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
     ) -> Iterator[pa.RecordBatch]:
-        from dagster_delta.engines.expressions.constraint_check import python_rows
-        from dagster_delta.engines.expressions.evaluation import evaluate_filter
+        from dagster_delta.engines.rows.constraint_check import python_rows
         from dagster_delta.engines.values.store_assignment import assign_batches
+        from dagster_delta.sql.evaluation import evaluate_filter
 
         for key, reader in readers.items():
             if not len(reader.schema):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dagster_delta.engines.expressions.arrow_filters import filter_to_condition
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.arrow_filters import filter_to_condition
 from dagster_delta.sql.typed import Typed
 
 

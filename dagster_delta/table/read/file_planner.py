@@ -116,7 +116,7 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.engines.expressions.computed_parts import computed_filter, with_constants
+        from dagster_delta.sql.computed_parts import computed_filter, with_constants
         from dagster_delta.sql.skipping import to_predicate
 
         columns = self.snapshot.configuration.partition_columns
@@ -132,7 +132,7 @@ class FilePlanner:
         configuration = self.snapshot.configuration
         if not any(GENERATION_KEY in field.metadata for field in configuration.partition_schema):
             return predicate
-        from dagster_delta.engines.expressions.generated_filters import with_generated_filters
+        from dagster_delta.sql.generated_filters import with_generated_filters
 
         return with_generated_filters(predicate, configuration)
 

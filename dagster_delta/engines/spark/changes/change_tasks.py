@@ -23,8 +23,8 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
-from dagster_delta.engines.expressions.constraint_check import refuse_violations
 from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.rows.constraint_check import refuse_violations
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,

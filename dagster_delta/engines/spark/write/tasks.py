@@ -15,11 +15,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.expressions.constraint_check import refuse_violations
 from dagster_delta.engines.parquet.write.writer import (
     write_data_files,
 )
 from dagster_delta.engines.plans import WriteResult, WriteSpec
+from dagster_delta.engines.rows.constraint_check import refuse_violations
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,

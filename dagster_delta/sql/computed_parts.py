@@ -37,7 +37,7 @@ def with_constants(expression: Typed) -> Typed:
 
 def _computed(expression: Call | Cast) -> Typed:
     # Few filters have such a part.
-    from dagster_delta.engines.expressions.evaluation import evaluate_tree
+    from dagster_delta.sql.evaluation import evaluate_tree
     from dagster_delta.sql.functions.time_zones import depends_on_time_zone
 
     data_type = expression.data_type
@@ -70,7 +70,7 @@ def computed_filter(partition_columns: Collection[str], condition: Typed) -> Com
 
 
 def _values(condition: Typed, partitions: pa.Table) -> pa.BooleanArray | None:
-    from dagster_delta.engines.expressions.evaluation import evaluate_tree
+    from dagster_delta.sql.evaluation import evaluate_tree
 
     try:
         return evaluate_tree(condition, partitions)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dagster_delta.engines.expressions.functions.variants import VARIANT_FUNCTIONS
-from dagster_delta.engines.expressions.rendering import (
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.schema import ArrayType, DecimalType
+from dagster_delta.sql.functions.dates import pattern_units
+from dagster_delta.sql.functions.patterns import ESCAPE
+from dagster_delta.sql.functions.rendering import (
     REWRITTEN,
     Rendering,
     ToSql,
@@ -14,10 +17,7 @@ from dagster_delta.engines.expressions.rendering import (
     raising,
     template,
 )
-from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.protocol.schema import ArrayType, DecimalType
-from dagster_delta.sql.functions.dates import pattern_units
-from dagster_delta.sql.functions.patterns import ESCAPE
+from dagster_delta.sql.functions.variants import VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.whitelist import CONVERSIONS
 from dagster_delta.sql.typed import Call, Literal, types_of
 from dagster_delta.sql.types import BINARY, DATE, common_type, is_integral

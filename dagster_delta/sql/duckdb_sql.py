@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.expressions.casts import cast_may_raise, cast_sql, register_text_casts
-from dagster_delta.engines.expressions.functions.renderings import RENDERINGS
-from dagster_delta.engines.expressions.functions.variants import (
-    VARIANT_FUNCTIONS,
-    register_variant_functions,
-)
-from dagster_delta.engines.expressions.rendering import duckdb_type, finite
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.sql.casts import cast_kind
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
+from dagster_delta.sql.functions.rendering import duckdb_type, finite
+from dagster_delta.sql.functions.renderings import RENDERINGS
+from dagster_delta.sql.functions.variants import (
+    VARIANT_FUNCTIONS,
+    register_variant_functions,
+)
+from dagster_delta.sql.text_conversion import cast_may_raise, cast_sql, register_text_casts
 from dagster_delta.sql.text_values import reads_text
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
 from dagster_delta.sql.types import DATE, TIMESTAMP, VARIANT, holds_values, is_primitive

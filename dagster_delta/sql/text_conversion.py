@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.expressions.rendering import duckdb_type, raising, register_function
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.casts import cast_kind, is_plain_cast
+from dagster_delta.sql.functions.rendering import duckdb_type, raising, register_function
 from dagster_delta.sql.text_values import TextReader, reads_text, text_reader
 from dagster_delta.sql.types import is_integral, sql_type_name
 

@@ -27,7 +27,7 @@ from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
 
 
 def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
@@ -88,7 +88,7 @@ class _Evaluator:
     @cached_property
     def _by_duckdb(self) -> DuckDbEvaluator:
         # The SQL engine costs a tenth of a second to import, and few filters need it.
-        from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+        from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
 
         return DuckDbEvaluator(self._typed)
 

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -34,6 +33,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.expressions.rendering import (
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.variant.json import json_of_variant, variant_of_json
+from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
+from dagster_delta.sql.functions.nested import VariantPath, parse_path
+from dagster_delta.sql.functions.rendering import (
     Rendering,
     duckdb_type,
     register_function,
     template,
 )
-from dagster_delta.engines.variant.variants import variants_from_json
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
-from dagster_delta.protocol.variant.json import json_of_variant
-from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
-from dagster_delta.sql.functions.nested import VariantPath, parse_path
 from dagster_delta.sql.typed import Call, types_of
 from dagster_delta.sql.types import VARIANT, sql_type_name
 
@@ -60,7 +59,7 @@ VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the functions called by the SQL of variants with a connection."""
     register = partial(register_function, connection)
-    register("parse_json", variants_from_json, ["VARCHAR"], _DUCKDB_VARIANT)
+    register("parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
     register("try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
     results = {
         "boolean": ("BOOLEAN", pa.bool_()),
@@ -75,18 +74,30 @@ def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
         register(f"try_variant_get_{kind}", _getter(arrow_type, tries=True), inputs, result)
 
 
+def _parse_json(texts: pa.Array) -> pa.Array:
+    return pa.array([_stored(each, variant_of_json) for each in texts.to_pylist()], VARIANT_STORAGE)
+
+
 def _try_parse_json(texts: pa.Array) -> pa.Array:
     return pa.array([_tried(each) for each in texts.to_pylist()], VARIANT_STORAGE)
 
 
-def _tried(text: str | None) -> Any:  # noqa: ANN401
+def _tried(text: str | None) -> dict[str, bytes] | None:
     try:
-        return variants_from_json([text])[0].as_py()
+        return _stored(text, variant_of_json)
     except InvalidArgument as error:
         if "Extra data" in str(error):
             # Spark uses the first value and ignores the rest.
             raise
         return None
+
+
+def _stored(
+    value: Any,  # noqa: ANN401
+    encode: Callable[[Any], tuple[bytes, bytes]],
+) -> dict[str, bytes] | None:
+    metadata, content = (None, None) if value is None else encode(value)
+    return None if metadata is None or content is None else {"value": content, "metadata": metadata}
 
 
 def _getter(

@@ -1,1 +1,0 @@
-"""The DuckDB SQL of the whitelist in `sql.functions`."""
