@@ -6,8 +6,11 @@ All other casts are refused. Constants are converted at once.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Context, Decimal
+from typing import TypeAlias
 
+from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
 from dagster_delta.sql.literals import BeyondPython, parse_date, parse_timestamp, to_float
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
@@ -29,13 +32,43 @@ _PLAIN = frozenset(
         ("decimal", "decimal"), ("date", "timestamp"), ("timestamp", "date"),
     }
 )  # fmt: skip
-_ROUNDABOUT = frozenset(
-    {
-        ("decimal", "integral"), ("decimal", "float"), ("decimal", "double"),
-        ("float", "integral"), ("double", "integral"), ("timestamp", "timestamp"),
-        ("date", "string"), ("timestamp", "string"), ("string", "binary"),
-    }
-)  # fmt: skip
+"""Kinds between which DuckDB's cast gives Spark's result."""
+
+
+_DUCKDB_TYPES = {
+    "boolean": "BOOLEAN",
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    # Both are microseconds; the session's zone is UTC, and zones need an extension of DuckDB.
+    "timestamp": "TIMESTAMP",
+    "timestamp_ntz": "TIMESTAMP",
+    "void": "INTEGER",
+    "variant": 'STRUCT("value" BLOB, metadata BLOB)',
+}
+
+
+def duckdb_type(data_type: DataType) -> str:
+    """The DuckDB type that holds values of a type."""
+    if isinstance(data_type, DecimalType):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if isinstance(data_type, PrimitiveType) and data_type.name in _DUCKDB_TYPES:
+        return _DUCKDB_TYPES[data_type.name]
+    if isinstance(data_type, ArrayType):
+        return f"{duckdb_type(data_type.element_type)}[]"
+    raise UnsupportedExpression(f"a value of type {data_type}; use the Spark engine")
+
+
+def raising(message: str) -> str:
+    """DuckDB SQL that fails with a message."""
+    quoted = message.replace("'", "''")
+    return f"error('{quoted}')"
 
 
 def cast(expression: Typed, target: DataType) -> Typed:
@@ -53,12 +86,60 @@ def cast(expression: Typed, target: DataType) -> Typed:
         folded = _fold(expression, target)
         if folded is not None:
             return folded
-    if not _is_known(source, target):
+    if _rule(source, target) is None:
         raise Refusal(f"CAST({sql_type_name(source)} AS {sql_type_name(target)})")
     return Cast(expression, target)
 
 
-def is_plain_cast(source: DataType, target: DataType) -> bool:
+def cast_sql(operand: str, source: DataType, target: DataType) -> str:
+    """DuckDB SQL of a cast that `cast` made. It raises for a value that it cannot convert."""
+    rule = _rule(source, target)
+    assert rule is not None  # noqa: S101  or there is no such cast
+    return rule(operand, duckdb_type(target))
+
+
+def reads_text(source: DataType, target: DataType) -> bool:
+    """Whether a function of `text_conversion` computes a cast: DuckDB reads other texts."""
+    return (cast_kind(source), cast_kind(target)) in _OF_TEXT
+
+
+def cast_may_raise(source: DataType, target: DataType) -> bool:
+    """Whether some value makes the cast fail."""
+    kinds = (cast_kind(source), cast_kind(target))
+    if kinds == ("integral", "integral"):
+        return _BITS[_name(source)] > _BITS[_name(target)]
+    if kinds[0] == "integral":
+        return kinds[1] == "decimal"
+    return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
+
+
+_Rule: TypeAlias = Callable[[str, str], str]
+"""DuckDB SQL of a cast, from the SQL of its operand and the DuckDB type."""
+
+
+def _rule(source: DataType, target: DataType) -> _Rule | None:
+    """How to cast; None if the cast is not in the whitelist."""
+    kinds = (cast_kind(source), cast_kind(target))
+    if _is_plain(source, target):
+        return lambda operand, found: f"CAST({operand} AS {found})"
+    if kinds == ("string", "decimal"):
+        assert isinstance(target, DecimalType)  # noqa: S101  as its kind says
+        # A function has one result type: the digits are passed as text.
+        digits = f"text_to_decimal({{}}, {target.precision}, {target.scale})"
+        return lambda operand, found: f"CAST({digits.format(operand)} AS {found})"
+    if kinds in _OF_TEXT:
+        return lambda operand, _: f"text_to_{target}({operand})"
+    if kinds == ("decimal", "string"):
+        assert isinstance(source, DecimalType)  # noqa: S101  as its kind says
+        # The zero before the point needs one more digit; without room for it DuckDB omits it.
+        roomy = f"DECIMAL({source.precision + 1},{source.scale})"
+        if source.precision == _MAX_PRECISION:
+            return None
+        return lambda operand, found: f"CAST(CAST({operand} AS {roomy}) AS {found})"
+    return _RULES.get(kinds)
+
+
+def _is_plain(source: DataType, target: DataType) -> bool:
     """Whether DuckDB's cast alone gives Spark's result: array elements are cast this way too."""
     kinds = (cast_kind(source), cast_kind(target))
     if isinstance(source, DecimalType):
@@ -70,22 +151,50 @@ def is_plain_cast(source: DataType, target: DataType) -> bool:
             case "string":
                 return source.scale < source.precision
     if isinstance(source, ArrayType) and isinstance(target, ArrayType):
-        return is_plain_cast(source.element_type, target.element_type)
+        return _is_plain(source.element_type, target.element_type)
     return source == VOID or kinds in _PLAIN
 
 
-def _is_known(source: DataType, target: DataType) -> bool:
-    if is_plain_cast(source, target):
-        return True
-    from dagster_delta.sql.text_values import reads_text
+def _by_way_of_text(operand: str, target: str) -> str:
+    # Text is rounded once, to the nearest number.
+    return f"CAST(CAST({operand} AS VARCHAR) AS {target})"
 
-    if reads_text(source, target):
-        return True
-    kinds = (cast_kind(source), cast_kind(target))
-    if isinstance(source, DecimalType) and kinds[1] == "string":
-        # The zero before the point needs one more digit.
-        return source.precision < _MAX_PRECISION
-    return kinds in _ROUNDABOUT
+
+def _truncated(operand: str, target: str) -> str:
+    # DuckDB rounds here, Spark truncates.
+    return (
+        f"CAST(CASE WHEN {operand} < 0 THEN ceil({operand}) ELSE floor({operand}) END AS {target})"
+    )
+
+
+def _truncated_float(operand: str, target: str) -> str:
+    return f"CAST(trunc(CAST({operand} AS DOUBLE)) AS {target})"
+
+
+def _four_digit_year(operand: str, target: str) -> str:
+    return (
+        f"CASE WHEN {operand} IS NULL OR year({operand}) BETWEEN 1 AND 9999"
+        f" THEN CAST({operand} AS {target})"
+        f" ELSE {raising('only Spark writes years outside 1 to 9999 as text')} END"
+    )
+
+
+_OF_TEXT = frozenset(
+    ("string", kind)
+    for kind in ("integral", "float", "double", "decimal", "boolean", "date", "timestamp")
+)
+
+_RULES: dict[tuple[str, str], _Rule] = {
+    ("decimal", "integral"): _truncated,
+    ("decimal", "float"): _by_way_of_text,
+    ("decimal", "double"): _by_way_of_text,
+    ("float", "integral"): _truncated_float,
+    ("double", "integral"): _truncated_float,
+    ("timestamp", "timestamp"): lambda operand, _: operand,
+    ("date", "string"): _four_digit_year,
+    ("timestamp", "string"): _four_digit_year,
+    ("string", "binary"): lambda operand, _: f"encode({operand})",
+}
 
 
 def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:

@@ -38,7 +38,7 @@ def with_constants(expression: Typed) -> Typed:
 def _computed(expression: Call | Cast) -> Typed:
     # Few filters have such a part.
     from dagster_delta.sql.evaluation import evaluate_tree
-    from dagster_delta.sql.functions.time_zones import depends_on_time_zone
+    from dagster_delta.sql.functions.dates import depends_on_time_zone
 
     data_type = expression.data_type
     if not isinstance(data_type, PrimitiveType | DecimalType) or depends_on_time_zone(expression):

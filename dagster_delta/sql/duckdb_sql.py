@@ -11,7 +11,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -22,16 +22,19 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
-from dagster_delta.sql.casts import cast_kind
-from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.sql.functions.rendering import duckdb_type, finite
-from dagster_delta.sql.functions.renderings import RENDERINGS
-from dagster_delta.sql.functions.variants import (
-    VARIANT_FUNCTIONS,
-    register_variant_functions,
+from dagster_delta.sql.casts import (
+    cast_kind,
+    cast_may_raise,
+    cast_sql,
+    duckdb_type,
+    raising,
+    reads_text,
 )
-from dagster_delta.sql.text_conversion import cast_may_raise, cast_sql, register_text_casts
-from dagster_delta.sql.text_values import reads_text
+from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
+from dagster_delta.sql.functions.nested import VARIANT_FUNCTIONS
+from dagster_delta.sql.functions.variants import FUNCTIONS_OF_VARIANTS
+from dagster_delta.sql.functions.whitelist import WHITELIST
+from dagster_delta.sql.text_conversion import FUNCTIONS_OF_TEXT
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
 from dagster_delta.sql.types import DATE, TIMESTAMP, VARIANT, holds_values, is_primitive
 
@@ -125,7 +128,7 @@ class DuckDbEvaluator:
                 return self._render_shielded(node)
             case Call(name, arguments):
                 render = self._render_of_calendar if name in _DATE_CALLS else self._render
-                sql = RENDERINGS[name].sql(node, [render(each) for each in arguments])
+                sql = WHITELIST[name].render(node, [render(each) for each in arguments])
                 if len(sql) > _MAX_SQL_LENGTH:
                     raise UnsupportedExpression(
                         "the expression is nested too deeply for the embedded engine: "
@@ -147,7 +150,7 @@ class DuckDbEvaluator:
                 return sql
             case Cast(child, data_type) if _reads_calendar(child.data_type, data_type):
                 return sql
-        return finite(sql) if operand.data_type in _CALENDAR_TYPES else sql
+        return _finite(sql) if operand.data_type in _CALENDAR_TYPES else sql
 
     def _render_shielded(self, node: Call) -> str:
         """AND and OR that evaluate an operand only if the earlier ones do not decide the result.
@@ -159,7 +162,7 @@ class DuckDbEvaluator:
         tests = "".join(
             f" WHEN {each} IS NOT DISTINCT FROM {decided} THEN {decided}" for each in operands[:-1]
         )
-        plain = RENDERINGS[node.name].sql(node, operands)
+        plain = WHITELIST[node.name].render(node, operands)
         return f"CASE{tests} ELSE {plain} END"
 
 
@@ -167,6 +170,14 @@ _CALENDAR_TYPES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
 _DATE_CALLS = frozenset({*DATE_FUNCTIONS, "date +", "date -"})
 _CHECKED_DATES = frozenset({"date +", "date -", "interval shift", "trunc", "date_trunc"})
 """Calls that make a date or time of another one, which they check."""
+
+
+def _finite(operand: str) -> str:
+    """DuckDB SQL of a date or time that fails for the two values that DuckDB reads as infinite: the
+    greatest of the type, and its negative. To Spark they are days and times like any other.
+    """
+    refused = raising("dates and times at the end of their range: use the Spark engine")
+    return f"CASE WHEN isinf({operand}) THEN {refused} ELSE {operand} END"
 
 
 def _reads_calendar(source: DataType | None, target: DataType) -> bool:
@@ -184,7 +195,7 @@ def _calls_python(node: Typed) -> bool:
 
 def _may_raise(node: Typed) -> bool:
     for each in walk(node):
-        if isinstance(each, Call) and RENDERINGS[each.name].may_raise:
+        if isinstance(each, Call) and WHITELIST[each.name].may_raise:
             return True
         if isinstance(each, Cast):
             source = each.child.data_type
@@ -295,8 +306,10 @@ def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect(":memory:", config={**SEALED_CONFIG, "threads": 1})
     if with_python:
-        register_variant_functions(connection)
-        register_text_casts(connection)
+        # Its signature requires enumerations, and lists of one invariant type.
+        create: Callable[..., object] = connection.create_function
+        for name, compute, parameters, result in (*FUNCTIONS_OF_TEXT, *FUNCTIONS_OF_VARIANTS):
+            create(name, compute, parameters, result, type="arrow", null_handling="special")
     # Rewrites could move a failing operand out of the CASE that shields it.
     connection.execute("PRAGMA disable_optimizer")
     connection.execute("SET lock_configuration = true")

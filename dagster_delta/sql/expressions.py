@@ -80,7 +80,7 @@ class SqlExpression:
     @cached_property
     def depends_on_time_zone(self) -> bool:
         """Whether its result may depend on the session's time zone (UTC in the embedded engine)."""
-        from dagster_delta.sql.functions.time_zones import depends_on_time_zone
+        from dagster_delta.sql.functions.dates import depends_on_time_zone
 
         return depends_on_time_zone(self.typed)
 

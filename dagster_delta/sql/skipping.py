@@ -32,17 +32,6 @@ _OPERATORS: dict[str, tuple[Operator, Operator]] = {
     "<=>": ("<=>", "<=>"),
 }
 
-_NULL_OF_NULL = frozenset(
-    {
-        "=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "div", "pmod", "negative", "positive",
-        "abs", "ceil", "floor", "sign", "date +", "date -", "datediff", "interval shift", "year",
-        "quarter", "month", "weekofyear", "weekday", "dayofmonth", "dayofweek", "dayofyear", "hour",
-        "minute", "second", "||", "contains", "startswith", "endswith", "like", "length", "lower",
-        "upper", "trim", "ltrim", "rtrim", "right", "substring", "replace",
-    }
-)  # fmt: skip
-"""Operators and functions that are null where any operand is null."""
-
 
 def to_predicate(
     expression: Typed,
@@ -73,7 +62,7 @@ def to_predicate(
             negated = IsTrue(Not(convert(child)))
             return negated if name == "<=>" else Not(negated)
     if not session_is_utc:
-        from dagster_delta.sql.functions.time_zones import depends_on_time_zone
+        from dagster_delta.sql.functions.dates import depends_on_time_zone
 
         if depends_on_time_zone(expression):
             return Unknown("it depends on the time zone of the session", _operands(expression))
@@ -88,7 +77,11 @@ def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
             return (path,)
         case Call("in", (operand, *_)) | Cast(operand):
             return _operands(operand)
-        case Call(name, operands) if name in _NULL_OF_NULL:
+        case Call(name, operands):
+            from dagster_delta.sql.functions.whitelist import WHITELIST
+
+            if not WHITELIST[name].is_strict:
+                return ()
             return tuple(dict.fromkeys(path for each in operands for path in _operands(each)))
     return ()
 

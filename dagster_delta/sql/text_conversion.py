@@ -1,29 +1,26 @@
-"""Casts as DuckDB SQL. A cast raises for a value that it cannot convert, as in Spark.
+"""Columns of text as columns of numbers, booleans, dates and times, in all forms that Spark reads.
 
-Texts are converted as Spark reads them: DuckDB accepts other texts, and reads some as other values.
 Arrow converts texts in the usual form, column by column; any other text is converted in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.sql.casts import cast_kind, is_plain_cast
-from dagster_delta.sql.functions.rendering import duckdb_type, raising, register_function
-from dagster_delta.sql.text_values import TextReader, reads_text, text_reader
-from dagster_delta.sql.types import is_integral, sql_type_name
+from dagster_delta.sql.casts import duckdb_type
+from dagster_delta.sql.text_values import TextReader, text_reader
+from dagster_delta.sql.types import sql_type_name
 
 if TYPE_CHECKING:
-    import duckdb
     from numpy.typing import NDArray
 
 
@@ -149,27 +146,6 @@ _TARGETS = (
 _MICROSECONDS = pa.timestamp("us")
 
 
-def _text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
-    """SQL that calls a function of `register_text_casts`.
-
-    `target`: type to cast it to: one for which `reads_text` is true.
-    """
-    if isinstance(target, DecimalType):
-        # A function has one result type: the digits are passed as text.
-        digits = f"text_to_decimal({operand}, {target.precision}, {target.scale})"
-        return f"CAST({digits} AS {duckdb_type})"
-    return f"text_to_{target}({operand})"
-
-
-def register_text_casts(connection: duckdb.DuckDBPyConnection) -> None:
-    """Register the functions called by `_text_cast_sql` with a connection."""
-    for target in map(PrimitiveType, _TARGETS):
-        name, result = f"text_to_{target}", duckdb_type(target)
-        register_function(connection, name, _reader(target), ["VARCHAR"], result)
-    parameters = ["VARCHAR", "INTEGER", "INTEGER"]
-    register_function(connection, "text_to_decimal", _digits, parameters, "VARCHAR")
-
-
 def _reader(target: DataType) -> Callable[[pa.Array], pa.Array]:
     conversion = text_conversion(target)
     assert conversion is not None  # noqa: S101  of every type in the table above
@@ -201,90 +177,15 @@ def _converted(
         raise InvalidArgument(f"a text is not in the form of a {sql_type_name(target)}") from None
 
 
-_MAX_PRECISION = 38
-_BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+PythonFunction: TypeAlias = tuple[str, Callable[..., pa.Array], list[str], str]
+"""A function over Arrow arrays, which gets nulls too, for DuckDB: its name, what computes it, and
+the DuckDB types of its parameters and result."""
 
-
-def cast_sql(operand: str, source: DataType, target: DataType) -> str:
-    """DuckDB SQL of a cast in the whitelist."""
-    rule = _rule(source, target)
-    if rule is None:
-        raise UnsupportedExpression(
-            f"the embedded engine does not support CAST({sql_type_name(source)} AS "
-            f"{sql_type_name(target)}); use the Spark engine"
-        )
-    return rule(operand, duckdb_type(target))
-
-
-def cast_may_raise(source: DataType, target: DataType) -> bool:
-    """Whether some value makes the cast fail."""
-    if cast_kind(source) == "integral":
-        if is_integral(target):
-            return _BITS[str(source)] > _BITS[str(target)]
-        return isinstance(target, DecimalType)
-    safe = {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
-    return (cast_kind(source), cast_kind(target)) not in safe
-
-
-_Rule = Callable[[str, str], str]
-
-
-def _rule(source: DataType, target: DataType) -> _Rule | None:
-    """How to cast; None if it is not in the whitelist."""
-    kinds = (cast_kind(source), cast_kind(target))
-    if is_plain_cast(source, target):
-        return _plain
-    if reads_text(source, target):
-        return lambda operand, found: _text_cast_sql(operand, target, found)
-    if isinstance(source, DecimalType) and kinds[1] == "string":
-        return _fraction_to_text(source)
-    return _RULES.get(kinds)
-
-
-def _plain(operand: str, target: str) -> str:
-    return f"CAST({operand} AS {target})"
-
-
-def _by_way_of_text(operand: str, target: str) -> str:
-    # Text is rounded once, to the nearest number.
-    return f"CAST(CAST({operand} AS VARCHAR) AS {target})"
-
-
-def _fraction_to_text(source: DecimalType) -> _Rule | None:
-    if source.precision == _MAX_PRECISION:
-        return None
-    # Without room for it DuckDB omits the zero before the point.
-    roomy = f"DECIMAL({source.precision + 1},{source.scale})"
-    return lambda operand, target: f"CAST(CAST({operand} AS {roomy}) AS {target})"
-
-
-def _truncated(operand: str, target: str) -> str:
-    # DuckDB rounds here, Spark truncates.
-    return (
-        f"CAST(CASE WHEN {operand} < 0 THEN ceil({operand}) ELSE floor({operand}) END AS {target})"
-    )
-
-
-def _truncated_float(operand: str, target: str) -> str:
-    return f"CAST(trunc(CAST({operand} AS DOUBLE)) AS {target})"
-
-
-def _four_digit_year(operand: str, target: str) -> str:
-    return (
-        f"CASE WHEN {operand} IS NULL OR year({operand}) BETWEEN 1 AND 9999"
-        f" THEN CAST({operand} AS {target})"
-        f" ELSE {raising('only Spark writes years outside 1 to 9999 as text')} END"
-    )
-
-
-_RULES: dict[tuple[str, str], _Rule] = {
-    ("decimal", "integral"): _truncated,
-    ("decimal", "float"): _by_way_of_text,
-    ("decimal", "double"): _by_way_of_text,
-    ("float", "integral"): _truncated_float,
-    ("double", "integral"): _truncated_float,
-    ("timestamp", "timestamp"): lambda operand, _: operand,
-    ("date", "string"): _four_digit_year,
-    ("timestamp", "string"): _four_digit_year,
-    ("string", "binary"): lambda operand, _: f"encode({operand})",
-}
+FUNCTIONS_OF_TEXT: tuple[PythonFunction, ...] = (
+    *(
+        (f"text_to_{each}", _reader(each), ["VARCHAR"], duckdb_type(each))
+        for each in map(PrimitiveType, _TARGETS)
+    ),
+    ("text_to_decimal", _digits, ["VARCHAR", "INTEGER", "INTEGER"], "VARCHAR"),
+)
+"""What the SQL of casts calls."""

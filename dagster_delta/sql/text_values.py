@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.types import STRING
 
 TextReader = Callable[[str], object]
 """The value of one text. Raises ValueError or ArithmeticError if it has none."""
@@ -46,11 +45,6 @@ _TIME = re.compile(
 )
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?")
 _MAX_OFFSET_MINUTES = 18 * 60
-
-
-def reads_text(source: DataType, target: DataType) -> bool:
-    """Whether this module reads the text of such a cast."""
-    return source == STRING and text_reader(target) is not None
 
 
 def read_text(text: str, target: DataType) -> object:

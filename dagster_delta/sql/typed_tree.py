@@ -88,8 +88,8 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
         return Refused(problem, operands, is_wrong=True)
     problem = type_problem(name, [each.data_type for each in operands])
     name = canonical_name(name)
-    resolve = WHITELIST.get(name)
-    if resolve is None:
+    function = WHITELIST.get(name)
+    if function is None or (resolve := function.resolve) is None:
         return _wrong_if(problem, _unknown_function(name, operands))
     found = _unless_refused(
         name, operands, lambda: _computed(resolve(name, _with_padded_literals(name, operands)))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.sql.functions.signatures import (
-    Resolve,
+from dagster_delta.sql.functions.function import (
+    Function,
     boolean_call,
     check_count,
     typed_alike,
-    typed_by_analysis,
 )
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
@@ -97,16 +96,26 @@ def _resolve_coalesce(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, tuple(operands), target)
 
 
-CONDITIONS: Mapping[str, Resolve] = {
-    **dict.fromkeys(("and", "or", "not"), typed_by_analysis),
-    **dict.fromkeys(("=", "<", "<=", ">", ">=", "<=>"), _resolve_comparison),
-    "in": _resolve_in,
-    "is null": _resolve_is_null,
-    "isnotnull": _resolve_is_not_null,
-    "isnan": _resolve_is_nan,
-    "case": _resolve_case,
-    "if": _resolve_if,
-    "nullif": _resolve_nullif,
-    "nvl2": _resolve_nvl2,
-    "coalesce": _resolve_coalesce,
+def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    branches = " ".join(
+        f"WHEN {condition} THEN {value}"
+        for condition, value in zip(operands[:-1:2], operands[1::2], strict=True)
+    )
+    return f"CASE {branches} ELSE {operands[-1]} END"
+
+
+CONDITIONS: Mapping[str, Function] = {
+    **dict.fromkeys(("and", "or"), Function(None, "({joined})", is_strict=False)),
+    "not": Function(None, "(NOT {0})"),
+    **dict.fromkeys(("=", "<", "<=", ">", ">="), Function(_resolve_comparison, "({0} {name} {1})")),
+    "<=>": Function(_resolve_comparison, "({0} IS NOT DISTINCT FROM {1})", is_strict=False),
+    "in": Function(_resolve_in, "({0} IN ({rest}))", is_strict=False),
+    "is null": Function(_resolve_is_null, "({0} IS NULL)", is_strict=False),
+    "isnotnull": Function(_resolve_is_not_null),
+    "isnan": Function(_resolve_is_nan, "coalesce(isnan({0}), FALSE)", is_strict=False),
+    "case": Function(_resolve_case, _sql_case, is_strict=False),
+    "if": Function(_resolve_if),
+    "nullif": Function(_resolve_nullif),
+    "nvl2": Function(_resolve_nvl2),
+    "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False),
 }

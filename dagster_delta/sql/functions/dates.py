@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import (
+from dagster_delta.sql.casts import cast, cast_depends_on_time_zone, raising
+from dagster_delta.sql.functions.function import (
+    Function,
     Operand,
-    Resolve,
     calls,
     check_count,
     fixed,
@@ -21,7 +21,7 @@ from dagster_delta.sql.functions.signatures import (
     refused_type,
 )
 from dagster_delta.sql.literals import moves_local_days, shifted
-from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.typed import Call, Cast, Literal, Refusal, Typed, types_of, walk
 from dagster_delta.sql.types import (
     DATE,
     INTEGER,
@@ -32,7 +32,7 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
+_TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
 """Functions whose result for a timestamp depends on the session's time zone; a cast makes dates."""
 
 _TIMES = (TIMESTAMP, PrimitiveType("timestamp_ntz"))
@@ -46,7 +46,8 @@ _TIME_UNITS = {
     "MILLISECOND": "millisecond", "MICROSECOND": "microsecond",
 }  # fmt: skip
 
-_PADDED_NUMBERS = frozenset({"yyyy", "MM", "dd", "HH", "mm", "ss"})
+_PADDED_NUMBERS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+"""Units of a pattern, as `strftime` spells them."""
 _PUNCTUATION = frozenset("-/:. _")
 
 _EXTRACTED = {
@@ -87,7 +88,7 @@ def _unit(known: Mapping[str, str]) -> Operand:
 
 def _pattern(name: str, argument: Typed) -> Typed:
     pattern = str(literal_of(name, argument, str))
-    if pattern_units(pattern) is None:
+    if _pattern_units(pattern) is None:
         raise Refusal(f"{name} with the pattern {pattern!r}")
     return Literal(pattern, STRING)
 
@@ -98,14 +99,16 @@ def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if unit not in _EXTRACTED:
         raise Refusal(f"{name}({unit} FROM …)")
     part = _EXTRACTED[unit]
-    return DATE_FUNCTIONS[part](part, arguments[1:])
+    resolve = DATE_FUNCTIONS[part].resolve
+    assert resolve is not None  # noqa: S101  as of all parts
+    return resolve(part, arguments[1:])
 
 
 def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1])
 
 
-def pattern_units(pattern: str) -> list[str] | None:
+def _pattern_units(pattern: str) -> list[str] | None:
     """The units and punctuation of a pattern; None if it has more than punctuation and padded
     numbers.
     """
@@ -134,23 +137,83 @@ def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, arguments, source)
 
 
-_DATE_PARTS = (
-    "year", "quarter", "month", "dayofmonth", "dayofyear", "dayofweek", "weekday", "weekofyear",
-)  # fmt: skip
+def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
+    moment, pattern = operands[0], call.arguments[1]
+    assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
+    units = _pattern_units(str(pattern.value)) or ()
+    found = "".join(_PADDED_NUMBERS.get(each, each) for each in units)
+    # Other years have a sign or more than four digits; the engines format them differently.
+    return (
+        f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1 AND 9999"
+        f" THEN strftime({moment}, '{found}')"
+        f" ELSE {raising('only Spark formats years outside 1 to 9999')} END"
+    )
 
-DATE_FUNCTIONS: Mapping[str, Resolve] = {
-    **dict.fromkeys(_DATE_PARTS, calls(INTEGER, _as_date)),
-    **dict.fromkeys(("hour", "minute", "second"), calls(INTEGER, _as_time)),
-    "extract": _resolve_extract,
-    "date_trunc": calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp),
-    "date_format": calls(STRING, _as_timestamp, _pattern),
-    "trunc": _resolve_trunc,
-    "make_date": calls(DATE, _integer, _integer, _integer),
-    "date_from_unix_date": fixed(DATE, INTEGER),
-    **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), fixed(LONG, TIMESTAMP)),
-    **dict.fromkeys(
-        ("timestamp_seconds", "timestamp_millis", "timestamp_micros"), calls(TIMESTAMP, _long)
+
+def _part(sql: str, operand: Operand = _as_date) -> Function:
+    return Function(calls(INTEGER, operand), f"CAST({sql} AS INTEGER)")
+
+
+def _to_unix(per_second: int) -> Function:
+    """Whole units since the epoch, rounded down as Spark rounds them."""
+    count, unit = "epoch_us({0})", 1_000_000 // per_second
+    # Integer division rounds towards zero, but times before the epoch must round down.
+    whole = f"({count} - ((({count} % {unit}) + {unit}) % {unit})) // {unit}"
+    return Function(fixed(LONG, TIMESTAMP), f"CAST({whole} AS BIGINT)")
+
+
+def _of_unix(per_second: int) -> Function:
+    sql = f"make_timestamp({{0}} * CAST({1_000_000 // per_second} AS BIGINT))"
+    return Function(calls(TIMESTAMP, _long), sql, may_raise=True)
+
+
+_TRUNCATED = "CAST(date_trunc({all}) AS {type})"
+_SHIFTED = "CAST({0} + to_months({1}) + to_days({2}) + to_microseconds({3}) AS {type})"
+_difference = Function(fixed(INTEGER, DATE, DATE), "CAST({0} - {1} AS INTEGER)")
+
+DATE_FUNCTIONS: Mapping[str, Function] = {
+    **{name: _part(f"{name}({{0}})") for name in ("year", "quarter", "month", "dayofyear")},
+    "dayofmonth": _part("day({0})"),
+    "dayofweek": _part("dayofweek({0}) + 1"),
+    "weekday": _part("isodow({0}) + -1"),
+    "weekofyear": _part("week({0})"),
+    **{name: _part(f"{name}({{0}})", _as_time) for name in ("hour", "minute", "second")},
+    "extract": Function(_resolve_extract),
+    "date_trunc": Function(
+        calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp), _TRUNCATED
     ),
-    "interval shift": _resolve_shift,
-    **dict.fromkeys(("datediff", "date_diff"), fixed(INTEGER, DATE, DATE)),
+    "date_format": Function(
+        calls(STRING, _as_timestamp, _pattern), _sql_date_format, may_raise=True
+    ),
+    "trunc": Function(_resolve_trunc, _TRUNCATED),
+    "make_date": Function(
+        calls(DATE, _integer, _integer, _integer), "make_date({all})", may_raise=True
+    ),
+    "date_from_unix_date": Function(
+        fixed(DATE, INTEGER), "CAST(DATE '1970-01-01' + {0} AS DATE)", may_raise=True
+    ),
+    "unix_seconds": _to_unix(1),
+    "unix_millis": _to_unix(1_000),
+    "unix_micros": _to_unix(1_000_000),
+    "timestamp_seconds": _of_unix(1),
+    "timestamp_millis": _of_unix(1_000),
+    "timestamp_micros": _of_unix(1_000_000),
+    "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True),
+    **dict.fromkeys(("datediff", "date_diff"), _difference),
 }
+
+
+def depends_on_time_zone(expression: Typed) -> bool:
+    """Whether some part of the expression depends on the session's time zone."""
+    return any(map(_is_zoned, walk(expression)))
+
+
+def _is_zoned(node: Typed) -> bool:
+    if isinstance(node, Cast) and node.child.data_type is not None:
+        return cast_depends_on_time_zone(node.child.data_type, node.data_type)
+    if isinstance(node, Call) and node.name == "interval shift":
+        amounts = (each.value for each in node.arguments[1:] if isinstance(each, Literal))
+        return node.data_type == TIMESTAMP and moves_local_days(*(int(str(n)) for n in amounts))
+    if isinstance(node, Call) and node.name in _TIME_ZONE_FUNCTIONS:
+        return any(each.data_type == TIMESTAMP for each in node.arguments)
+    return isinstance(node, Literal) and node.depends_on_time_zone

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType
-from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import (
+from dagster_delta.sql.casts import cast, raising
+from dagster_delta.sql.functions.function import (
+    UNLESS_NULL,
+    Function,
     Resolve,
     boolean_call,
     calls,
@@ -19,7 +21,6 @@ from dagster_delta.sql.functions.signatures import (
     literal_of,
     of_types,
     refused_type,
-    typed_by_analysis,
 )
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
@@ -34,6 +35,7 @@ from dagster_delta.sql.types import (
     is_integral,
     is_numeric,
     is_primitive,
+    sql_type_name,
 )
 
 
@@ -101,11 +103,43 @@ def _position(name: str, arguments: Sequence[Typed]) -> Typed:
     return cast(arguments[1], INTEGER)
 
 
-NESTED_FUNCTIONS: Mapping[str, Resolve] = {
-    "size": _resolve_size,
-    "array_contains": _resolve_contains,
-    **{name: _element(name) for name in ("get", "[]", "element_at", "try_element_at")},
-    **dict.fromkeys(("map value", "."), typed_by_analysis),
+def _sql_size(call: Call, operands: Sequence[str]) -> str:
+    is_array = isinstance(call.arguments[0].data_type, ArrayType)
+    return f"CAST({'len' if is_array else 'cardinality'}({operands[0]}) AS INTEGER)"
+
+
+def _sql_field(call: Call, operands: Sequence[str]) -> str:
+    position = call.arguments[1]
+    assert isinstance(position, Literal)  # noqa: S101  the analysis put it there
+    return f"struct_extract_at({operands[0]}, {position.value})"
+
+
+def _sql_element_at(outside: str) -> str:
+    """Positions count from 1, negative ones from the end."""
+    return (
+        f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {raising('positions count from 1')}"
+        f" WHEN abs(CAST({{1}} AS BIGINT)) > len({{0}}) THEN {outside} ELSE {{0}}[{{1}}] END"
+    )
+
+
+_CONTAINS = (
+    f"{UNLESS_NULL} WHEN list_contains({{0}}, {{1}}) THEN TRUE"
+    " WHEN list_count({0}) < len({0}) THEN NULL ELSE FALSE END"
+)
+_GET = "CASE WHEN {1} >= 0 THEN {0}[CAST({1} AS BIGINT) + 1] ELSE NULL END"
+_OUTSIDE = raising("the position is outside the array")
+_SUBSCRIPT = f"{UNLESS_NULL} WHEN {{1}} < 0 OR {{1}} >= len({{0}}) THEN {_OUTSIDE} ELSE {_GET} END"
+
+NESTED_FUNCTIONS: Mapping[str, Function] = {
+    # With other settings than Spark's defaults, the size of null is -1.
+    "size": Function(_resolve_size, _sql_size, is_strict=False),
+    "array_contains": Function(_resolve_contains, _CONTAINS),
+    "get": Function(_element("get"), _GET),
+    "[]": Function(_element("[]"), _SUBSCRIPT, may_raise=True),
+    "element_at": Function(_element("element_at"), _sql_element_at(_OUTSIDE), may_raise=True),
+    "try_element_at": Function(_element("try_element_at"), _sql_element_at("NULL"), may_raise=True),
+    "map value": Function(None, "{0}[{1}]"),
+    ".": Function(None, _sql_field),
 }
 
 
@@ -162,10 +196,24 @@ def parse_path(text: str) -> VariantPath:
     return tuple(steps)
 
 
-VARIANT_FUNCTIONS: Mapping[str, Resolve] = {
-    "parse_json": fixed(VARIANT, STRING),
-    "try_parse_json": fixed(VARIANT, STRING),
-    "is_variant_null": calls(BOOLEAN, of_types(VARIANT)),
-    "variant_get": _resolve_get,
-    "try_variant_get": _resolve_get,
+def _sql_get(call: Call, operands: Sequence[str]) -> str:
+    target = call.data_type
+    kind = "long" if is_integral(target) else str(target)
+    sql = f"{call.name}_{kind}({', '.join(operands)})"
+    return f"CAST({sql} AS {sql_type_name(target)})" if is_integral(target) else sql
+
+
+_parsed = Function(fixed(VARIANT, STRING), "{name}({all})", may_raise=True)
+_got = Function(_resolve_get, _sql_get, may_raise=True)
+
+VARIANT_FUNCTIONS: Mapping[str, Function] = {
+    "parse_json": _parsed,
+    "try_parse_json": _parsed,
+    "is_variant_null": Function(
+        calls(BOOLEAN, of_types(VARIANT)),
+        "coalesce(struct_extract({0}, 'value') = '\\x00'::BLOB, FALSE)",
+        is_strict=False,
+    ),
+    "variant_get": _got,
+    "try_variant_get": _got,
 }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DecimalType
-from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.signatures import (
-    Resolve,
+from dagster_delta.sql.casts import cast, duckdb_type, raising
+from dagster_delta.sql.functions.function import (
+    UNLESS_NULL,
+    Function,
     refused_type,
     typed_alike,
 )
@@ -86,6 +87,8 @@ def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
             precision = max(digits) + scale + 1
     if precision > _MAX_PRECISION or max(digits) + max(first.scale, second.scale) > _MAX_PRECISION:
         raise Refusal(f"{first} {name} {second}, which needs more than {_MAX_PRECISION} digits,")
+    if name != "*":
+        operands = [cast(each, common_type([first, second]) or VOID) for each in operands]
     return Call(name, tuple(operands), DecimalType(max(precision, 1), scale))
 
 
@@ -151,20 +154,6 @@ def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
     raise refused_type(name, *arguments)
 
 
-ARITHMETIC: Mapping[str, Resolve] = {
-    **dict.fromkeys(("+", "-", "*", "%", "date +", "date -"), _resolve),
-    "date_add": _resolve_date_function,
-    "date_sub": _resolve_date_function,
-    "/": _resolve_division,
-    "div": _resolve_integral_division,
-    "negative": _resolve_signed,
-    "positive": _resolve_positive,
-    "abs": _resolve_signed,
-    "ceil": _resolve_rounding,
-    "floor": _resolve_rounding,
-}
-
-
 def _resolve_of_double(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]) or isinstance(types[0], DecimalType):
@@ -179,7 +168,52 @@ def _resolve_pmod(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, tuple(operands), target)
 
 
-NUMERIC_FUNCTIONS: Mapping[str, Resolve] = {
-    "sign": _resolve_of_double,
-    "pmod": _resolve_pmod,
+def _sql_remainder(call: Call, operands: Sequence[str]) -> str:
+    # The smallest integer has no remainder by -1 in hardware; in Spark it is 0.
+    is_whole = is_integral(call.data_type)
+    minus_one = " WHEN {1} = -1 THEN CAST(0 AS {2})" if is_whole else ""
+    return (
+        f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {_BY_ZERO}{minus_one}"
+        " ELSE CAST({0} % {1} AS {2}) END"
+    ).format(*operands, duckdb_type(call.data_type))
+
+
+def _sql_negative(call: Call, operands: Sequence[str]) -> str:
+    target = duckdb_type(call.data_type)
+    if is_integral(call.data_type):
+        # DuckDB widens the smallest integer instead of failing.
+        return f"(CAST(0 AS {target}) - {operands[0]})"
+    return f"CAST(-{operands[0]} AS {target})"
+
+
+_BY_ZERO = raising("remainder by zero")
+_QUOTIENT = (
+    f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {raising('division by zero')}"
+    " ELSE CAST({0} %s {1} AS {type}) END"
+)
+_REST = "CAST({0} % {1} AS {type})"
+_POSITIVE_REST = (
+    f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {_BY_ZERO} WHEN {{1}} = -1 THEN CAST(0 AS {{type}})"
+    f" WHEN {_REST} < 0 THEN CAST(({_REST} + {{1}}) % {{1}} AS {{type}}) ELSE {_REST} END"
+)
+_SIGN = "CASE WHEN isnan({0}) OR {0} = 0 THEN {0} ELSE CAST(sign({0}) AS DOUBLE) END"
+_ROUNDED = "CAST({name}({0}) AS {type})"
+
+NUMERIC_FUNCTIONS: Mapping[str, Function] = {
+    **dict.fromkeys(
+        ("+", "-", "*"), Function(_resolve, "CAST({0} {name} {1} AS {type})", may_raise=True)
+    ),
+    "%": Function(_resolve, _sql_remainder, may_raise=True),
+    "date +": Function(None, "CAST({0} + {1} AS DATE)", may_raise=True),
+    "date -": Function(None, "CAST({0} - {1} AS DATE)", may_raise=True),
+    **dict.fromkeys(("date_add", "date_sub"), Function(_resolve_date_function)),
+    "/": Function(_resolve_division, _QUOTIENT.replace("%s", "/"), may_raise=True),
+    "div": Function(_resolve_integral_division, _QUOTIENT.replace("%s", "//"), may_raise=True),
+    "negative": Function(_resolve_signed, _sql_negative, may_raise=True),
+    "positive": Function(_resolve_positive),
+    "abs": Function(_resolve_signed, _ROUNDED, may_raise=True),
+    "ceil": Function(_resolve_rounding, _ROUNDED),
+    "floor": Function(_resolve_rounding, _ROUNDED),
+    "sign": Function(_resolve_of_double, _SIGN),
+    "pmod": Function(_resolve_pmod, _POSITIVE_REST, may_raise=True),
 }

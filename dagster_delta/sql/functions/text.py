@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.patterns import ESCAPE, Wildcard, like_pieces
-from dagster_delta.sql.functions.signatures import (
-    Resolve,
+from dagster_delta.sql.casts import cast, raising
+from dagster_delta.sql.functions.function import (
+    Function,
     boolean_call,
     calls,
     check_count,
@@ -16,10 +15,9 @@ from dagster_delta.sql.functions.signatures import (
     of_types,
     text_operand,
 )
+from dagster_delta.sql.functions.patterns import ESCAPE, Wildcard, like_pieces
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
-
-_TEXT_TEST = (BOOLEAN, STRING, STRING)
 
 
 def _count(name: str, argument: Typed) -> Literal:
@@ -39,9 +37,6 @@ def _resolve_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise Refusal(f"{name} by a longer text")
     operands = (text_operand(name, arguments[0]), Literal(searched, STRING), Literal(by, STRING))
     return Call(name, operands, STRING)
-
-
-_text_or_bytes = of_types(STRING, BINARY)
 
 
 def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -94,14 +89,37 @@ def _escaped(text: str) -> str:
     return "".join(ESCAPE + each if each in "%_" + ESCAPE else each for each in text)
 
 
-TEXT_FUNCTIONS: Mapping[str, Resolve] = {
-    **dict.fromkeys(("concat", "||"), _resolve_concat),
-    **dict.fromkeys(("upper", "lower", "trim", "ltrim", "rtrim"), fixed(STRING, STRING)),
-    **dict.fromkeys(("startswith", "endswith", "contains"), fixed(*_TEXT_TEST)),
-    "length": calls(INTEGER, _text_or_bytes),
-    "substring": _resolve_substring,
-    "left": _resolve_left,
-    "replace": _resolve_replace,
-    "right": calls(STRING, text_operand, _count),
-    "like": _resolve_like,
+def _sql_length(call: Call, operands: Sequence[str]) -> str:
+    measure = "octet_length" if call.arguments[0].data_type == BINARY else "length"
+    return f"CAST({measure}({operands[0]}) AS INTEGER)"
+
+
+def _changed_case(name: str) -> Function:
+    """Case of letters outside ASCII depends on the version of Unicode and on the locale."""
+    refused = raising(f"{name}() of letters outside ASCII: use the Spark engine")
+    sql = (
+        "CASE WHEN {0} IS NULL OR strlen({0}) = length({0})"
+        f" THEN {name}({{0}}) ELSE {refused} END"
+    )
+    return Function(_text, sql, may_raise=True)
+
+
+_text = fixed(STRING, STRING)
+_text_test = fixed(BOOLEAN, STRING, STRING)
+
+TEXT_FUNCTIONS: Mapping[str, Function] = {
+    **dict.fromkeys(("concat", "||"), Function(_resolve_concat, "({joined})")),
+    "upper": _changed_case("upper"),
+    "lower": _changed_case("lower"),
+    **dict.fromkeys(("trim", "ltrim", "rtrim"), Function(_text, "{name}({0}, ' ')")),
+    "startswith": Function(_text_test, "starts_with({all})"),
+    "endswith": Function(_text_test, "ends_with({all})"),
+    "contains": Function(_text_test, "contains({all})"),
+    "length": Function(calls(INTEGER, of_types(STRING, BINARY)), _sql_length),
+    "substring": Function(_resolve_substring, "substring({all})"),
+    "left": Function(_resolve_left),
+    "replace": Function(_resolve_replace, "replace({all})"),
+    "right": Function(calls(STRING, text_operand, _count), "right({all})"),
+    # LIKE has no default escape in DuckDB.
+    "like": Function(_resolve_like, f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')"),
 }

@@ -5,73 +5,24 @@ Spec: Variant Data Type. Spark SQL: parse_json, variant_get.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.json import json_of_variant, variant_of_json
 from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
+from dagster_delta.sql.casts import duckdb_type
 from dagster_delta.sql.functions.nested import VariantPath, parse_path
-from dagster_delta.sql.functions.rendering import (
-    Rendering,
-    duckdb_type,
-    register_function,
-    template,
-)
-from dagster_delta.sql.typed import Call, types_of
-from dagster_delta.sql.types import VARIANT, sql_type_name
-
-if TYPE_CHECKING:
-    import duckdb
+from dagster_delta.sql.text_conversion import PythonFunction
+from dagster_delta.sql.types import VARIANT
 
 _DUCKDB_VARIANT = duckdb_type(VARIANT)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-
-
-def _sql_get(call: Call, operands: Sequence[str]) -> str:
-    target = types_of([call])[0]
-    integral = isinstance(target, PrimitiveType) and target.name in _BITS
-    kind = "long" if integral else str(target)
-    sql = f"{call.name}_{kind}({', '.join(operands)})"
-    return f"CAST({sql} AS {sql_type_name(target)})" if integral else sql
-
-
-_CALL = Rendering(template("{name}({all})"), may_raise=True)
-
-VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
-    "parse_json": _CALL,
-    "try_parse_json": _CALL,
-    "is_variant_null": Rendering(
-        template("coalesce(struct_extract({0}, 'value') = '\\x00'::BLOB, FALSE)")
-    ),
-    "variant_get": Rendering(_sql_get, may_raise=True),
-    "try_variant_get": Rendering(_sql_get, may_raise=True),
-}
-
-
-def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
-    """Register the functions called by the SQL of variants with a connection."""
-    register = partial(register_function, connection)
-    register("parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
-    register("try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
-    results = {
-        "boolean": ("BOOLEAN", pa.bool_()),
-        "long": ("BIGINT", pa.int64()),
-        "double": ("DOUBLE", pa.float64()),
-        "string": ("VARCHAR", pa.string()),
-        "variant": (_DUCKDB_VARIANT, VARIANT_STORAGE),
-    }
-    inputs = [_DUCKDB_VARIANT, "VARCHAR", "VARCHAR"]
-    for kind, (result, arrow_type) in results.items():
-        register(f"variant_get_{kind}", _getter(arrow_type, tries=False), inputs, result)
-        register(f"try_variant_get_{kind}", _getter(arrow_type, tries=True), inputs, result)
 
 
 def _parse_json(texts: pa.Array) -> pa.Array:
@@ -167,3 +118,24 @@ def _nothing(value: object, kind: str, *, tries: bool) -> object:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _functions() -> Iterator[PythonFunction]:
+    yield "parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT
+    yield "try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT
+    results = {
+        "boolean": ("BOOLEAN", pa.bool_()),
+        "long": ("BIGINT", pa.int64()),
+        "double": ("DOUBLE", pa.float64()),
+        "string": ("VARCHAR", pa.string()),
+        "variant": (_DUCKDB_VARIANT, VARIANT_STORAGE),
+    }
+    inputs = [_DUCKDB_VARIANT, "VARCHAR", "VARCHAR"]
+    for kind, (result, arrow_type) in results.items():
+        for prefix in ("", "try_"):
+            compute = _getter(arrow_type, tries=bool(prefix))
+            yield f"{prefix}variant_get_{kind}", compute, inputs, result
+
+
+FUNCTIONS_OF_VARIANTS = tuple(_functions())
+"""What the SQL of variants calls."""

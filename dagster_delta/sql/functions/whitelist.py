@@ -10,21 +10,21 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.conditions import CONDITIONS
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
+from dagster_delta.sql.functions.function import Function, check_count
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
-from dagster_delta.sql.functions.numbers import ARITHMETIC, NUMERIC_FUNCTIONS
-from dagster_delta.sql.functions.signatures import Resolve, check_count
+from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.typed import Literal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 
-def _cast_function(target: DataType) -> Resolve:
+def _cast_function(target: DataType) -> Function:
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
         check_count(name, arguments, 1)
         result = cast(arguments[0], target)
         return replace(result, is_written=False) if isinstance(result, Literal) else result
 
-    return resolve
+    return Function(resolve)
 
 
 _CAST_FUNCTIONS = {
@@ -43,11 +43,6 @@ _CAST_FUNCTIONS = {
 }
 
 
-CONVERSIONS: Mapping[str, Resolve] = {
-    name: _cast_function(target) for name, target in _CAST_FUNCTIONS.items()
-}
-
-
 _SYNONYMS = {
     "abs": "abs", "cardinality": "size", "ceiling": "ceil", "char_length": "length",
     "character_length": "length", "date_part": "extract", "datepart": "extract",
@@ -62,14 +57,13 @@ def canonical_name(name: str) -> str:
     return _SYNONYMS.get(name, name)
 
 
-WHITELIST: Mapping[str, Resolve] = {
+WHITELIST: Mapping[str, Function] = {
     **CONDITIONS,
-    **ARITHMETIC,
     **NUMERIC_FUNCTIONS,
     **TEXT_FUNCTIONS,
     **NESTED_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
-    **CONVERSIONS,
+    **{name: _cast_function(target) for name, target in _CAST_FUNCTIONS.items()},
 }
-"""How Spark types a call, by the name of the function or operator; any other name is refused."""
+"""Functions and operators by name; any other name is refused."""

@@ -1,11 +1,14 @@
-"""Rules for the operands of a call, shared by the rows of the whitelist."""
+"""A function of the whitelist: how Spark types its calls, and how DuckDB computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
 
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.sql.casts import cast
+from dagster_delta.sql.casts import cast, duckdb_type
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
     BOOLEAN,
@@ -16,8 +19,42 @@ from dagster_delta.sql.types import (
     sql_type_name,
 )
 
-Resolve = Callable[[str, tuple[Typed, ...]], Typed]
+Resolve: TypeAlias = Callable[[str, tuple[Typed, ...]], Typed]
 """Makes the typed call from its name and typed operands, or raises Refusal."""
+Render: TypeAlias = Callable[[Call, Sequence[str]], str]
+"""Makes DuckDB SQL from a typed call and the SQL of its operands."""
+
+
+class Function(msgspec.Struct, frozen=True):
+    """One function or operator of the whitelist."""
+
+    resolve: Resolve | None
+    """How Spark types a call; None if only the analysis makes such calls."""
+    sql: str | Render = ""
+    """DuckDB SQL of a typed call: a template of the operands `{0}`, `{1}` and so on, `{all}` of
+    them, the `{rest}` after the first or all of them `{joined}` by the `{name}` of the call, and of
+    the DuckDB `{type}` of its result. Empty if `resolve` makes another call or a cast."""
+    may_raise: bool = False
+    """Whether it fails for some values, so that earlier operands must guard it."""
+    is_strict: bool = True
+    """Whether a call is null wherever an operand is null."""
+
+    def render(self, call: Call, operands: Sequence[str]) -> str:
+        """The DuckDB SQL of a call."""
+        if not isinstance(self.sql, str):
+            return self.sql(call, operands)
+        return self.sql.format(
+            *operands,
+            all=", ".join(operands),
+            rest=", ".join(operands[1:]),
+            joined=f" {call.name.upper()} ".join(operands),
+            name=call.name,
+            type=duckdb_type(call.data_type) if "{type}" in self.sql else "",
+        )
+
+
+UNLESS_NULL = "CASE WHEN {0} IS NULL OR {1} IS NULL THEN NULL"
+"""The beginning of a template that ends in ` ELSE … END`."""
 
 
 def typed_alike(
@@ -109,8 +146,3 @@ def check_count(name: str, arguments: Sequence[Typed], *counts: int) -> None:
 
 text_operand = of_types(STRING, target=STRING, or_null=True)
 """An operand that is text, or NULL."""
-
-
-def typed_by_analysis(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """The rule of a call that only the analysis makes, from operands that it has checked."""
-    raise AssertionError(f"{name} of {len(arguments)} operands is typed by the analysis")
