@@ -10,7 +10,6 @@ import datetime as dt
 import math
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -87,11 +86,8 @@ class DuckDbEvaluator:
         import duckdb
 
         try:
-            if self._calls_python:
-                with _PYTHON_CONNECTION.in_use() as connection:
-                    result = self._result(connection, batch)
-            else:
-                result = self._result(_thread_connection(), batch)
+            with _connection(with_python=self._calls_python) as connection:
+                result = self._result(connection, batch)
         except duckdb.OutOfMemoryException as error:
             raise UnsupportedExpression(
                 f"the embedded engine has no memory for the expression "
@@ -286,19 +282,24 @@ def _to_arrow(result: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return result.cast(target)
 
 
-_THREAD = threading.local()
+_IDLE: dict[tuple[int, bool], list[duckdb.DuckDBPyConnection]] = {}
+"""Connections that no thread uses, by process and whether they have functions in Python. A forked
+child neither uses nor drops what it inherits, and no connection is ever dropped: if one of DuckDB's
+own threads did (in a merge, these evaluate expressions), the process would crash."""
 
 
-def _thread_connection() -> duckdb.DuckDBPyConnection:
-    """This thread's connection; a forked child opens its own."""
-    # Keep the inherited connection: closing it in a child would wait forever.
-    connections: dict[int, duckdb.DuckDBPyConnection] = _THREAD.__dict__.setdefault(
-        "connections", {}
-    )
-    found = connections.get(os.getpid())
-    if found is None:
-        found = connections[os.getpid()] = _connect(with_python=False)
-    return found
+@contextmanager
+def _connection(*, with_python: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection for exclusive use."""
+    idle = _IDLE.setdefault((os.getpid(), with_python), [])
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = _connect(with_python=with_python)
+    try:
+        yield connection
+    finally:
+        idle.append(connection)
 
 
 def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
@@ -314,34 +315,3 @@ def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     connection.execute("PRAGMA disable_optimizer")
     connection.execute("SET lock_configuration = true")
     return connection
-
-
-class _PythonConnection:
-    """The connection that has functions written in Python: one for all threads, one at a time.
-
-    It lives longer than all threads: if one of DuckDB's own threads dropped a connection as it ends
-    (in a merge, these evaluate expressions), the process would crash.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connections: dict[int, duckdb.DuckDBPyConnection] = {}
-        """By process. A forked child neither uses nor drops what it inherits."""
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._unlock)
-
-    def _unlock(self) -> None:
-        # The thread that held the lock during the fork does not exist in the child.
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def in_use(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The connection, for exclusive use."""
-        with self._lock:
-            connection = self._connections.get(os.getpid())
-            if connection is None:
-                connection = self._connections[os.getpid()] = _connect(with_python=True)
-            yield connection
-
-
-_PYTHON_CONNECTION = _PythonConnection()

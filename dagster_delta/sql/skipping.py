@@ -18,9 +18,9 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.sql.functions.patterns import LikePiece, Wildcard, like_pieces
+from dagster_delta.sql.functions.patterns import like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
-from dagster_delta.sql.types import BOOLEAN, STRING
+from dagster_delta.sql.types import BOOLEAN
 
 # Each operator, and its equivalent with swapped operands.
 _OPERATORS: dict[str, tuple[Operator, Operator]] = {
@@ -98,8 +98,11 @@ def _leaf(expression: Typed) -> Predicate | None:
             return _membership(operand, values)
         case Call("startswith", (Column(path), Literal(str() as prefix))):
             return StartsWith(path, prefix)
-        case Call("like", (Column(path), Literal(str() as pattern))):
-            return _like(path, like_pieces(pattern))
+        case Call("like", (Column(path), Literal(str() as pattern))) if pattern:
+            start = like_pieces(pattern)[0]
+            if not isinstance(start, str):
+                return None
+            return And((StartsWith(path, start), Unknown("the rest of the pattern")))
         case Call(name, (left, right)) if name in _OPERATORS:
             operator, flipped = _OPERATORS[name]
             if isinstance(left, Literal):
@@ -135,14 +138,3 @@ def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
         return None
     known = tuple(each for each in constants if each is not None)
     return In(path, known, data_type, has_null=len(known) < len(constants))
-
-
-def _like(path: tuple[str, ...], pieces: list[LikePiece]) -> Predicate | None:
-    match pieces:
-        case [str() as text]:
-            return Comparison(path, "=", text, STRING)
-        case [str() as text, Wildcard.ANY]:
-            return StartsWith(path, text)
-        case [str() as text, *_]:
-            return And((StartsWith(path, text), Unknown("the rest of the pattern")))
-    return None

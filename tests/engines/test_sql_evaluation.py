@@ -98,11 +98,10 @@ def test_a_constant_of_more_digits_than_a_context_of_python_has_fits_its_decimal
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.sql.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
+    from dagster_delta.sql.duckdb_sql import _connection
 
-    evaluate(parse_expression("id + 1 = 2", SCHEMA), pa.table({"id": [1]}))
-    with _PYTHON_CONNECTION.in_use() as python_connection:
-        connections = (_thread_connection(), python_connection)
+    with _connection(with_python=False) as plain, _connection(with_python=True) as python:
+        connections = (plain, python)
     for sql in ("SELECT * FROM read_text('/etc/hostname')", "COPY (SELECT 1) TO '/tmp/out.csv'", "INSTALL httpfs", "SET enable_external_access = true", "ATTACH '/tmp/x.db'"):  # fmt: skip
         for connection in connections:
             with pytest.raises(duckdb.Error):
@@ -149,7 +148,7 @@ _COLUMN_TYPES = {
 _LEAVES = st.sampled_from(
     [
         "id = 1", "id < 0", "id >= 1L", "id <=> NULL", "id <=> 2", "id IN (1, 2)", "id NOT IN (1, NULL)", "id IS NULL", "id > 0.5", "0 = id",
-        "Name = 'a'", "Name < 'b'", "Name LIKE 'a%'", "Name LIKE '%b%'", "Name LIKE '%b'", "Name IN ('a', NULL)", "contains(Name, 'b')", "endswith(Name, '%')",
+        "Name = 'a'", "Name < 'b'", "Name LIKE 'a%'", "Name LIKE '%b'", "Name IN ('a', NULL)", "endswith(Name, '%')",
         "day = '2024-01-01'", "day > DATE '2023-12-31'", "flag", "flag IS TRUE", "flag = false", "x > 1", "x >= 1.5", "x < 2", "x = 0", "x <> 1.5D", "x <= 0D",
         "at >= '2024-01-01'", "at < TIMESTAMP '2024-01-01 12:00:00'",
     ]

@@ -22,13 +22,13 @@ from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, RO
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
-from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
+from dagster_delta.engines.statements.merge_condition import MergeCondition
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
-from dagster_delta.sql.evaluation import column_at
+from dagster_delta.sql.evaluation import Columns, Evaluator, column_at
 from dagster_delta.sql.typed import Column, Typed, walk
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class SourceKeys(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, source: SourceRows, condition: MergeCondition) -> SourceKeys:
         """The keys of a source."""
-        source_only = [Computed(each) for each in condition.source_only]
-        keys = [Computed(each.source) for each in condition.keys]
+        source_only = [Evaluator(each) for each in condition.source_only]
+        keys = [Evaluator(each.source) for each in condition.keys]
         numbers: list[NDArray[np.int64]] = []
         parts: list[list[pa.Array]] = [[] for _ in keys]
         for start, batch in source.batches():
@@ -180,11 +180,11 @@ class MergeJoin:
     ) -> None:
         self._source = source
         self._source_keys = keys
-        self._keys = [Computed(each.target) for each in condition.keys]
+        self._keys = [Evaluator(each.target) for each in condition.keys]
         self._nulls_match = [each.nulls_match for each in condition.keys]
         self._types = [each.data_type for each in condition.keys]
-        self._target_only = [Computed(each) for each in condition.target_only]
-        self._rest = [Computed(each) for each in condition.rest]
+        self._target_only = [Evaluator(each) for each in condition.target_only]
+        self._rest = [Evaluator(each) for each in condition.rest]
         of_pairs = dict(wanted)
         for each in self._rest:
             of_pairs |= each.columns

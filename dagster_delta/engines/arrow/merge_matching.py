@@ -23,10 +23,10 @@ from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
-from dagster_delta.engines.statements.merge_condition import Columns, Computed
 from dagster_delta.engines.statements.merge_plan import MergePlan, ambiguous_matches
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.sql.evaluation import Columns, Evaluator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class ClauseChoice:
 
     def __init__(self, clauses: Sequence[MergeClause]) -> None:
         self._conditions = [
-            None if each.condition is None else Computed(each.condition) for each in clauses
+            None if each.condition is None else Evaluator(each.condition) for each in clauses
         ]
         self.columns: dict[tuple[str, ...], DataType] = {}
         """Type of each column that the conditions read, by path."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
@@ -21,13 +20,7 @@ from dagster_delta.protocol.statistics.predicates import (
     Predicate,
     Unknown,
 )
-from dagster_delta.protocol.values.arrow_columns import whole_array
-from dagster_delta.protocol.values.arrow_values import FALSE
-from dagster_delta.sql.evaluation import compile_filter
 from dagster_delta.sql.typed import Call, Cast, Column, Typed, walk, with_paths
-
-Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
-"""Arrow arrays by path."""
 
 _MAX_LISTED_VALUES = 2_000
 _FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
@@ -53,40 +46,6 @@ class MergeCondition(msgspec.Struct, frozen=True):
     source_only: tuple[Typed, ...]
     rest: tuple[Typed, ...]
     """Parts that need a pair of rows."""
-
-
-class Computed:
-    """A typed expression that is computed from arrays by path."""
-
-    def __init__(self, typed: Typed) -> None:
-        self.columns = {
-            each.path: each.data_type for each in walk(typed) if isinstance(each, Column)
-        }
-        """Type of each column that it reads, by path."""
-        self._compute = _compiled(typed)
-
-    def values(self, columns: Columns, num_rows: int) -> pa.Array:
-        """The values as one `pyarrow.Array`."""
-        return whole_array(self._compute(columns, num_rows))
-
-    def is_true(self, columns: Columns, num_rows: int) -> pa.BooleanArray:
-        """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""
-        values = self.values(columns, num_rows)
-        if pa.types.is_null(values.type):
-            values = pc.cast(values, pa.bool_())
-        return pc.fill_null(values, FALSE)
-
-
-def _compiled(typed: Typed) -> Callable[[Columns, int], pa.Array | pa.ChunkedArray]:
-    if isinstance(typed, Column):
-        path = typed.path
-        return lambda columns, _: columns[path]
-    found = compile_filter(typed)
-    if found is not None:
-        return lambda columns, _: found(columns)
-    from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
-
-    return DuckDbEvaluator(typed).evaluate
 
 
 def split_condition(condition: Typed) -> MergeCondition:

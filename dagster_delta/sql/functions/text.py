@@ -78,9 +78,15 @@ def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise Refusal("LIKE with an escape that is not one character")
     if escape in "%_":
         raise Refusal(f"LIKE with the escape {escape!r}")
+    match pieces := like_pieces(pattern, escape):
+        case [str() as text]:
+            return boolean_call("=", (arguments[0], Literal(text, STRING)))
+        case [str() as text, Wildcard.ANY]:
+            return boolean_call("startswith", (arguments[0], Literal(text, STRING)))
+        case [Wildcard.ANY, str() as text]:
+            return boolean_call("endswith", (arguments[0], Literal(text, STRING)))
     normalised = "".join(
-        piece.value if isinstance(piece, Wildcard) else _escaped(piece)
-        for piece in like_pieces(pattern, escape)
+        each.value if isinstance(each, Wildcard) else _escaped(each) for each in pieces
     )
     return boolean_call(name, (arguments[0], Literal(normalised, STRING)))
 
