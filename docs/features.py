@@ -82,12 +82,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _on_both(
         "Variant functions in SQL: `parse_json`, `variant_get`, `is_variant_null` and their "
         "`try_` forms",
-        "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
+        "tests/sql/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
     ),
     _on_both(
         "Spark SQL without Spark: operators, casts and functions proved equal, "
         "`current_timestamp()`, intervals, and what looks into arrays and maps included",
-        "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
+        "tests/sql/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
     ),
     _on_both(
         "Materialize partition columns in the data files (`materializePartitionColumns`)",
@@ -714,7 +714,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _on_both(
         "Column changes convert every string that Spark's CAST accepts, and every pair of types",
-        "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
+        "tests/sql/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
     ),
     Operation(
         "Column changes are disabled until both the resource and the table property enable "

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from dagster_delta.protocol.schema import DataType, DecimalType, StructType
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, column_of, walk
+from dagster_delta.sql.typed import FLIPPED, Call, Cast, Column, Literal, Typed, column_of, walk
 from dagster_delta.sql.types import (
     BINARY,
     BOOLEAN,
@@ -81,6 +81,8 @@ def compare(left: Typed, operator: str, right: Typed) -> Call | None:
     if operator == "<>":
         equal = compare(left, "=", right)
         return None if equal is None else negate(equal)
+    if isinstance(left, Literal):
+        left, operator, right = right, FLIPPED[operator], left
     operands = _alike([left, right])
     return None if operands is None else Call(operator, operands, BOOLEAN)
 

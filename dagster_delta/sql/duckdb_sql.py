@@ -77,17 +77,14 @@ class DuckDbEvaluator:
 
         `num_rows`: number of rows, for expressions without columns.
         """
+        import duckdb
+
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():
             inputs[name] = duckdb_input(columns[path], data_type)
-        return self._evaluate(pa.table(inputs))
-
-    def _evaluate(self, batch: pa.Table) -> pa.ChunkedArray:
-        import duckdb
-
         try:
             with _connection(with_python=self._calls_python) as connection:
-                result = self._result(connection, batch)
+                result = self._result(connection, pa.table(inputs))
         except duckdb.OutOfMemoryException as error:
             raise UnsupportedExpression(
                 f"the embedded engine has no memory for the expression "
@@ -218,12 +215,10 @@ def _literal_sql(value: object, data_type: DataType) -> str:
             return f"CAST('{text}' AS {target})"
         case dt.datetime():
             return f"CAST('{value.replace(tzinfo=None).isoformat(' ')}' AS {target})"
-        case int() | Decimal() | dt.date():
-            return (
-                f"CAST('{value:f}' AS {target})"
-                if isinstance(value, Decimal)
-                else (f"CAST('{value}' AS {target})")
-            )
+        case Decimal():
+            return f"CAST('{value:f}' AS {target})"
+        case int() | dt.date():
+            return f"CAST('{value}' AS {target})"
     raise UnsupportedExpression(f"a constant of type {data_type}; use the Spark engine")
 
 

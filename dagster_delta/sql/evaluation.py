@@ -1,32 +1,15 @@
-"""Exact values of expressions over batches: by Arrow's kernels if they suffice, else by DuckDB.
-
-Most filters compare a column with a constant, and many new values are a constant or a number times
-another; they need no SQL engine. Arrow's kernels are used where they agree with Spark.
-"""
+"""Exact values of expressions over batches."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-import dagster_delta.arrow_compute as pc
-from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import whole_array
-from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
+from dagster_delta.sql.evaluator import Evaluator, as_type
 from dagster_delta.sql.expressions import SqlExpression
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
-from dagster_delta.sql.types import BOOLEAN, DOUBLE, holds_values, is_integral, is_primitive
-
-if TYPE_CHECKING:
-    from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
 
 
 def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
@@ -38,8 +21,7 @@ def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table)
         UnsupportedExpression: as `SqlExpression.check_embeddable` does.
     """
     expression.check_filter()
-    found = whole_array(_values(expression, batch))
-    return _as_type(found, _BOOL)
+    return as_type(whole_array(_values(expression, batch)), pa.bool_())
 
 
 def evaluate(
@@ -51,62 +33,6 @@ def evaluate(
     """
     found = _values(expression, batch)
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
-
-
-def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:
-    """The values of a part of an expression, for one batch: a pa.Array.
-
-    `typed`: the part, without `Refused` nodes.
-    """
-    return whole_array(Evaluator(typed).of_batch(batch))
-
-
-Columns: TypeAlias = Mapping[tuple[str, ...], pa.Array | pa.ChunkedArray]
-"""Arrow arrays by path."""
-
-
-class Evaluator:
-    """Computes one typed expression, for any number of batches."""
-
-    def __init__(self, typed: Typed) -> None:
-        self._typed = typed
-        self.columns = {
-            each.path: each.data_type for each in walk(typed) if isinstance(each, Column)
-        }
-        """Type of each column that it reads, by path."""
-        self._compiled = compile_value(typed)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether Arrow's kernels suffice."""
-        return self._compiled is not None
-
-    def values(self, columns: Columns, num_rows: int) -> pa.Array:
-        """The values as one `pyarrow.Array`."""
-        return whole_array(self._compute(columns, num_rows))
-
-    def _compute(self, columns: Columns, num_rows: int) -> pa.Array | pa.ChunkedArray:
-        if isinstance(self._typed, Literal) and self._typed.value is not None:
-            return pa.repeat(scalar_of(self._typed.value, self._typed.data_type), num_rows)
-        if self._compiled is not None:
-            return self._compiled(columns)
-        return self._by_duckdb.evaluate(columns, num_rows)
-
-    def is_true(self, columns: Columns, num_rows: int) -> pa.BooleanArray:
-        """Where a condition is true, as a `pyarrow.BooleanArray` without nulls."""
-        return pc.fill_null(_as_type(self.values(columns, num_rows), _BOOL), FALSE)
-
-    def of_batch(self, batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
-        """The values for the rows of a batch, as one array or more."""
-        columns = {path: column_at(batch, path) for path in self.columns}
-        return self._compute(columns, batch.num_rows)
-
-    @cached_property
-    def _by_duckdb(self) -> DuckDbEvaluator:
-        # The SQL engine costs a tenth of a second to import, and few filters need it.
-        from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
-
-        return DuckDbEvaluator(self._typed)
 
 
 _EVALUATORS: WeakKeyDictionary[SqlExpression, Evaluator] = WeakKeyDictionary()
@@ -135,174 +61,3 @@ def _values(
             "the expression fails", f"{expression.sql!r} fails", 1
         )
         raise
-
-
-def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
-    """A column, or a field inside structs, by its path: null where a struct around it is."""
-    values = rows.column(path[0])
-    for name in path[1:]:
-        index = values.type.get_field_index(name)
-        if isinstance(values, pa.StructArray) and not values.null_count:
-            # The kernel's time for each field is proportional to the number of fields.
-            values = values.field(index)
-        else:
-            values = pc.struct_field(values, indices=[index])
-    return values
-
-
-Compiled: TypeAlias = Callable[[Columns], pa.Array | pa.ChunkedArray]
-"""Makes a pyarrow array, with nulls as in SQL."""
-
-_BOOL = pa.bool_()
-_KERNELS = {
-    "=": pc.equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
-_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
-_FLOATS = (PrimitiveType("float"), DOUBLE)
-
-
-def compile_value(expression: Typed) -> Compiled | None:
-    """A function that computes the value of each row; None if it needs a SQL engine."""
-    match expression:
-        case Column():
-            return _column(expression)
-        case Call(data_type=data_type) if data_type == DOUBLE:
-            has_columns = any(isinstance(each, Column) for each in walk(expression))
-            return _double(expression) if has_columns else None
-    return _condition(expression) if expression.data_type == BOOLEAN else None
-
-
-def _condition(expression: Typed) -> Compiled | None:
-    match expression:
-        case Column():
-            return _operand(expression)
-        case Call("and" | "or" as name, arguments):
-            masks = [_condition(each) for each in arguments]
-            kernel = pc.and_kleene if name == "and" else pc.or_kleene
-            known = [each for each in masks if each is not None]
-            if len(known) < len(masks):
-                return None
-            return lambda columns: reduce(kernel, (each(columns) for each in known))
-        case Call("not", (child,)):
-            inner = _condition(child)
-            return None if inner is None else lambda columns: pc.invert(inner(columns))
-        case Call("is null", (Column(path),)):
-            return lambda columns: pc.is_null(columns[path])
-        case Call("in", (operand, *values)):
-            return _membership(operand, values)
-        case Call("startswith" | "endswith" as name, (operand, Literal(str() as text))):
-            return _text_test(name, operand, text)
-        case Call(name, (left, right)) if name in _FLIPPED:
-            if isinstance(left, Literal):
-                left, right, name = right, left, _FLIPPED[name]
-            if isinstance(right, Literal):
-                return _comparison(name, left, right)
-    return None
-
-
-def _double(node: Typed) -> Compiled | None:
-    """Sums and products of doubles, which overflow to infinity in both engines."""
-    match node:
-        case Literal(float() as value, data_type):
-            scalar = scalar_of(value, data_type)
-            return lambda _: scalar
-        case Call(name, (left, right), data_type) if name in _ARITHMETIC and data_type == DOUBLE:
-            first, second = _double(left), _double(right)
-            if first is None or second is None:
-                return None
-            kernel = _ARITHMETIC[name]
-            return lambda columns: kernel(first(columns), second(columns))
-    return _operand(node) if node.data_type == DOUBLE else None
-
-
-def _column(column: Column) -> Compiled | None:
-    if not (is_primitive(column.data_type) or holds_values(column.data_type)):
-        return lambda columns: columns[column.path]
-    target = to_arrow_type(column.data_type)
-    return lambda columns: _as_type(columns[column.path], target)
-
-
-def _operand(node: Typed) -> Compiled | None:
-    """The values of a column, or of a widening cast of one."""
-    match node:
-        case Column(data_type=data_type) if is_primitive(data_type):
-            return _column(node)
-        case Cast(Column(data_type=source) as column, data_type) if _widens(source, data_type):
-            inner = _operand(column)
-            if inner is None:
-                return None
-            target = to_arrow_type(data_type)
-            # Whole numbers beyond 2^53 round to the nearest double, as they do in Spark.
-            return lambda columns: pc.cast(inner(columns), target, safe=False)
-    return None
-
-
-def _widens(source: DataType, target: DataType) -> bool:
-    if is_integral(source):
-        if isinstance(target, DecimalType):
-            return target.scale <= 18 and target.precision - target.scale >= 20
-        return is_integral(target) or target == PrimitiveType("double")
-    return source == PrimitiveType("float") and target == PrimitiveType("double")
-
-
-def _as_type(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return values if values.type == target else pc.cast(values, target)
-
-
-def _comparison(name: str, operand: Typed, literal: Literal) -> Compiled | None:
-    values = _operand(operand)
-    if values is None or operand.data_type is None:
-        return None
-    if literal.value is None:
-        if name == "<=>":
-            return lambda columns: pc.is_null(values(columns))
-        return lambda columns: pa.nulls(len(values(columns)), pa.bool_())
-    is_float = operand.data_type in _FLOATS
-    if isinstance(literal.value, float) and math.isnan(literal.value):
-        return None
-    scalar = scalar_of(literal.value, literal.data_type)
-
-    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
-        found = values(columns)
-        if name == "<=>":
-            return pc.fill_null(pc.equal(found, scalar), FALSE)
-        result = _KERNELS[name](found, scalar)
-        if is_float and name in (">", ">="):
-            # NaN is the greatest value in Spark, and incomparable in Arrow.
-            return pc.or_(result, pc.is_nan(found))
-        return result
-
-    return mask
-
-
-def _membership(operand: Typed, values: list[Typed]) -> Compiled | None:
-    found = _operand(operand)
-    if found is None or operand.data_type is None or operand.data_type in _FLOATS:
-        return None
-    constants = [each.value for each in values if isinstance(each, Literal)]
-    if len(constants) < len(values):
-        return None
-    known = [each for each in constants if each is not None]
-    value_set = array_of(known, operand.data_type)
-    has_null = len(known) < len(constants)
-
-    def mask(columns: Columns) -> pa.Array | pa.ChunkedArray:
-        column = found(columns)
-        listed = pc.is_in(column, value_set=value_set)
-        if has_null:
-            return pc.if_else(listed, listed, null_scalar(pa.bool_()))
-        return pc.if_else(pc.is_null(column), null_scalar(pa.bool_()), listed)
-
-    return mask
-
-
-def _text_test(name: str, operand: Typed, text: str) -> Compiled | None:
-    # DuckDB takes ten times as long.
-    kernel = pc.starts_with if name == "startswith" else pc.ends_with
-    values = _operand(operand)
-    return None if values is None else lambda columns: kernel(values(columns), pattern=text)

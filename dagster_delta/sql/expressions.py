@@ -6,7 +6,6 @@ tree over Arrow, and Spark, which gets the text unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dagster_delta.cached_property import cached_property
@@ -84,25 +83,19 @@ class SqlExpression:
 
         return depends_on_time_zone(self.typed)
 
-    def to_predicate(
-        self,
-        *,
-        session_is_utc: bool = True,
-        compute: Callable[[Typed], Predicate | None] | None = None,
-    ) -> Predicate:
+    def to_predicate(self, *, session_is_utc: bool = True) -> Predicate:
         """The predicate on column bounds, for skipping files.
 
         Args:
             session_is_utc: False if Spark evaluates it in another time zone; parts that depend on
                 the zone then skip nothing.
-            compute: gives predicates for parts that bounds cannot decide, or None.
 
         Raises:
             Nothing: parts without an answer are `Unknown`.
         """
         from dagster_delta.sql.skipping import to_predicate
 
-        return to_predicate(self.typed, session_is_utc=session_is_utc, compute=compute)
+        return to_predicate(self.typed, session_is_utc=session_is_utc)
 
     def check_filter(self) -> None:
         """Check that it is boolean.

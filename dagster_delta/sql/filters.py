@@ -8,7 +8,6 @@ another result for the same row are refused: rows would be lost or duplicated.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from itertools import pairwise
 
 from dagster_delta.errors import InvalidArgument
@@ -18,26 +17,13 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
 
-_CALL = re.compile(r"\s*\(*\s*([a-z_]+)\s*(?:\(\s*\))?[\s)]*", re.IGNORECASE)
-
 
 def at_moment(sql: str, moment: dt.datetime) -> str:
-    """The constant for a default that reads the clock; other text unchanged.
+    """A default, with each function of the clock replaced by the time of the statement.
 
-    `moment`: when the statement began, with a time zone. The embedded session is in UTC.
+    `moment`: when the statement began, with a time zone.
     """
-    match = _CALL.fullmatch(sql)
-    if match is None or sql.count("(") != sql.count(")"):
-        return sql
-    in_utc = moment.astimezone(dt.UTC).replace(tzinfo=None)
-    match match[1].lower():
-        case "current_timestamp" | "now":
-            return f"TIMESTAMP '{in_utc.isoformat(sep=' ')}+00:00'"
-        case "localtimestamp":
-            return f"TIMESTAMP_NTZ '{in_utc.isoformat(sep=' ')}'"
-        case "current_date" | "curdate":
-            return f"DATE '{in_utc.date().isoformat()}'"
-    return sql
+    return at_statement(sql, StructType(()), moment)
 
 
 _MOMENTS = {
@@ -132,28 +118,13 @@ def refuse_quoted_columns(condition: Typed, schema: StructType) -> None:
                 )
 
 
-RANDOM = frozenset(
-    {
-        "input_file_name", "monotonically_increasing_id", "rand", "randn", "random", "randstr",
-        "shuffle", "spark_partition_id", "uniform", "uuid",
-    }
-)  # fmt: skip
-"""Random functions, and functions of the partition in which Spark computes a row."""
-
-OF_THE_SESSION = frozenset(
-    {
-        "curdate", "current_catalog", "current_database", "current_date", "current_schema",
-        "current_time", "current_timestamp", "current_timezone", "current_user", "localtimestamp",
-        "now", "session_user", "user",
-    }
-)  # fmt: skip
-"""Functions of the clock and the session: one value for all rows of a statement."""
-
-
 def unsteady_functions(expression: SqlExpression) -> list[str]:
     """Sorted names of an expression's functions that are random or read the clock or the
     session.
     """
+    # An append needs the clock alone.
+    from dagster_delta.sql.functions.built_in import OF_THE_SESSION, RANDOM
+
     return _named(expression, RANDOM | OF_THE_SESSION)
 
 
@@ -165,6 +136,8 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
     Raises:
         InvalidArgument: it has a random function.
     """
+    from dagster_delta.sql.functions.built_in import RANDOM
+
     found = _named(expression, RANDOM)
     if found:
         raise InvalidArgument(

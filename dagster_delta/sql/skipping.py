@@ -1,12 +1,23 @@
-"""Converts typed expressions to the predicates that skip files."""
+"""Converts typed expressions to the predicates that skip files.
+
+Conditions on partition columns alone, such as `upper(country) = 'DE'`, are computed once for each
+file instead of its rows, and parts without columns, such as `upper('de')`, once for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
+from functools import partial
 
+import pyarrow as pa
+from msgspec.structs import replace
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType
 from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
+    Computed,
     Constant,
     In,
     IsNull,
@@ -19,30 +30,22 @@ from dagster_delta.protocol.statistics.predicates import (
     Unknown,
 )
 from dagster_delta.sql.functions.patterns import like_pieces
-from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
-
-# Each operator, and its equivalent with swapped operands.
-_OPERATORS: dict[str, tuple[Operator, Operator]] = {
-    "=": ("=", "="),
-    "<": ("<", ">"),
-    "<=": ("<=", ">="),
-    ">": (">", "<"),
-    ">=": (">=", "<="),
-    "<=>": ("<=>", "<=>"),
-}
 
 
 def to_predicate(
-    expression: Typed,
-    *,
-    session_is_utc: bool,
-    compute: Callable[[Typed], Predicate | None] | None = None,
+    expression: Typed, *, session_is_utc: bool, partition_columns: Collection[str] = ()
 ) -> Predicate:
-    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide."""
+    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
+
+    `partition_columns`: names of columns of which each file has one value.
+    """
 
     def convert(node: Typed) -> Predicate:
-        return to_predicate(node, session_is_utc=session_is_utc, compute=compute)
+        return to_predicate(
+            node, session_is_utc=session_is_utc, partition_columns=partition_columns
+        )
 
     match expression:
         case Literal(bool() | None as value):
@@ -66,7 +69,7 @@ def to_predicate(
 
         if depends_on_time_zone(expression):
             return Unknown("it depends on the time zone of the session", _operands(expression))
-    found = _leaf(expression) or (compute and compute(expression))
+    found = _leaf(expression) or _computed_filter(expression, partition_columns)
     return found or Unknown(operands=_operands(expression))
 
 
@@ -103,10 +106,7 @@ def _leaf(expression: Typed) -> Predicate | None:
             if not isinstance(start, str):
                 return None
             return And((StartsWith(path, start), Unknown("the rest of the pattern")))
-        case Call(name, (left, right)) if name in _OPERATORS:
-            operator, flipped = _OPERATORS[name]
-            if isinstance(left, Literal):
-                return _comparison(flipped, right, left)
+        case Call("=" | "<" | "<=" | ">" | ">=" | "<=>" as operator, (left, right)):
             return _comparison(operator, left, right)
     return None
 
@@ -138,3 +138,59 @@ def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
         return None
     known = tuple(each for each in constants if each is not None)
     return In(path, known, data_type, has_null=len(known) < len(constants))
+
+
+def with_constants(expression: Typed) -> Typed:
+    """The expression, in which the parts without columns are literals, as far as they can be
+    computed and do not depend on the session's time zone.
+
+    Raises:
+        Nothing: a part that fails stays as it is.
+    """
+    if not isinstance(expression, Call | Cast):
+        return expression
+    if not any(isinstance(node, Column | Refused) for node in walk(expression)):
+        return _computed(expression)
+    if isinstance(expression, Cast):
+        return replace(expression, child=with_constants(expression.child))
+    return replace(expression, arguments=tuple(map(with_constants, expression.arguments)))
+
+
+def _computed(expression: Call | Cast) -> Typed:
+    # Few filters have such a part.
+    from dagster_delta.sql.evaluator import evaluate_tree
+    from dagster_delta.sql.functions.dates import depends_on_time_zone
+
+    data_type = expression.data_type
+    if not isinstance(data_type, PrimitiveType | DecimalType) or depends_on_time_zone(expression):
+        return expression
+    row = pa.table({"row": pa.array([0])})
+    try:
+        value = evaluate_tree(expression, row)[0].as_py()
+    except (DeltaError, OverflowError, ValueError):
+        # It may be in a part of the filter that is not evaluated; dates of Python end in 9999.
+        return expression
+    return Literal(value, data_type, is_written=False)
+
+
+def _computed_filter(condition: Typed, partition_columns: Collection[str]) -> Computed | None:
+    """The predicate of a condition on partition columns alone; None for any other condition."""
+    nodes = list(walk(condition))
+    paths = [node.path for node in nodes if isinstance(node, Column)]
+    if condition.data_type != BOOLEAN or not paths:
+        return None
+    if any(isinstance(node, Refused) for node in nodes):
+        return None
+    if any(len(path) > 1 or path[0] not in partition_columns for path in paths):
+        return None
+    return Computed(frozenset(path[0] for path in paths), partial(_values, condition))
+
+
+def _values(condition: Typed, partitions: pa.Table) -> pa.BooleanArray | None:
+    from dagster_delta.sql.evaluator import evaluate_tree
+
+    try:
+        return evaluate_tree(condition, partitions)
+    except DeltaError:
+        # It may fail on a partition whose rows another part of the filter leaves out.
+        return None

@@ -17,49 +17,9 @@ from itertools import pairwise
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.filters import OF_THE_SESSION
+from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION
 from dagster_delta.sql.literals import INTERVAL_UNITS
 from dagster_delta.sql.tokens import Token, tokenize
-
-_FUNCTION_NAMES = """
-    abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact
-    array_contains array_distinct array_except array_insert array_intersect array_join array_max
-    array_min array_position array_prepend array_remove array_repeat array_size array_sort
-    array_union arrays_overlap arrays_zip ascii asin asinh atan atan2 atanh base64 between bigint
-    bin binary bit_count bit_get bit_length bitmap_bit_position bitmap_bucket_number bitmap_count
-    boolean bround btrim cardinality cast cbrt ceil ceiling char char_length character_length chr
-    coalesce collate collation concat concat_ws contains conv convert_timezone cos cosh cot crc32
-    csc date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc
-    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear decimal decode degrees div
-    double e element_at elt encode endswith ends_with equal_null exists exp expm1 extract factorial
-    filter find_in_set flatten float floor forall format_number format_string from_csv from_json
-    from_unixtime from_utc_timestamp get get_json_object getbit greatest hash hex hour hypot if
-    ifnull ilike initcap instr int is_valid_utf8 is_valid_variant is_variant_null isnan isnotnull
-    isnull json_array_length json_object_keys last_day lcase least left len length levenshtein like
-    ln locate log log10 log1p log2 lower lpad ltrim luhn_check make_date make_dt_interval
-    make_interval make_time make_timestamp make_timestamp_ltz make_timestamp_ntz make_valid_utf8
-    make_ym_interval map map_concat map_contains_key map_entries map_filter map_from_arrays
-    map_from_entries map_keys map_values map_zip_with mask md5 minute mod month monthname
-    months_between named_struct nanvl negative next_day nullif nullifzero nvl nvl2 octet_length
-    overlay parse_json parse_url pi pmod position positive pow power printf quarter quote radians
-    reduce regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like
-    regexp_replace regexp_substr repeat replace reverse right rint rlike round rpad rtrim
-    schema_of_csv schema_of_json schema_of_variant sec second sentences sequence sha sha1 sha2
-    shiftleft shiftright shiftrightunsigned sign signum sin sinh size slice smallint sort_array
-    soundex space split split_part sqrt startswith starts_with str_to_map string struct substr
-    substring substring_index tan tanh time_diff time_trunc timestamp timestampadd timestampdiff
-    timestamp_micros timestamp_millis timestamp_ntz timestamp_seconds tinyint to_binary to_char
-    to_csv to_date to_json to_number to_time to_timestamp to_timestamp_ltz to_timestamp_ntz
-    to_unix_timestamp to_utc_timestamp to_varchar to_variant_object transform transform_keys
-    transform_values translate trim trunc try_add try_aes_decrypt try_cast try_divide try_element_at
-    try_make_interval try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_mod
-    try_multiply try_parse_json try_parse_url try_subtract try_to_binary try_to_date try_to_number
-    try_to_time try_to_timestamp try_url_decode try_validate_utf8 try_variant_get typeof ucase
-    unbase64 unhex unix_date unix_micros unix_millis unix_seconds unix_timestamp upper url_decode
-    url_encode validate_utf8 variant_get weekday weekofyear width_bucket xxhash64 year zeroifnull
-    zip_with
-"""
-_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 
 _KEYWORDS = """
     all and any array as between bigint binary boolean both byte case cast char character collate
@@ -177,7 +137,7 @@ def _unknown_word(
     word = token.text.casefold()
     is_word = token.kind == "word"
     if following.is_operator("("):
-        is_known = word in _FUNCTIONS or word in niladic or (is_word and word in _WORDS)
+        is_known = word in OF_ARGUMENTS or word in niladic or (is_word and word in _WORDS)
         return None if is_known and not is_field else f"the function {token.text}"
     if is_field:
         return None

@@ -75,6 +75,10 @@ class Refused(msgspec.Struct, frozen=True):
 Typed: TypeAlias = Column | Literal | Cast | Call | Refused
 
 
+FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
+"""Each comparison, and its equivalent with swapped operands."""
+
+
 def operands_of(expression: Typed) -> tuple[Typed, ...]:
     """The direct operands of an expression."""
     match expression:

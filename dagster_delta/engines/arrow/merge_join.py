@@ -28,7 +28,7 @@ from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
-from dagster_delta.sql.evaluation import Columns, Evaluator, column_at
+from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
 from dagster_delta.sql.typed import Column, Typed, walk
 
 if TYPE_CHECKING:

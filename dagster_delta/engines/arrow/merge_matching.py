@@ -26,7 +26,7 @@ from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan, ambiguous_matches
 from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.sql.evaluation import Columns, Evaluator
+from dagster_delta.sql.evaluator import Columns, Evaluator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

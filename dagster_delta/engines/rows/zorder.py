@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.sql.evaluation import column_at
+from dagster_delta.sql.evaluator import column_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,19 @@ from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.sql.functions.function import (
     Function,
     boolean_call,
-    check_count,
     typed_alike,
 )
-from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.typed import (
+    FLIPPED,
+    Call,
+    Column,
+    Literal,
+    Refusal,
+    Refused,
+    Typed,
+    types_of,
+    walk,
+)
 from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
 
 
@@ -25,10 +34,16 @@ def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
 
 
 def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
     _check_comparable(name, arguments)
     _, operands = typed_alike(name, arguments)
+    if not _has_column(operands[0]) and _has_column(operands[1]):
+        # A constant is on the right, for what matches on the form of a comparison.
+        name, operands = FLIPPED[name], operands[::-1]
     return boolean_call(name, operands)
+
+
+def _has_column(operand: Typed) -> bool:
+    return any(isinstance(each, Column | Refused) for each in walk(operand))
 
 
 def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -40,7 +55,6 @@ def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_is_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 1)
     return boolean_call(name, arguments)
 
 
@@ -71,19 +85,16 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, (*branches, values[-1]), target)
 
 
-def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 3)
+def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
     return _resolve_case("case", arguments)
 
 
-def _resolve_nvl2(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 3)
+def _resolve_nvl2(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
     is_there = _resolve_is_not_null("isnotnull", arguments[:1])
     return _resolve_case("case", (is_there, *arguments[1:]))
 
 
-def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
+def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
     equal = _resolve_comparison("=", arguments)
     target = types_of(arguments)[0]
     return Call("case", (equal, Literal(None, target), arguments[0]), target)

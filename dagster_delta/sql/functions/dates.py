@@ -14,7 +14,6 @@ from dagster_delta.sql.functions.function import (
     Function,
     Operand,
     calls,
-    check_count,
     fixed,
     literal_of,
     of_types,
@@ -94,7 +93,6 @@ def _pattern(name: str, argument: Typed) -> Typed:
 
 
 def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
     unit = str(literal_of(name, arguments[0], str)).upper()
     if unit not in _EXTRACTED:
         raise Refusal(f"{name}({unit} FROM …)")

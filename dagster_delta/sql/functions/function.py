@@ -29,7 +29,8 @@ class Function(msgspec.Struct, frozen=True):
     """One function or operator of the whitelist."""
 
     resolve: Resolve | None
-    """How Spark types a call; None if only the analysis makes such calls."""
+    """How Spark types a call with a number of arguments that Spark allows; None if only the
+    analysis makes such calls."""
     sql: str | Render = ""
     """DuckDB SQL of a typed call: a template of the operands `{0}`, `{1}` and so on, `{all}` of
     them, the `{rest}` after the first or all of them `{joined}` by the `{name}` of the call, and of
@@ -132,16 +133,6 @@ def literal_of(name: str, argument: Typed, kind: type) -> object:
 def boolean_call(name: str, arguments: Sequence[Typed]) -> Call:
     """A call with a boolean result."""
     return Call(name, tuple(arguments), BOOLEAN)
-
-
-def check_count(name: str, arguments: Sequence[Typed], *counts: int) -> None:
-    """Check that a function has the number of operands that it takes.
-
-    Raises:
-        Refusal: it has another number.
-    """
-    if len(arguments) not in counts:
-        raise Refusal(f"{name} with {len(arguments)} arguments")
 
 
 text_operand = of_types(STRING, target=STRING, or_null=True)

@@ -16,7 +16,6 @@ from dagster_delta.sql.functions.function import (
     Resolve,
     boolean_call,
     calls,
-    check_count,
     fixed,
     literal_of,
     of_types,
@@ -39,9 +38,8 @@ from dagster_delta.sql.types import (
 )
 
 
-def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | MapType:
-    """The type of the first operand, an array or a map; checks that there are `count`."""
-    check_count(name, arguments, count)
+def _nested(name: str, arguments: Sequence[Typed]) -> ArrayType | MapType:
+    """The type of the first operand, an array or a map."""
     found = types_of(arguments)[0]
     if not isinstance(found, ArrayType | MapType) or not holds_values(found):
         raise refused_type(name, *arguments)
@@ -49,12 +47,12 @@ def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | Ma
 
 
 def _resolve_size(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    _nested(name, arguments, 1)
+    _nested(name, arguments)
     return Call(name, arguments, INTEGER)
 
 
 def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    array = _nested(name, arguments, 2)
+    array = _nested(name, arguments)
     searched = types_of(arguments)[1]
     if not isinstance(array, ArrayType):
         raise refused_type(name, *arguments)
@@ -71,7 +69,7 @@ def _element(name: str) -> Resolve:
     """A value of an array by its position, or of a map by its key."""
 
     def resolve(spelled: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-        match _nested(name, arguments, 2):
+        match _nested(name, arguments):
             case MapType(key_type, value_type) if name != "get":
                 key = _key(name, arguments, key_type)
                 return Call("map value", (arguments[0], key), value_type)
@@ -164,7 +162,7 @@ VariantPath = tuple[str | int, ...]
 
 
 def _resolve_get(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) not in (2, 3) or types_of(arguments)[0] != VARIANT:
+    if types_of(arguments)[0] != VARIANT:
         raise Refusal(f"{name} of these arguments")
     path = literal_of(name, arguments[1], str)
     kind = literal_of(name, arguments[2], str) if len(arguments) == 3 else "variant"

@@ -133,7 +133,7 @@ def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed
 
 def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
     types = types_of(arguments)
-    if len(types) != 1 or not is_numeric(types[0]):
+    if not is_numeric(types[0]):
         raise refused_type(name, *arguments)
     return Call(name, arguments, types[0])
 
@@ -156,13 +156,13 @@ def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 def _resolve_of_double(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
-    if len(types) != 1 or not is_numeric(types[0]) or isinstance(types[0], DecimalType):
+    if not is_numeric(types[0]) or isinstance(types[0], DecimalType):
         raise refused_type(name, *arguments)
     return Call(name, (cast(arguments[0], DOUBLE),), DOUBLE)
 
 
 def _resolve_pmod(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or not all(map(is_integral, types_of(arguments))):
+    if not all(map(is_integral, types_of(arguments))):
         raise refused_type(name, *arguments)
     target, operands = typed_alike(name, arguments)
     return Call(name, tuple(operands), target)

@@ -9,7 +9,6 @@ from dagster_delta.sql.functions.function import (
     Function,
     boolean_call,
     calls,
-    check_count,
     fixed,
     literal_of,
     of_types,
@@ -28,7 +27,6 @@ def _count(name: str, argument: Typed) -> Literal:
 
 
 def _resolve_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2, 3)
     searched, by = (
         str(literal_of(name, each, str)) for each in (*arguments, Literal("", STRING))[1:3]
     )
@@ -49,7 +47,7 @@ def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) not in (2, 3) or types_of(arguments)[0] != STRING:
+    if types_of(arguments)[0] != STRING:
         raise Refusal(f"{name} of these arguments")
     limits = [literal_of(name, each, int) for each in arguments[1:]]
     # Negative positions and lengths mean different things in the two engines.
@@ -59,15 +57,12 @@ def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, (arguments[0], start, *arguments[2:]), STRING)
 
 
-def _resolve_left(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    check_count(name, arguments, 2)
+def _resolve_left(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
     return _resolve_substring("substring", (arguments[0], Literal(1, INTEGER), arguments[1]))
 
 
 def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """`text LIKE 'pattern'`, with backslash as the escape whichever one the SQL uses."""
-    if not 2 <= len(arguments) <= 3:
-        raise Refusal(f"{name.upper()} with {len(arguments)} arguments")
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"LIKE of {sql_type_name(types_of(arguments)[0])}")
     if isinstance(arguments[1], Literal) and arguments[1].value is None:

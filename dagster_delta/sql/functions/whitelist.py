@@ -10,17 +10,18 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.conditions import CONDITIONS
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.sql.functions.function import Function, check_count
+from dagster_delta.sql.functions.function import Function
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
-from dagster_delta.sql.typed import Literal, Typed
+from dagster_delta.sql.typed import Literal, Refusal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 
 def _cast_function(target: DataType) -> Function:
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-        check_count(name, arguments, 1)
+        if len(arguments) != 1:
+            raise Refusal(f"{name} with {len(arguments)} arguments")
         result = cast(arguments[0], target)
         return replace(result, is_written=False) if isinstance(result, Literal) else result
 

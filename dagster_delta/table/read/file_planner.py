@@ -9,7 +9,6 @@ Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -116,13 +115,12 @@ class FilePlanner:
 
     def predicate_of(self, condition: Typed) -> Predicate:
         """The predicate of a condition over the columns of the table. Raises nothing."""
-        from dagster_delta.sql.computed_parts import computed_filter, with_constants
-        from dagster_delta.sql.skipping import to_predicate
+        from dagster_delta.sql.skipping import to_predicate, with_constants
 
-        columns = self.snapshot.configuration.partition_columns
-        compute = partial(computed_filter, columns) if columns else None
         return to_predicate(
-            with_constants(condition), session_is_utc=self._session_is_utc, compute=compute
+            with_constants(condition),
+            session_is_utc=self._session_is_utc,
+            partition_columns=self.snapshot.configuration.partition_columns,
         )
 
     def with_generated(self, predicate: Predicate) -> Predicate:

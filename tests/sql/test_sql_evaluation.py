@@ -176,7 +176,7 @@ _NUMBERS = st.recursive(
 @given(st.data(), _FILTERS | _NUMBERS)
 def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
     from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
-    from dagster_delta.sql.evaluation import compile_value
+    from dagster_delta.sql.evaluator import compile_value
 
     count = data.draw(st.integers(1, 5))
     table = pa.table(

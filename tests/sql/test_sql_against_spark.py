@@ -19,7 +19,7 @@ from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.functions.built_in import count_problem, is_built_in
 from dagster_delta.sql.functions.whitelist import WHITELIST
-from tests.engines.random_expressions import random_expressions
+from tests.sql.random_expressions import random_expressions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
