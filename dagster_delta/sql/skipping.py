@@ -120,10 +120,11 @@ def _path(operand: Typed) -> tuple[str, ...] | None:
 
 def _comparison(operator: Operator, operand: Typed, other: Typed) -> Predicate | None:
     path, data_type = _path(operand), operand.data_type
+    sides = (operand, other)
+    if operator != "<=>" and any(isinstance(e, Literal) and e.value is None for e in sides):
+        return Constant(None)
     if not isinstance(other, Literal):
         return None
-    if other.value is None and operator != "<=>":
-        return Constant(None)
     if path is None or data_type is None:
         return None
     if other.value is None:

@@ -36,7 +36,9 @@ def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
 def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
     _check_comparable(name, arguments)
     _, operands = typed_alike(name, arguments)
-    if not _has_column(operands[0]) and _has_column(operands[1]):
+    # Beside NULL on the left, DuckDB does not compute what may fail on the right.
+    is_null = isinstance(operands[0], Literal) and operands[0].value is None and name != "<=>"
+    if not is_null and not _has_column(operands[0]) and _has_column(operands[1]):
         # A constant is on the right, for what matches on the form of a comparison.
         name, operands = FLIPPED[name], operands[::-1]
     return boolean_call(name, operands)
