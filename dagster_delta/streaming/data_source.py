@@ -35,6 +35,7 @@ from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot
 from dagster_delta.streaming.options import (
+    BEGINNING,
     DEFAULT_MAX_FILES,
     Admission,
     SourceOptions,
@@ -279,8 +280,8 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return LogStream(self._latest.store, self._options, self._latest)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """The start of a query without a checkpoint."""
-        return self._stream.initial_offset().to_json_value()
+        """The start of a query without a checkpoint, or of its first batch if that is repeated."""
+        return StreamOffset(table_id=self._latest.metadata.id, version=BEGINNING).to_json_value()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Exclude everything that is committed from now on."""

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -20,7 +23,7 @@ from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.commit_rules import CommitRules
-from dagster_delta.streaming.options import Admission, SourceOptions, StreamOffset
+from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
 from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import is_newest, located, read_commit
@@ -60,9 +63,13 @@ class LogStream:
         self._newest_commit = latest.version, store.head(commit_path(latest.version))
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
 
-    def initial_offset(self) -> StreamOffset:
-        """The start of a query without a checkpoint."""
-        table_id, version = self._latest.metadata.id, self._latest.version
+    def initial_offset(self, version: int | None = None) -> StreamOffset:
+        """Where a query without a checkpoint begins.
+
+        `version`: newest version of the table at the time; that of this run by default.
+        """
+        table_id = self._latest.metadata.id
+        version = self._latest.version if version is None else version
         start = self._options.starting_version
         if self._options.starting_timestamp is not None:
             start = first_version_since(self._store, self._options.starting_timestamp)
@@ -81,7 +88,8 @@ class LogStream:
 
     def latest_version(self) -> int:
         """The newest version of the table at the moment."""
-        return self._latest.update().version
+        self._seen_version = max(self._seen_version, self._latest.update().version)
+        return self._seen_version
 
     def advance(
         self, start: StreamOffset, admission: Admission, *, until: int | None = None
@@ -92,7 +100,7 @@ class LogStream:
         of the batch.
 
         Args:
-            start: where the batch begins.
+            start: where the batch begins; the end of one from BEGINNING names its origin.
             admission: limits of the batch.
             until: the last version to read; the newest one by default.
 
@@ -103,6 +111,9 @@ class LogStream:
             InvalidTable, StorageFailure: for the log.
         """
         self._check_offset(start)
+        if start.version == BEGINNING:
+            origin = self.initial_offset()
+            return replace(self.advance(origin, admission, until=until), origin=origin)
         offset = start
         if self._idle is not None and self._idle[0] == start:
             offset = self._idle[1]
@@ -147,8 +158,15 @@ class LogStream:
         return offset.past(taken) if taken < len(sizes) else offset.next_version()
 
     def files_between(self, start: StreamOffset, end: StreamOffset) -> tuple[ChangeFileSet, ...]:
-        """The files of a batch, in sets by how they are read."""
-        self._check_offset(start)
+        """The files of a batch, in sets by how they are read.
+
+        Its end alone decides about a batch from BEGINNING. A Spark that does not limit batches ends
+        the first one with the newest commit: it has the rows of the table at that version.
+        """
+        self._check_offset(end)
+        if start.version == BEGINNING:
+            newest = end.version if end.is_snapshot else end.version - 1
+            start = self.initial_offset(newest) if end.origin is UNSET else end.origin
         found = _BatchFiles(self._options, self._latest)
         if start.is_snapshot:
             stop = end.index if end.is_snapshot else None

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dagster_delta.errors import InvalidArgument
+
+BEGINNING = -1
+"""The version in the start of a query, which `StreamOffset.origin` replaces."""
 
 
 class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -26,6 +30,9 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Number of files of that version already read."""
     is_snapshot: bool = False
     """Whether the files are those that were live at the version, or else those that it added."""
+    origin: StreamOffset | UnsetType = UNSET
+    """In the end of the first batch of a query: where that batch begins. Spark records no start for
+    it, and asks for another one when it repeats the batch."""
 
     @classmethod
     def from_json_value(cls, value: object) -> StreamOffset:
@@ -49,7 +56,7 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def past(self, files: int) -> StreamOffset:
         """The position this many files further in the same version."""
-        return msgspec.structs.replace(self, index=self.index + files)
+        return msgspec.structs.replace(self, index=self.index + files, origin=UNSET)
 
 
 @dataclass(slots=True)

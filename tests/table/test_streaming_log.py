@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dagster_delta.engines import embedded_engine
@@ -22,7 +23,7 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.streaming.data_source import split_into_tasks
+from dagster_delta.streaming.data_source import DeltaLogSource, split_into_tasks
 from dagster_delta.streaming.log_stream import LogStream
 from dagster_delta.streaming.options import (
     Admission,
@@ -171,6 +172,100 @@ def test_no_file_is_lost_or_doubled_whatever_the_limits_and_restarts(
         found.update(row["id"] for row in rows_between(table, stream, offset, end))
         offset = end
     assert found == Counter(range(1, 9))
+
+
+class Query:
+    """What Spark does with a source: it records the end of a batch before the batch runs, and the
+    batch as done afterwards. The start of the first batch it asks for whenever that runs.
+    """
+
+    def __init__(self, table: DeltaTable, *, limits_batches: bool, **options: str) -> None:
+        self.source = DeltaLogSource({"path": table.uri, **options})
+        self.limits_batches = limits_batches
+        self.ends: list[dict[str, object]] = []
+        self.done = 0
+        self.sink: dict[int, list[dict[str, Any]]] = {}
+        """The rows of each batch. A repeated batch finds its number there, and writes nothing."""
+
+    def run(self, stops: Iterator[str], *, available_now: bool) -> None:
+        """Run batches until one stops the query, or until there is nothing to read."""
+        schema = self.source.schema()
+        reader: Any = self.source.streamReader(schema)
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        while True:
+            start = self.ends[self.done - 1] if self.done else reader.initialOffset()
+            if len(self.ends) == self.done:
+                limit = (start, reader.getDefaultReadLimit()) if self.limits_batches else ()
+                end = json.loads(json.dumps(reader.latestOffset(*limit)))
+                if end == start:
+                    return
+                self.ends.append(end)
+            stop = next(stops)
+            if stop == "planned":
+                return
+            partitions = reader.partitions(start, self.ends[self.done])
+            rows = [
+                row
+                for partition in partitions
+                for batch in reader.read(partition)
+                for row in batch.to_pylist()
+            ]
+            known = self.sink.setdefault(self.done, rows)
+            if self.limits_batches:
+                assert Counter(map(str, known)) == Counter(map(str, rows))
+            if stop == "written":
+                return
+            self.done += 1
+
+
+@given(
+    starting=st.sampled_from([{}, {"startingVersion": "1"}, {"startingVersion": "latest"}]),
+    is_feed=st.booleans(),
+    limits_batches=st.booleans(),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["append", "compact", "delete", "nothing"]),
+            st.booleans(),
+            st.lists(st.sampled_from(["planned", "written", "done"]), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+@example({}, False, True, [("append", True, ["planned"]), ("append", True, ["done"])])
+@example({}, False, True, [("append", True, ["planned"]), ("compact", True, ["done"])])
+@example({}, True, True, [("append", True, ["planned"]), ("delete", True, ["done"])])
+@example({}, False, False, [("append", True, ["planned"]), ("append", True, ["done"])])
+def test_a_query_that_is_stopped_at_any_step_reads_each_row_once(
+    starting: dict[str, str],
+    is_feed: bool,
+    limits_batches: bool,
+    steps: list[tuple[str, bool, list[str]]],
+) -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    for number in range(4):
+        append(table, number)
+    options = {**starting, "readChangeFeed": str(is_feed).lower()}
+    options |= {"maxFilesPerTrigger": "2"} if limits_batches else {}
+    query = Query(table, limits_batches=limits_batches, **options)
+    held = Counter(range(4) if starting == {"startingVersion": "latest"} else ())
+    number = 10
+    for change, available_now, stops in steps:
+        query.run(itertools.chain(stops, itertools.repeat("done")), available_now=available_now)
+        if change == "append":
+            append(table, number, number + 1)
+            number += 2
+        elif change == "compact":
+            table.optimize("p = '0'")
+        elif change == "delete" and is_feed:
+            table.delete(f"id = {number % 4}")
+    query.run(itertools.repeat("done"), available_now=True)
+    for row in itertools.chain(*query.sink.values()):
+        held[row["id"]] += -1 if row.get("_change_type") == "delete" else 1
+    assert {id_: times for id_, times in held.items() if times} == Counter(
+        table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()
+    )
 
 
 def test_rows_hidden_by_deletion_vectors_do_not_come() -> None:
