@@ -8,7 +8,11 @@ from dagster_delta.engines.choose import (
     spark_engine,
     universal_engine,
 )
-from dagster_delta.engines.spark.session.active_session import active_spark_session, is_spark_frame
+from dagster_delta.engines.spark.session.active_session import (
+    active_spark_session,
+    is_spark_frame,
+    session_time_zone,
+)
 
 __all__ = [
     "active_spark_session",
@@ -17,6 +21,7 @@ __all__ = [
     "engine_for",
     "engine_for_changes",
     "is_spark_frame",
+    "session_time_zone",
     "spark_engine",
     "universal_engine",
 ]

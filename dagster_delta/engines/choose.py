@@ -6,6 +6,7 @@ It imports an engine only after choosing it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.session import active_session
@@ -50,15 +51,19 @@ def engine_for(
     raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
 
 
-def embedded_engine(memory_limit: int | str | None = None) -> ArrowEngine:
+def embedded_engine(
+    memory_limit: int | str | None = None, *, time_zone: str | None = None
+) -> ArrowEngine:
     """The engine of this process.
 
     Args:
         memory_limit: as for `MemoryBudget.of`.
+        time_zone: of its statements; by default that of the Spark session of this process.
     """
     from dagster_delta.engines.arrow.engine import ArrowEngine
 
-    return ArrowEngine(memory_limit)
+    known = None if time_zone is None else partial(str, time_zone)
+    return ArrowEngine(memory_limit, find_time_zone=known or active_session.session_time_zone)
 
 
 def spark_engine(session: SparkSession | None = None) -> SparkEngine:
@@ -81,16 +86,18 @@ def change_engine(name: str | None) -> Engine | None:
     return None if name is None else engine_for(None, name)
 
 
-def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> Engine:
-    """The engine that changes rows by some expressions: Spark if only Spark evaluates them
-    exactly and there is a session, Arrow otherwise.
+def engine_for_changes(
+    expressions: Iterable[SqlExpression], store: ObjectStore, time_zone: str
+) -> Engine:
+    """The engine that changes rows by some expressions in a time zone: Spark if only Spark
+    evaluates them exactly and there is a session, Arrow otherwise.
     """
     try:
         for expression in expressions:
             expression.check_embeddable()
     except UnsupportedExpression:
-        return universal_engine(store) or embedded_engine()
-    return embedded_engine()
+        return universal_engine(store) or embedded_engine(time_zone=time_zone)
+    return embedded_engine(time_zone=time_zone)
 
 
 def universal_engine(store: ObjectStore) -> Engine | None:

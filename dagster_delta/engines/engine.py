@@ -62,8 +62,8 @@ class Engine(Protocol):
     """Preferred bytes of data files to rewrite at once."""
 
     @property
-    def session_is_utc(self) -> bool:
-        """Whether it reads timestamps without a zone in UTC."""
+    def time_zone(self) -> str:
+        """The time zone of its statements, see `session_time_zone`."""
 
     @property
     def log_planner(self) -> LogPlanner | None:

@@ -17,6 +17,7 @@ from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class WriteSpec(msgspec.Struct, frozen=True):
     """Sources of the columns that the rows lack; filled before constraints are checked."""
     constraints: tuple[Constraint, ...] = ()
     """Checked on every row before it is written."""
+    time_zone: str = UTC
+    """Time zone in which the embedded engine computes the values and checks the constraints."""
     target_file_size_bytes: int = 128 * 1024 * 1024
     """A data file is closed when it reaches about this size."""
     row_group_rows: int = 1_000_000

@@ -23,6 +23,7 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.time_zone import UTC
 
 
 def check_default_values(fields: Iterable[StructField]) -> None:
@@ -39,14 +40,18 @@ def check_default_values(fields: Iterable[StructField]) -> None:
             _check_type(field, sql)
 
 
-def compute_default(field: StructField, sql: str) -> object:
-    """The value of a default, Spark SQL without columns, as from Arrow's `as_py`;
-    UnsupportedExpression if only Spark can compute it.
+def compute_default(field: StructField, sql: str, zone: str = UTC) -> object:
+    """The value of a default, Spark SQL without columns, as from Arrow's `as_py`, in a statement of
+    a time zone; UnsupportedExpression if only Spark can compute it.
     """
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["\0row"])
     try:
         found = ComputedColumns(
-            [ColumnExpression(field.name, sql)], StructType((field,)), StructType(()), table=""
+            [ColumnExpression(field.name, sql)],
+            StructType((field,)),
+            StructType(()),
+            table="",
+            zone=zone,
         ).compute(one_row)
     except (SchemaMismatch, ConstraintViolation, InvalidArgument) as error:
         raise InvalidArgument(

@@ -12,9 +12,23 @@ from typing import TypeAlias
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.literals import BeyondPython, parse_date, parse_timestamp, to_float
+from dagster_delta.sql.literals import (
+    BeyondPython,
+    parse_date,
+    parse_instant,
+    parse_timestamp,
+    to_float,
+)
+from dagster_delta.sql.time_zone import UTC, ZONE, instant, local_time
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
-from dagster_delta.sql.types import VOID, is_integral, sql_type_name
+from dagster_delta.sql.types import (
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VOID,
+    is_integral,
+    sql_type_name,
+)
 
 # A double keeps any number of this many decimal digits.
 _EXACT_DOUBLE_DIGITS = 15
@@ -80,15 +94,29 @@ def cast(expression: Typed, target: DataType) -> Typed:
     source = expression.data_type
     if source is None or source == target:
         return expression
+    if isinstance(expression, Literal) and expression.value is None:
+        return Literal(None, target)
+    if ZONE.get() != UTC and cast_depends_on_time_zone(source, target):
+        return _cast_in_zone(expression, target)
     if isinstance(expression, Literal):
-        if expression.value is None:
-            return Literal(None, target)
         folded = _fold(expression, target)
         if folded is not None:
             return folded
     if _rule(source, target) is None:
         raise Refusal(f"CAST({sql_type_name(source)} AS {sql_type_name(target)})")
     return Cast(expression, target)
+
+
+def _cast_in_zone(expression: Typed, target: DataType) -> Typed:
+    source = expression.data_type
+    if source == TIMESTAMP:
+        return cast(local_time(expression), target)
+    if target == TIMESTAMP and source != STRING:
+        return instant(cast(expression, TIMESTAMP_NTZ))
+    folded = _fold(expression, target) if isinstance(expression, Literal) else None
+    if folded is None:
+        raise Refusal(f"a cast to {sql_type_name(target)} in the time zone {ZONE.get()}")
+    return folded
 
 
 def cast_sql(operand: str, source: DataType, target: DataType) -> str:
@@ -199,6 +227,8 @@ _RULES: dict[tuple[str, str], _Rule] = {
 
 def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
     """Whether the result of a cast depends on the session's time zone."""
+    if isinstance(source, ArrayType) and isinstance(target, ArrayType):
+        return cast_depends_on_time_zone(source.element_type, target.element_type)
     zoned, others = "timestamp", ("date", "timestamp_ntz", "string")
     return (_name(source) == zoned and _name(target) in others) or (
         _name(target) == zoned and _name(source) in others
@@ -244,15 +274,13 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
             case str():
                 return _fold_text(value, target)
             case dt.datetime() if _name(target) == "date":
-                zoned = literal.depends_on_time_zone or _name(literal.data_type) == "timestamp"
-                return Literal(value.date(), target, depends_on_time_zone=zoned)
+                return Literal(value.date(), target)
             case dt.datetime() if kind == "timestamp":
                 zone = None if _name(target) == "timestamp_ntz" else dt.UTC
-                return Literal(value.replace(tzinfo=zone), target, depends_on_time_zone=True)
+                return Literal(value.replace(tzinfo=zone), target)
             case dt.date() if kind == "timestamp" and not isinstance(value, dt.datetime):
                 zone = None if _name(target) == "timestamp_ntz" else dt.UTC
-                midnight = dt.datetime.combine(value, dt.time(), zone)
-                return Literal(midnight, target, depends_on_time_zone=zone is not None)
+                return Literal(dt.datetime.combine(value, dt.time(), zone), target)
             case _:
                 return None
     except (BeyondPython, ValueError, OverflowError) as error:
@@ -280,8 +308,7 @@ def _fold_text(text: str, target: DataType) -> Literal | None:
         case "date":
             return Literal(parse_date(text), target)
         case "timestamp":
-            moment, has_zone = parse_timestamp(text)
-            return Literal(moment, target, depends_on_time_zone=not has_zone)
+            return Literal(parse_instant(text), target)
         case "timestamp_ntz":
             moment, has_zone = parse_timestamp(text)
             if has_zone:

@@ -169,7 +169,8 @@ def narrowed(expression: SqlExpression, condition: Typed) -> SqlExpression:
     own = Literal(None, BOOLEAN) if own.data_type == VOID else own
     # The text may end with a comment.
     sql = f"({expression.sql}\n) AND ({found.sql})"
-    return SqlExpression(sql, expression.schema, Call("and", (own, found.typed), BOOLEAN))
+    both = Call("and", (own, found.typed), BOOLEAN)
+    return SqlExpression(sql, expression.schema, both, expression.zone)
 
 
 def to_sql(condition: Typed) -> str:

@@ -12,22 +12,24 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.typed import Column, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 
 
-def parse_expression(sql: str, schema: StructType) -> SqlExpression:
+def parse_expression(sql: str, schema: StructType, zone: str = UTC) -> SqlExpression:
     """Parse a Spark SQL text as an expression over the columns of a schema.
 
     Column names are case-insensitive, as in Spark; `a.b` is a field of a struct; backticks quote
-    names with special characters. Constants and casts of timestamps are read in UTC by the embedded
-    engine, and in the session's time zone by Spark.
+    names with special characters.
+
+    `zone`: time zone of the statement, in which it reads and converts times.
 
     Raises:
         InvalidArgument: the text is not an expression; the message shows where.
         SchemaMismatch: it names a column that does not exist.
     """
-    expression = SqlExpression(sql, schema)
+    expression = SqlExpression(sql, schema, zone=zone)
     _ = expression.typed  # Report problems here, before the first batch.
     return expression
 
@@ -44,9 +46,15 @@ class SqlExpression:
     """Logical schema that its names are found in."""
     known: Typed | None = field(default=None, compare=False, repr=False)
     """The typed tree, of an expression that is made without parsing its text."""
+    zone: str = UTC
+    """Time zone in which both engines evaluate it."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SqlExpression, (self.sql, self.schema)
+        return SqlExpression, (self.sql, self.schema, None, self.zone)
+
+    def in_zone(self, zone: str) -> SqlExpression:
+        """The same text in a statement of another time zone."""
+        return self if zone == self.zone else SqlExpression(self.sql, self.schema, zone=zone)
 
     def __hash__(self) -> int:
         # Every batch looks up its evaluator by this hash, and schemas may be long.
@@ -64,7 +72,7 @@ class SqlExpression:
         # The grammar and the functions are imported for the first expression, not by every write.
         from dagster_delta.sql.typed_tree import typed_tree
 
-        return typed_tree(self.sql, self.schema)
+        return typed_tree(self.sql, self.schema, self.zone)
 
     @property
     def data_type(self) -> DataType | None:
@@ -76,26 +84,13 @@ class SqlExpression:
         """Logical paths of the columns it reads."""
         return frozenset(each.path for each in walk(self.typed) if isinstance(each, Column))
 
-    @cached_property
-    def depends_on_time_zone(self) -> bool:
-        """Whether its result may depend on the session's time zone (UTC in the embedded engine)."""
-        from dagster_delta.sql.functions.dates import depends_on_time_zone
-
-        return depends_on_time_zone(self.typed)
-
-    def to_predicate(self, *, session_is_utc: bool = True) -> Predicate:
-        """The predicate on column bounds, for skipping files.
-
-        Args:
-            session_is_utc: False if Spark evaluates it in another time zone; parts that depend on
-                the zone then skip nothing.
-
-        Raises:
-            Nothing: parts without an answer are `Unknown`.
+    def to_predicate(self) -> Predicate:
+        """The predicate on column bounds, for skipping files; parts without an answer are
+        `Unknown`.
         """
         from dagster_delta.sql.skipping import to_predicate
 
-        return to_predicate(self.typed, session_is_utc=session_is_utc)
+        return to_predicate(self.typed)
 
     def check_filter(self) -> None:
         """Check that it is boolean.

@@ -68,10 +68,11 @@ def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
     return "".join((*parts, sql[position:]))
 
 
-def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpression:
+def parse_filter(sql: str, schema: StructType, moment: dt.datetime, zone: str) -> SqlExpression:
     """Parse a Spark SQL text as a condition, with the statement's time as a constant.
 
     `moment`: when the statement began, with a time zone.
+    `zone`: time zone of the statement.
 
     Raises:
         InvalidArgument: it is no text, not an expression, not a condition, or tests only text
@@ -79,7 +80,7 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
         SchemaMismatch: it names a column that does not exist.
     """
     _check_text(sql)
-    expression = parse_expression(at_statement(sql, schema, moment), schema)
+    expression = parse_expression(at_statement(sql, schema, moment), schema, zone)
     expression.check_filter()
     refuse_quoted_columns(expression.typed, schema)
     return expression

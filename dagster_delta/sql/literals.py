@@ -22,7 +22,7 @@ _MICROS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_MICROS_PER_DAY = 24 * _MICROS["hour"]
+MICROS_PER_DAY = 24 * _MICROS["hour"]
 _DAYS = {"day": 1, "week": 7}
 _MONTHS = {"month": 1, "year": 12}
 _SINGULAR = (*_MONTHS, *_DAYS, *_MICROS)
@@ -59,7 +59,7 @@ def moves_local_days(months: int, days: int, micros: int) -> bool:
     """Whether Spark adds the interval to a timestamp on the calendar of the session's time zone, as
     it does with months and days, and with hours that make a day.
     """
-    return bool(months or days) or abs(micros) >= _MICROS_PER_DAY
+    return bool(months or days) or abs(micros) >= MICROS_PER_DAY
 
 
 def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:
@@ -195,8 +195,7 @@ def typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
             case "DATE":
                 return Literal(parse_date(text), PrimitiveType("date"))
             case "TIMESTAMP" | "TIMESTAMP_LTZ":
-                value, has_zone = parse_timestamp(text)
-                return Literal(value, PrimitiveType("timestamp"), not has_zone)
+                return Literal(parse_instant(text), PrimitiveType("timestamp"))
             case "TIMESTAMP_NTZ":
                 value, has_zone = parse_timestamp(text)
                 if has_zone:
@@ -227,6 +226,17 @@ def parse_date(text: str) -> dt.date:
 
     try:
         return _EPOCH.date() + dt.timedelta(days=read_day(text))
+    except OverflowError:
+        raise BeyondPython(text) from None
+
+
+def parse_instant(text: str) -> dt.datetime:
+    """The instant that Spark reads from a text. Raises as `parse_timestamp` does."""
+    from dagster_delta.sql.time_zone import instant_of
+
+    moment, has_zone = parse_timestamp(text)
+    try:
+        return moment if has_zone else instant_of(moment.replace(tzinfo=None))
     except OverflowError:
         raise BeyondPython(text) from None
 

@@ -34,18 +34,14 @@ from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed,
 from dagster_delta.sql.types import BOOLEAN
 
 
-def to_predicate(
-    expression: Typed, *, session_is_utc: bool, partition_columns: Collection[str] = ()
-) -> Predicate:
+def to_predicate(expression: Typed, *, partition_columns: Collection[str] = ()) -> Predicate:
     """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
 
     `partition_columns`: names of columns of which each file has one value.
     """
 
     def convert(node: Typed) -> Predicate:
-        return to_predicate(
-            node, session_is_utc=session_is_utc, partition_columns=partition_columns
-        )
+        return to_predicate(node, partition_columns=partition_columns)
 
     match expression:
         case Literal(bool() | None as value):
@@ -64,11 +60,6 @@ def to_predicate(
                 return IsTrue(convert(child))
             negated = IsTrue(Not(convert(child)))
             return negated if name == "<=>" else Not(negated)
-    if not session_is_utc:
-        from dagster_delta.sql.functions.dates import depends_on_time_zone
-
-        if depends_on_time_zone(expression):
-            return Unknown("it depends on the time zone of the session", _operands(expression))
     found = _leaf(expression) or _computed_filter(expression, partition_columns)
     return found or Unknown(operands=_operands(expression))
 
@@ -143,7 +134,7 @@ def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
 
 def with_constants(expression: Typed) -> Typed:
     """The expression, in which the parts without columns are literals, as far as they can be
-    computed and do not depend on the session's time zone.
+    computed.
 
     Raises:
         Nothing: a part that fails stays as it is.
@@ -160,10 +151,9 @@ def with_constants(expression: Typed) -> Typed:
 def _computed(expression: Call | Cast) -> Typed:
     # Few filters have such a part.
     from dagster_delta.sql.evaluator import evaluate_tree
-    from dagster_delta.sql.functions.dates import depends_on_time_zone
 
     data_type = expression.data_type
-    if not isinstance(data_type, PrimitiveType | DecimalType) or depends_on_time_zone(expression):
+    if not isinstance(data_type, PrimitiveType | DecimalType):
         return expression
     row = pa.table({"row": pa.array([0])})
     try:

@@ -33,8 +33,6 @@ class Literal(msgspec.Struct, frozen=True):
 
     value: object
     data_type: DataType
-    depends_on_time_zone: bool = False
-    """Whether the value was read in the session's time zone, here UTC."""
     is_written: bool = True
     """Whether it is a literal of the text: beside it, Spark types decimals by its digits; beside a
     converted number, by its type."""

@@ -19,6 +19,7 @@ from dagster_delta.sql.functions.built_in import (
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.sql.parser import parse_syntax
 from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
+from dagster_delta.sql.time_zone import ZONE
 from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
 from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
 from dagster_delta.sql.typed import (
@@ -209,8 +210,9 @@ def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> Sche
     )
 
 
-def typed_tree(sql: str, schema: StructType) -> Typed:
-    """Parse and analyse a Spark SQL expression."""
+def typed_tree(sql: str, schema: StructType, zone: str) -> Typed:
+    """Parse and analyse a Spark SQL expression of a statement in a time zone."""
+    token = ZONE.set(zone)
     try:
         expression = _analyse(_parse(sql), schema)
     except RecursionError:
@@ -220,6 +222,8 @@ def typed_tree(sql: str, schema: StructType) -> Typed:
 
         error.message += hint_for(sql)
         raise
+    finally:
+        ZONE.reset(token)
     if is_too_deep(expression):
         raise _too_deep()
     return expression

@@ -21,11 +21,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.plans import Constraint, WriteResult
+from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.streaming.options import SourceOptions
@@ -37,8 +38,6 @@ from dagster_delta.table.write.row_write import PlannedWrite
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType as SparkSchema
-
-_UTC = frozenset({None, "UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,8 @@ class TableWriter(DataSourceArrowWriter):
         store = open_store(self._uri, self._storage_options)
         reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
         try:
-            self._check_time_zone(first.schema)
-            return _WrittenByTask(embedded_engine().write(reader, self._planned.spec, store=store))
+            engine = embedded_engine(time_zone=_time_zone(first.schema))
+            return _WrittenByTask(engine.write(reader, self._planned.spec, store=store))
         except StorageFailure:
             raise
         except DeltaError as error:
@@ -140,20 +139,12 @@ class TableWriter(DataSourceArrowWriter):
         if paths:
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)
 
-    def _check_time_zone(self, schema: pa.Schema) -> None:
-        """Check the time zone: constraints are evaluated here, with times in UTC."""
-        zones = {getattr(each.type, "tz", None) for each in schema} - _UTC
-        if zones and any(not each.name.startswith("NOT NULL") for each in self._constraints):
-            raise InvalidArgument(
-                f"the session has the time zone {min(map(str, zones))}, and the constraints of the "
-                "table are evaluated in UTC here: write by DeltaTable.append or overwrite, or set "
-                "spark.sql.session.timeZone to UTC",
-                table=self._uri,
-            )
 
-    @property
-    def _constraints(self) -> Sequence[Constraint]:
-        return self._planned.spec.constraints
+def _time_zone(schema: pa.Schema) -> str:
+    """The time zone of the session whose rows these are, which a Python worker does not know."""
+    zones = (getattr(field.type, "tz", None) for field in schema)
+    zone = next(filter(None, zones), UTC)
+    return UTC if zone in UTC_NAMES else zone
 
 
 def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:

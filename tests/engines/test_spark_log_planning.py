@@ -379,7 +379,7 @@ def test_no_file_that_may_match_is_dropped(
     logged = Snapshot.load(layouts[layout].store, version=1).logged_files(more_than=0)
     assert logged is not None
     predicates = [
-        parse_expression(where, snapshot.schema).to_predicate(session_is_utc=False)
+        parse_expression(where, snapshot.schema, "America/New_York").to_predicate()
         for where in wheres
     ]
     (kind,) = log_planner._kinds(logged.parts)

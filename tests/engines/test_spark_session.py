@@ -18,7 +18,6 @@ from dagster_delta.engines.spark.session.session import (
     frame_of,
     functions_of,
     is_connect,
-    is_utc,
     local_spark_session,
     session_conf,
 )
@@ -81,7 +80,7 @@ def test_a_missing_java_is_said_to_be_missing(
 @pytest.mark.classic("it is about the JVM of this process")
 def test_a_local_session_counts_in_utc_and_runs_this_python(spark: SparkSession) -> None:
     assert local_spark_session("again") is spark
-    assert is_utc(spark)
+    assert active_session.session_time_zone(spark) == "UTC"
     assert not is_connect(spark)
     assert functions_of(spark).__name__ == "pyspark.sql.functions"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable

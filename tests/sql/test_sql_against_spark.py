@@ -459,3 +459,55 @@ def test_functions_take_as_many_arguments_as_those_of_spark(spark: SparkSession)
             if refused is taken[count]:
                 differing.append(f"{name} with {count}")
     assert differing == []
+
+
+ZONED = [
+    "to_date(at)", "cast(at as timestamp_ntz)", "cast(at as string)", "cast(day as timestamp)", "cast(ntz as timestamp)", "ntz = at", "at = day", "day < at", "at >= ntz",
+    "year(at)", "dayofweek(at)", "hour(at)", "minute(at)", "second(at)", "hour(ntz)", "hour(day)", "extract(DAY FROM at)", "date_format(at, 'yyyy-MM-dd HH:mm:ss')", "date_format(day, 'HH')",
+    *(f"date_trunc('{unit}', at)" for unit in ("YEAR", "QUARTER", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MICROSECOND")), "date_trunc('DAY', day)", "date_trunc('HOUR', ntz)",
+    *(f"at {sign} INTERVAL {amount}" for sign in "+-" for amount in ("1 MONTH", "1 YEAR", "1 DAY", "1 WEEK", "24 HOURS", "25 HOURS", "23 HOURS", "90 MINUTES")), "day + INTERVAL 3 HOURS", "day + INTERVAL 49 HOURS",
+    "at < '2021-03-14 02:30:00'", "at < '2021-11-07 01:30:00'", "at < '2021-11-07 01:30:00 -05:00'", "at > DATE '2018-11-04'", "at = TIMESTAMP '1883-11-18 12:00:00'",
+    "cast(TIMESTAMP '2021-11-07 06:30:00Z' as string)", "cast(TIMESTAMP '2021-11-07 06:30:00Z' + INTERVAL 1 DAY as string)", "date_trunc('HOUR', TIMESTAMP '2021-11-07 06:30:00Z')", "to_date(TIMESTAMP '2021-11-07 02:30:00Z')",
+    "unix_micros(at)", "at > TIMESTAMP '2021-11-07' - INTERVAL 1 DAY", "CASE WHEN at IS NULL THEN DATE '2020-01-01' ELSE to_date(at) END",
+]  # fmt: skip
+CLOCK_CHANGES = [
+    "1883-11-18 17", "1970-01-01 00", "1999-12-31 18", "2011-12-30 10", "2018-11-04 03", "2019-02-17 02", "2021-03-14 07", "2021-04-03 15", "2021-10-02 15", "2021-11-07 06", "2021-03-28 01", "2100-07-01 12",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["America/New_York", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia", "+05:30", "GMT-3"],
+)  # fmt: skip
+def test_times_are_converted_in_the_zone_of_the_session_as_spark_converts_them(
+    spark: SparkSession, zone: str
+) -> None:
+    starts = [dt.datetime.fromisoformat(f"{text}:00+00:00") for text in CLOCK_CHANGES]
+    times = [
+        start + dt.timedelta(minutes=minutes)
+        for start in starts
+        for minutes in range(-180, 181, 15)
+    ]
+    instants = pa.array([*times, None], pa.timestamp("us", "UTC"))
+    local = instants.cast(pa.timestamp("us"))
+    table = pa.table({"at": instants, "ntz": local, "day": local.cast(pa.date32())})
+    schema = from_arrow_schema(table.schema)
+    expressions = [parse_expression(each, schema, zone) for each in ZONED]
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
+    rows = spark.createDataFrame(table, "at timestamp, ntz timestamp_ntz, day date")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        expected = _spark_values(rows, ZONED)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    for index, expression in enumerate(expressions):
+        expression.check_embeddable()
+        found = _plain(evaluate(expression, table))
+        differing = [
+            (time, ours, theirs)
+            for time, ours, theirs in zip(
+                instants.to_pylist(), found, _plain(expected[f"r{index}"]), strict=True
+            )
+            if ours != theirs
+        ]
+        assert not differing, expression.sql

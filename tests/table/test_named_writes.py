@@ -144,19 +144,22 @@ def test_what_a_write_by_name_cannot_do_is_refused_with_the_way_round(
         write(registered.sql("SELECT 'x' s"), uri, replaceWhere="s = 'x'")
 
 
-def test_constraints_are_not_evaluated_in_the_wrong_time_zone(
+def test_constraints_are_evaluated_in_the_time_zone_of_the_session(
     uri: str, registered: SparkSession
 ) -> None:
     write(registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at"), uri)
     DeltaTable(uri).alter("ADD CONSTRAINT january CHECK (month(at) = 1)")
+    last = registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at")
     zone = registered.conf.get("spark.sql.session.timeZone")
     try:
         registered.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
-        with pytest.raises(Exception, match="evaluated in UTC"):
-            write(registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at"), uri)
+        with pytest.raises(Exception, match="break CHECK january"):
+            write(last, uri)
+        registered.conf.set("spark.sql.session.timeZone", "America/New_York")
+        write(last, uri)
     finally:
         registered.conf.set("spark.sql.session.timeZone", str(zone))
-    assert len(stored_rows(uri)) == 1
+    assert len(stored_rows(uri)) == 2
 
 
 def test_uses_of_a_frame_with_other_filters_have_all_their_rows(

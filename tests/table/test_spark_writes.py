@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import Column
+from dagster_delta.errors import ConstraintViolation
 from dagster_delta.table.delta_table import DeltaTable
 from tests.table_rows import ids_of
 
@@ -99,6 +100,73 @@ def test_values_are_cast_in_the_time_zone_of_the_session(
         )
         assert stored.select(*kept).collect() == expected.collect()
         assert merged.snapshot().scan().to_spark(spark).collect() == stored.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.parametrize("engine", [None, "arrow", "spark"])
+def test_every_statement_is_in_the_time_zone_of_the_session(
+    spark: SparkSession, tmp_path: Path, engine: Any
+) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    columns = [
+        Column("id", "BIGINT"),
+        Column("at", "TIMESTAMP"),
+        Column("day", "DATE", generated_as="CAST(at AS DATE)"),
+        Column("opens", "TIMESTAMP", default="TIMESTAMP '2024-01-15 08:00:00'"),
+    ]
+    table = DeltaTable.create(tmp_path / "t", columns, partition_by=["day"])
+    # 22:00, 23:00, 00:00 and so on of 15 January in New York
+    stamps = [f"2024-01-16T{hour:02}:00Z" for hour in range(3, 9)]
+    rows = pa.table({"id": range(6), "at": pa.array(stamps).cast(pa.timestamp("us", "UTC"))})
+    whole = {"engine": engine}
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        data = spark.createDataFrame(rows) if engine == "spark" else rows
+        table.append(data)
+        stored = [f"cast({name} AS STRING) {name}" for name in ("at", "day", "opens")]
+
+        def found(where: str) -> list[tuple[object, ...]]:
+            scan = table.snapshot().scan(where=where)
+            frame = scan.to_spark(spark)
+            assert sorted(scan.to_arrow()["id"].to_pylist()) == ids_of_frame(frame)
+            assert scan.count() == frame.count()
+            return sorted(map(tuple, frame.selectExpr("id", *stored).collect()))
+
+        def ids_of_frame(frame: Any) -> list[int]:
+            return sorted(row.id for row in frame.collect())
+
+        assert (
+            found("at < '2024-01-16 00:00:00'")
+            == found("hour(at) >= 22")
+            == [
+                (0, "2024-01-15 22:00:00", "2024-01-15", "2024-01-15 08:00:00"),
+                (1, "2024-01-15 23:00:00", "2024-01-15", "2024-01-15 08:00:00"),
+            ]
+        )
+        table.alter("ADD CONSTRAINT january CHECK (at >= '2024-01-15 22:00:00')")
+        with pytest.raises(ConstraintViolation):
+            table.update({"at": "DATE '2024-01-15'"}, "id = 1", **whole)
+        table.update(
+            {"at": "DATE '2024-01-16'", "opens": "date_trunc('DAY', at)"}, "id = 0", **whole
+        )
+        table.delete("to_date(at) = '2024-01-15'", **whole)
+        source = pa.table({"id": [3, 9]})
+        merge = table.merge(source, "t.id = s.id", **whole)
+        merge.when_matched_update({"opens": "CAST(t.at + INTERVAL 1 DAY AS DATE)"})
+        merge.when_not_matched_insert({"id": "s.id", "at": "'2024-01-16 23:30:00'"})
+        merge.when_not_matched_by_source_delete("t.at >= TIMESTAMP '2024-01-16 03:00:00'").execute()
+        assert found("true") == [
+            (0, "2024-01-16 00:00:00", "2024-01-16", "2024-01-15 00:00:00"),
+            (2, "2024-01-16 00:00:00", "2024-01-16", "2024-01-15 08:00:00"),
+            (3, "2024-01-16 01:00:00", "2024-01-16", "2024-01-17 00:00:00"),
+            (4, "2024-01-16 02:00:00", "2024-01-16", "2024-01-15 08:00:00"),
+            (9, "2024-01-16 23:30:00", "2024-01-16", "2024-01-15 08:00:00"),
+        ]
+        table.overwrite(
+            data.limit(0) if engine == "spark" else data[:0], where="at < '2024-01-16 01:00:00'"
+        )
+        assert [id_ for id_, *_ in found("true")] == [3, 4, 9]
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
 

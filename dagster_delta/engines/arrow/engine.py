@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.plans import (
     Backfilled,
@@ -23,6 +24,7 @@ from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -35,18 +37,29 @@ class ArrowEngine:
 
     Args:
         memory_limit: as for `MemoryBudget.of`.
+        find_time_zone: gives the time zone of its statements, when one depends on it.
 
     Raises:
         InvalidArgument: it is not a memory limit.
     """
 
-    session_is_utc = True
     casts_values = False
     rewrite_batch_bytes = 512 * 1024**2
     log_planner = None
 
-    def __init__(self, memory_limit: int | str | None = None) -> None:
+    def __init__(
+        self,
+        memory_limit: int | str | None = None,
+        *,
+        find_time_zone: Callable[[], str] = lambda: UTC,
+    ) -> None:
         self._memory = MemoryBudget.of(memory_limit)
+        self._find_time_zone = find_time_zone
+
+    @cached_property
+    def time_zone(self) -> str:
+        """The time zone of its statements."""
+        return self._find_time_zone()
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed."""
@@ -106,14 +119,15 @@ class ArrowEngine:
         from dagster_delta.engines.values.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
-        spec = self._bounded(spec)
+        spec = self._bounded(spec, computes=bool(spec.constraints or spec.values.columns))
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table, is_exact=spec.is_exact)
             return _write_checked(batches, spec, store)
         from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
 
         numbers = IdentityNumbers()
-        completion = RowCompletion(spec.values, schema, numbers, table=table)
+        zone = spec.time_zone
+        completion = RowCompletion(spec.values, schema, numbers, table=table, zone=zone)
         given = assign_batches(
             to_reader(data), completion.given, table=table, is_exact=spec.is_exact
         )
@@ -179,9 +193,10 @@ class ArrowEngine:
 
         return merge_rows(replace(plan, data=self._bounded(plan.data)))
 
-    def _bounded(self, spec: WriteSpec) -> WriteSpec:
+    def _bounded(self, spec: WriteSpec, *, computes: bool = True) -> WriteSpec:
         buffer_bytes = min(spec.buffer_bytes, self._memory.buffer_bytes)
-        return replace(spec, buffer_bytes=buffer_bytes)
+        zone = self.time_zone if computes else spec.time_zone
+        return replace(spec, buffer_bytes=buffer_bytes, time_zone=zone)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""
@@ -202,6 +217,7 @@ def _write_checked(
     if spec.constraints:
         from dagster_delta.engines.rows.constraint_check import ConstraintCheck
 
-        check = ConstraintCheck(spec.constraints, schema, table=spec.location.uri)
+        table, zone = spec.location.uri, spec.time_zone
+        check = ConstraintCheck(spec.constraints, schema, table=table, zone=zone)
         batches = map(check.checked, batches)
     return write_data_files(batches, to_arrow_schema(schema), spec, store)

@@ -139,12 +139,17 @@ class _Changing:
 
     def __init__(self, writing: _Writing) -> None:
         self._writing, self._writers, self._plan = writing, writing.writers, writing.plan
-        plan, table = writing.plan, writing.plan.data.location.uri
+        plan, spec = writing.plan, writing.plan.data
         self._configuration = tracked_configuration(plan.target.configuration)
         schema = self._configuration.schema
         self._updates = {
             index: RowUpdate(
-                each.assignments, each.values, schema, _constraints(plan, each), table=table
+                each.assignments,
+                each.values,
+                schema,
+                _constraints(plan, each),
+                table=spec.location.uri,
+                zone=spec.time_zone,
             )
             for index, each in enumerate(plan.clauses)
             if each.text.action == "update"
@@ -273,10 +278,11 @@ class _Insertion:
     """Makes the new rows of one clause."""
 
     def __init__(self, plan: MergePlan, clause: MergeClause, numbers: IdentityNumbers) -> None:
-        schema, self._table = plan.target.configuration.schema, plan.data.location.uri
+        schema, zone = plan.target.configuration.schema, plan.data.time_zone
+        table = self._table = plan.data.location.uri
         self._names, self._assignments = plan.names, clause.assignments
-        self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
-        self._check = ConstraintCheck(_constraints(plan, clause), schema, table=self._table)
+        self._completion = RowCompletion(clause.values, schema, numbers, table=table, zone=zone)
+        self._check = ConstraintCheck(_constraints(plan, clause), schema, table=table, zone=zone)
 
     def rows(self, source: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""

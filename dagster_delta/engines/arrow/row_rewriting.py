@@ -55,6 +55,7 @@ def _row_update(rewrite: RowRewrite) -> RowUpdate:
         rewrite.source.configuration.schema,
         spec.constraints,
         table=spec.location.uri,
+        zone=spec.time_zone,
     )
 
 

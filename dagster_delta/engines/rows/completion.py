@@ -84,6 +84,7 @@ class ComputedColumns:
     """Columns whose values are computed from the other columns of a row.
 
     `value_schema`: the columns that the expressions may use.
+    `zone`: time zone of the statement.
 
     Raises:
         UnsupportedExpression: the embedded engine cannot compute one exactly.
@@ -97,10 +98,11 @@ class ComputedColumns:
         value_schema: StructType,
         *,
         table: str,
+        zone: str,
     ) -> None:
         values = {quote(each.column): each.sql for each in columns}
         self._assignments = (
-            parse_assignments(values, schema, value_schema=value_schema, fills=True)
+            parse_assignments(values, schema, value_schema=value_schema, fills=True, zone=zone)
             if values
             else ()
         )
@@ -154,6 +156,7 @@ class RowCompletion:
     """Completes the rows of one write, batch by batch.
 
     `numbers`: assigns numbers to all rows of one commit.
+    `zone`: time zone of the statement.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class RowCompletion:
         numbers: IdentityNumbers,
         *,
         table: str,
+        zone: str,
     ) -> None:
         filled = frozenset(values.columns)
         later = frozenset(each.column for each in values.generated)
@@ -172,8 +176,9 @@ class RowCompletion:
         self._identities, self._numbers = values.identities, numbers
         moment = dt.datetime.now(dt.UTC)
         constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
-        self._defaults = ComputedColumns(constants, schema, StructType(()), table=table)
-        self._generated = ComputedColumns(values.generated, schema, before, table=table)
+        nothing = StructType(())
+        self._defaults = ComputedColumns(constants, schema, nothing, table=table, zone=zone)
+        self._generated = ComputedColumns(values.generated, schema, before, table=table, zone=zone)
         self._default_values: dict[str, pa.Scalar] = {}
         self._schema = schema
 
@@ -211,6 +216,7 @@ class RowUpdate:
     """Gives rows their new values, including generated columns, on the embedded engine.
 
     `values`: the generated columns that follow, see `changed_values`.
+    `zone`: time zone of the statement.
     """
 
     def __init__(
@@ -221,19 +227,20 @@ class RowUpdate:
         constraints: Sequence[Constraint],
         *,
         table: str,
+        zone: str,
     ) -> None:
         for each in assignments:
             check_computable(each)
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
-        self._generated = ComputedColumns(values.generated, schema, schema, table=table)
+        self._generated = ComputedColumns(values.generated, schema, schema, table=table, zone=zone)
         self._table, self._schema = table, schema
         assigned = tuple(self._by_column)
         self.columns = (*assigned, *self._generated.names)
         """Logical names of the top-level columns that change."""
         self._changed = StructType(tuple(schema.field(name) for name in assigned))
-        self._constraints = ConstraintCheck(constraints, schema, table=table)
+        self._constraints = ConstraintCheck(constraints, schema, table=table, zone=zone)
 
     def apply(
         self, rows: pa.RecordBatch, computed_from: pa.RecordBatch | None = None

@@ -81,7 +81,7 @@ class ConstraintCheck:
     """Constraints of a table, parsed once."""
 
     def __init__(
-        self, constraints: Sequence[Constraint], schema: StructType, *, table: str
+        self, constraints: Sequence[Constraint], schema: StructType, *, table: str, zone: str
     ) -> None:
         self._constraints = tuple(constraints)
         self._parsed = []
@@ -89,7 +89,7 @@ class ConstraintCheck:
         if self._constraints:
             from dagster_delta.sql.expressions import parse_expression
 
-            self._parsed = [parse_expression(each.sql, schema) for each in self._constraints]
+            self._parsed = [parse_expression(each.sql, schema, zone) for each in constraints]
         for each in self._parsed:
             each.check_embeddable()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
@@ -176,12 +177,10 @@ class SparkEngine:
 
         return SparkLogPlanner(self.session)
 
-    @property
-    def session_is_utc(self) -> bool:
-        """Whether the session reads timestamps without a zone in UTC."""
-        from dagster_delta.engines.spark.session.session import is_utc
-
-        return is_utc(self.session)
+    @cached_property
+    def time_zone(self) -> str:
+        """The time zone of the session."""
+        return active_session.session_time_zone(self.session)
 
     @property
     def session(self) -> SparkSession:

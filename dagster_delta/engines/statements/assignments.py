@@ -29,8 +29,10 @@ from dagster_delta.protocol.schema import (
     inner_types,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.casts import cast_depends_on_time_zone
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.typed import Column
 from dagster_delta.sql.types import VARIANT, is_primitive, sql_type_name
 
@@ -42,6 +44,7 @@ def parse_assignments(
     value_schema: StructType | None = None,
     casts: bool = True,
     fills: bool = False,
+    zone: str = UTC,
 ) -> tuple[Assignment, ...]:
     """Parse the assignments of an UPDATE.
 
@@ -50,6 +53,7 @@ def parse_assignments(
     `casts`: whether the SQL casts values that store assignment refuses; otherwise the engine that
     computes them does.
     `fills`: whether fields of structs that a value lacks become null.
+    `zone`: time zone of the statement.
 
     Raises:
         InvalidArgument: nothing is set, a column is set twice, a name or a value is not SQL text.
@@ -67,10 +71,10 @@ def parse_assignments(
             )
         column, data_type = _find_target(name, schema)
         scope = schema if value_schema is None else value_schema
-        value = parse_expression(sql, scope)
+        value = parse_expression(sql, scope, zone)
         if not fills and value.data_type is not None:
             refuse_lacking_fields(column, value.data_type, data_type)
-        cast = _cast_where_refused(sql, value, scope, data_type) if casts else None
+        cast = _cast_where_refused(value, data_type) if casts else None
         if cast is None:
             assignments.append(Assignment(column, value))
         else:
@@ -116,17 +120,17 @@ def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataTy
     return target.path, target.data_type
 
 
-def _cast_where_refused(
-    sql: str, value: SqlExpression, schema: StructType, target: DataType
-) -> SqlExpression | None:
-    """The value in an ANSI cast; None if store assignment accepts its type."""
+def _cast_where_refused(value: SqlExpression, target: DataType) -> SqlExpression | None:
+    """The value in an ANSI cast; None if store assignment accepts its type, in any time zone."""
     source = value.data_type
     if source is None or not is_primitive(source) or not is_primitive(target):
         return None
-    if can_store(to_arrow_type(source), target):
+    is_zoned = value.zone != UTC and cast_depends_on_time_zone(source, target)
+    if can_store(to_arrow_type(source), target) and not is_zoned:
         return None
     # The line break ends a comment at the end of the text.
-    return parse_expression(f"CAST(({sql}\n) AS {sql_type_name(target)})", schema)
+    sql = f"CAST(({value.sql}\n) AS {sql_type_name(target)})"
+    return parse_expression(sql, value.schema, value.zone)
 
 
 def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:

@@ -31,6 +31,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
+from dagster_delta.sql.time_zone import UTC
 from dagster_delta.sql.tokens import quote, tokenize
 from dagster_delta.sql.typed import Column, Typed, with_paths
 
@@ -78,6 +79,7 @@ class MergeNames:
 
     `assigned`: logical schema of the table for writing rows, if columns are added.
     `embedded`: whether the embedded engine will compute the expressions.
+    `zone`: time zone of the statement.
 
     Raises:
         InvalidArgument: both have the same alias, or one of them has none.
@@ -92,6 +94,7 @@ class MergeNames:
         *,
         assigned: StructType | None = None,
         embedded: bool = True,
+        zone: str = UTC,
     ) -> None:
         if not target_alias or not source_alias:
             raise InvalidArgument("the aliases of a merge may not be empty")
@@ -107,6 +110,8 @@ class MergeNames:
         """Logical schema for writing rows."""
         self.embedded = embedded
         """Whether the embedded engine computes the expressions."""
+        self.zone = zone
+        """Time zone of the statement."""
 
     @property
     def target(self) -> StructType:
@@ -136,7 +141,7 @@ class MergeNames:
                 '"t.id = s.id", and a value as in "s.price * 2"'
             )
         try:
-            expression = parse_expression(sql, self.scope(kind))
+            expression = parse_expression(sql, self.scope(kind), self.zone)
         except SchemaMismatch as mismatch:
             raise self._explained(mismatch, kind) from None
         if decides:
@@ -369,6 +374,7 @@ def _parse_clause(
         value_schema=names.scope(text.kind),
         casts=names.embedded,
         fills=evolves,
+        zone=names.zone,
     )
     if text.values is None:
         assignments = tuple(_with_structs(each, names) for each in assignments)

@@ -54,6 +54,7 @@ from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.sql.filters import at_moment
+from dagster_delta.sql.time_zone import UTC
 
 
 def plan_schema_changes(
@@ -68,13 +69,15 @@ def plan_schema_changes(
     table_version: int | None = None,
     has_rows: bool = True,
     moment: dt.datetime | None = None,
+    find_zone: Callable[[], str] = lambda: UTC,
 ) -> SchemaChangePlan:
     """The plan of the actions, each applied to the result of the previous ones.
 
     `enable_features` allows to turn on column mapping and type widening; a dry run lists what may
     not be turned on as a missing switch, instead of refusing. `domains` are the metadata domains in
     force, by name. Tables of the preview of type widening record `table_version`, which makes the
-    change. Defaults that existing rows read are computed at `moment`, by default now.
+    change. Defaults that existing rows read are computed at `moment`, by default now, in the time
+    zone that `find_zone` gives.
     """
     if not actions:
         raise InvalidArgument("a schema change has at least one action")
@@ -94,7 +97,7 @@ def plan_schema_changes(
     for action in actions:
         _APPLY[type(action)](draft, action)
     if has_rows:
-        _keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
+        _keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC), find_zone)
     _check_result(configuration, draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
     for column, sql in fills.items():
@@ -122,13 +125,15 @@ def plan_dropped_feature(
     return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
-def _keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
-    """Record in the log the default values of new columns for existing rows, computed at a moment,
-    which has a time zone.
+def _keep_defaults_in_log(
+    draft: SchemaDraft, moment: dt.datetime, find_zone: Callable[[], str]
+) -> None:
+    """Record in the log the default values of new columns for existing rows, computed at a moment
+    in a time zone.
     """
     for path, sql in draft.existing_defaults.items():
         field = find_place(draft.schema, path).field
-        value = _lazy_default(path, field, at_moment(sql, moment))
+        value = _lazy_default(path, field, at_moment(sql, moment), find_zone())
         if value is None:
             continue
         draft.set_schema(
@@ -139,7 +144,7 @@ def _keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
         draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
 
 
-def _lazy_default(path: ColumnPath, field: StructField, sql: str) -> object:
+def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> object:
     column = dotted(path)
     if not is_default_type(field.data_type):
         raise InvalidArgument(
@@ -148,7 +153,7 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str) -> object:
             column=column,
         )
     try:
-        return compute_default(field, sql)
+        return compute_default(field, sql, zone)
     except UnsupportedExpression as error:
         raise UnsupportedExpression(
             f"the default of column {column} is computed once, here, for existing rows to read, "

@@ -48,8 +48,9 @@ def _batches_outside(
     from dagster_delta.engines.values.store_assignment import assign_batches
     from dagster_delta.sql.evaluation import evaluate_filter
     from dagster_delta.sql.filters import parse_filter
+    from dagster_delta.sql.time_zone import UTC
 
-    condition = parse_filter(predicate, schema, dt.datetime.now(dt.UTC))
+    condition = parse_filter(predicate, schema, dt.datetime.now(dt.UTC), UTC)
     for batch in assign_batches(reader, schema, table="the rows of the run"):
         inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
         yield batch.filter(pc.invert(inside))

@@ -1,4 +1,4 @@
-"""Dates and timestamps in the whitelist. The embedded session's time zone is UTC."""
+"""Dates and timestamps in the whitelist."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.sql.casts import cast, cast_depends_on_time_zone, raising
+from dagster_delta.sql.casts import cast, raising
 from dagster_delta.sql.functions.function import (
     Function,
     Operand,
@@ -19,22 +18,21 @@ from dagster_delta.sql.functions.function import (
     of_types,
     refused_type,
 )
-from dagster_delta.sql.literals import moves_local_days, shifted
-from dagster_delta.sql.typed import Call, Cast, Literal, Refusal, Typed, types_of, walk
+from dagster_delta.sql.literals import MICROS_PER_DAY, moves_local_days, shifted
+from dagster_delta.sql.time_zone import instant, local_time
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, operands_of, types_of
 from dagster_delta.sql.types import (
     DATE,
     INTEGER,
     LONG,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     is_integral,
     sql_type_name,
 )
 
-_TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
-"""Functions whose result for a timestamp depends on the session's time zone; a cast makes dates."""
-
-_TIMES = (TIMESTAMP, PrimitiveType("timestamp_ntz"))
+_TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 
 _UNITS = {
     "YEAR": "year", "YYYY": "year", "YY": "year", "QUARTER": "quarter", "MONTH": "month",
@@ -59,8 +57,9 @@ _as_date = of_types(DATE, *_TIMES, target=DATE)
 _as_timestamp = of_types(DATE, *_TIMES, target=TIMESTAMP)
 
 
-def _as_time(name: str, argument: Typed) -> Typed:
-    return argument if argument.data_type in _TIMES else _as_timestamp(name, argument)
+def _as_local(name: str, argument: Typed) -> Typed:
+    is_local = argument.data_type == TIMESTAMP_NTZ
+    return argument if is_local else local_time(_as_timestamp(name, argument))
 
 
 def _integer(name: str, argument: Typed) -> Typed:
@@ -106,6 +105,15 @@ def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return calls(DATE, _unit(_UNITS), _as_date)(name, arguments[::-1])
 
 
+def _resolve_date_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    truncated = calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp)(name, arguments)
+    unit, moment = operands_of(truncated)
+    local = local_time(moment)
+    if local is moment:
+        return truncated
+    return instant(Call(name, (unit, local), TIMESTAMP_NTZ), moment)
+
+
 def _pattern_units(pattern: str) -> list[str] | None:
     """The units and punctuation of a pattern; None if it has more than punctuation and padded
     numbers.
@@ -125,13 +133,20 @@ def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if source == DATE and micros:
         arguments, source = (cast(arguments[0], TIMESTAMP), *arguments[1:]), TIMESTAMP
     moment = arguments[0]
+    if source == TIMESTAMP and moves_local_days(months, days, micros):
+        local = local_time(moment)
+        if local is not moment:
+            # Hours that make days are days.
+            whole_days = int(micros / MICROS_PER_DAY)
+            amounts = (months, days + whole_days, 0), (0, 0, micros - whole_days * MICROS_PER_DAY)
+            by_days, by_time = ([Literal(n, LONG) for n in each] for each in amounts)
+            moved = instant(_resolve_shift(name, (local, *by_days)), moment)
+            return _resolve_shift(name, (moved, *by_time)) if amounts[1][2] else moved
     if isinstance(moment, Literal) and isinstance(moment.value, dt.date):
         # A constant can be compared with the bounds of files.
         found = shifted(moment.value, months, days, micros)
         if found is not None:
-            is_zoned = source == TIMESTAMP and moves_local_days(months, days, micros)
-            is_zoned = is_zoned or moment.depends_on_time_zone
-            return replace(moment, value=found, depends_on_time_zone=is_zoned)
+            return replace(moment, value=found)
     return Call(name, arguments, source)
 
 
@@ -175,14 +190,10 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     "dayofweek": _part("dayofweek({0}) + 1"),
     "weekday": _part("isodow({0}) + -1"),
     "weekofyear": _part("week({0})"),
-    **{name: _part(f"{name}({{0}})", _as_time) for name in ("hour", "minute", "second")},
+    **{name: _part(f"{name}({{0}})", _as_local) for name in ("hour", "minute", "second")},
     "extract": Function(_resolve_extract),
-    "date_trunc": Function(
-        calls(TIMESTAMP, _unit({**_UNITS, **_TIME_UNITS}), _as_timestamp), _TRUNCATED
-    ),
-    "date_format": Function(
-        calls(STRING, _as_timestamp, _pattern), _sql_date_format, may_raise=True
-    ),
+    "date_trunc": Function(_resolve_date_trunc, _TRUNCATED),
+    "date_format": Function(calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True),
     "trunc": Function(_resolve_trunc, _TRUNCATED),
     "make_date": Function(
         calls(DATE, _integer, _integer, _integer), "make_date({all})", may_raise=True
@@ -199,19 +210,3 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True),
     **dict.fromkeys(("datediff", "date_diff"), _difference),
 }
-
-
-def depends_on_time_zone(expression: Typed) -> bool:
-    """Whether some part of the expression depends on the session's time zone."""
-    return any(map(_is_zoned, walk(expression)))
-
-
-def _is_zoned(node: Typed) -> bool:
-    if isinstance(node, Cast) and node.child.data_type is not None:
-        return cast_depends_on_time_zone(node.child.data_type, node.data_type)
-    if isinstance(node, Call) and node.name == "interval shift":
-        amounts = (each.value for each in node.arguments[1:] if isinstance(each, Literal))
-        return node.data_type == TIMESTAMP and moves_local_days(*(int(str(n)) for n in amounts))
-    if isinstance(node, Call) and node.name in _TIME_ZONE_FUNCTIONS:
-        return any(each.data_type == TIMESTAMP for each in node.arguments)
-    return isinstance(node, Literal) and node.depends_on_time_zone

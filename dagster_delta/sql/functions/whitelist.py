@@ -14,6 +14,7 @@ from dagster_delta.sql.functions.function import Function
 from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
+from dagster_delta.sql.functions.time_zones import ZONE_FUNCTIONS
 from dagster_delta.sql.typed import Literal, Refusal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
@@ -65,6 +66,7 @@ WHITELIST: Mapping[str, Function] = {
     **NESTED_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
+    **ZONE_FUNCTIONS,
     **{name: _cast_function(target) for name, target in _CAST_FUNCTIONS.items()},
 }
 """Functions and operators by name; any other name is refused."""

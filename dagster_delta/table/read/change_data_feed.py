@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -102,7 +102,7 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log.
         """
-        files = self._matching(None if self.where is None else self.where.to_predicate())
+        files = self._matching(self.where)
         return not any(each.files.num_rows for each in files.sets)
 
     @property
@@ -131,7 +131,7 @@ class ChangeDataFeed(RowFrames):
         """
         if self.where is not None:
             self.where.check_embeddable()
-        files = self._matching(None if self.where is None else self.where.to_predicate())
+        files = self._matching(self.where)
         batches = embedded_engine().read_changes(self.snapshot.store, files.sets, self.columns)
         return pa.RecordBatchReader.from_batches(
             to_arrow_schema(self.schema), self._explained(batches)
@@ -146,19 +146,15 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log, and of files that are missing.
         """
-        engine, predicate = spark_engine(spark), None
-        if self.where is not None:
-            is_known_utc = spark is not None and engine.session_is_utc
-            is_utc = not self.where.depends_on_time_zone or is_known_utc
-            predicate = self.where.to_predicate(session_is_utc=is_utc)
+        engine, where = spark_engine(spark), self.where
+        if where is not None:
+            where = where.in_zone(engine.time_zone)
         with self._naming_versions():
-            files = self._matching(predicate)
+            files = self._matching(where)
             return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
-    def _matching(self, predicate: Any) -> ChangedFiles:  # noqa: ANN401
-        if self.where is None:
-            return self._files
-        return self._files.matching(self.where, predicate)
+    def _matching(self, where: SqlExpression | None) -> ChangedFiles:
+        return self._files if where is None else self._files.matching(where, where.to_predicate())
 
     @cached_property
     def _files(self) -> ChangedFiles:

@@ -89,20 +89,12 @@ class CandidateFiles(msgspec.Struct, frozen=True):
 class FilePlanner:
     """Finds the files of a version that a read, a change or a count needs.
 
-    `log_planner` is that of an engine that finds the files of large tables itself. If its session
-    is not in UTC, values that depend on the time zone must not skip any file.
+    `log_planner` is that of an engine that finds the files of large tables itself.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        log_planner: LogPlanner | None = None,
-        *,
-        session_is_utc: bool = True,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, log_planner: LogPlanner | None = None) -> None:
         self.snapshot = snapshot
         self._log_planner = log_planner
-        self._session_is_utc = session_is_utc
         self._latest: tuple[tuple[Predicate, ...], list[SkippedFiles]] | None = None
 
     def predicates_of(self, where: SqlExpression | None) -> tuple[Predicate, ...]:
@@ -117,11 +109,8 @@ class FilePlanner:
         """The predicate of a condition over the columns of the table. Raises nothing."""
         from dagster_delta.sql.skipping import to_predicate, with_constants
 
-        return to_predicate(
-            with_constants(condition),
-            session_is_utc=self._session_is_utc,
-            partition_columns=self.snapshot.configuration.partition_columns,
-        )
+        columns = self.snapshot.configuration.partition_columns
+        return to_predicate(with_constants(condition), partition_columns=columns)
 
     def with_generated(self, predicate: Predicate) -> Predicate:
         """The predicate, extended by the conditions that it implies for generated partition

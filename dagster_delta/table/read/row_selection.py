@@ -46,8 +46,7 @@ def select_rows(snapshot: Snapshot, where: SqlExpression | None, engine: Engine)
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    is_utc = engine.session_is_utc
-    planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=is_utc)
+    planner = FilePlanner(snapshot, engine.log_planner)
     predicates = planner.predicates_of(where)
     found = planner.candidates(*predicates)
     (skipped,) = found.skipped

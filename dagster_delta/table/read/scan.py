@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines import embedded_engine, spark_engine
+from dagster_delta.engines import embedded_engine, session_time_zone, spark_engine
 from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
@@ -199,8 +199,16 @@ class Scan(RowFrames):
             InvalidTable, StorageFailure: of the log.
         """
         engine = spark_engine(spark)
-        log_planner, is_utc = engine.log_planner, engine.session_is_utc
-        planner = FilePlanner(self.snapshot, log_planner, session_is_utc=is_utc)
+        if self.where is not None and self.where.zone != engine.time_zone:
+            return Scan(
+                self.snapshot,
+                self.columns,
+                self.where.in_zone(engine.time_zone),
+                row_ids=self.row_ids,
+                verify_checksums=self.verify_checksums,
+            ).to_spark(spark)
+        log_planner = engine.log_planner
+        planner = FilePlanner(self.snapshot, log_planner)
         predicates = planner.predicates_of(self.where)
         found = planner.found_in_log(*predicates)
         # Row ids are counted from the first row of each file, which the driver must know.
@@ -357,4 +365,4 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
         return where
     from dagster_delta.sql.filters import parse_filter
 
-    return parse_filter(where, schema, dt.datetime.now(dt.UTC))
+    return parse_filter(where, schema, dt.datetime.now(dt.UTC), session_time_zone())

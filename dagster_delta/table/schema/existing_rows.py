@@ -90,7 +90,8 @@ class RowValidation:
         from dagster_delta.sql.expressions import parse_expression
 
         # The newline ends a comment at the end of the text.
-        broken = parse_expression(f"({check.sql}\n) IS NOT TRUE", plan.after.schema)
+        sql = f"({check.sql}\n) IS NOT TRUE"
+        broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
         skipped = skip_files(
             broken.to_predicate(),
             plan.after,

@@ -233,6 +233,7 @@ class _SchemaChange:
             table_version=snapshot.version + 1,
             has_rows=snapshot.num_files > 0,
             moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
+            find_zone=lambda: self.validation.engine.time_zone,
         )
         # A plan for a table without rows is wrong once the table has rows.
         self.looked_at_files = not snapshot.num_files and any(map(_adds_default, self.actions))

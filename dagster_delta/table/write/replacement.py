@@ -99,16 +99,12 @@ def _partition_key(
 
 
 def replace_matching_partitions(
-    snapshot: Snapshot,
-    expression: SqlExpression,
-    *,
-    now_ms: int,
-    session_is_utc: bool,
+    snapshot: Snapshot, expression: SqlExpression, *, now_ms: int
 ) -> Replacement | None:
     """The files of the partitions that satisfy a predicate; None if partition values alone cannot
     decide it, or the embedded engine cannot evaluate it.
     """
-    by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
+    by_partition = _by_partition(snapshot.configuration, expression)
     if by_partition is None:
         return None
 
@@ -127,7 +123,7 @@ def replace_matching_partitions(
 
 
 def _by_partition(
-    configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+    configuration: TableConfiguration, expression: SqlExpression
 ) -> Callable[[pa.MapArray], pa.BooleanArray] | None:
     """A function that decides from partition values whether every row of a file matches, or none
     does.
@@ -139,8 +135,6 @@ def _by_partition(
         return None
     if not partitioned:
         # For a constant: an Arrow table without columns has no rows to evaluate it on.
-        return None
-    if expression.depends_on_time_zone and not session_is_utc:
         return None
     try:
         expression.check_embeddable()

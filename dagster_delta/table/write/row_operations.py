@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dagster_delta.engines import engine_for_changes
+from dagster_delta.engines import embedded_engine, engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.errors import InvalidArgument
@@ -46,7 +46,7 @@ def delete_rows(
     parameters = {"predicate": ["true" if where is None else where]}
 
     def delete(snapshot: Snapshot) -> CommitResult:
-        operation = _RowOperation.begin("DELETE", snapshot, where, clock)
+        operation = _RowOperation.begin("DELETE", snapshot, where, engine, clock)
         chosen = engine or operation.engine_of(())
         return operation.run((), chosen, parameters, commit_info, record)
 
@@ -72,7 +72,7 @@ def update_rows(
     parameters = {"predicate": [] if where is None else [where]}
 
     def update(snapshot: Snapshot) -> CommitResult:
-        operation = _RowOperation.begin("UPDATE", snapshot, where, clock)
+        operation = _RowOperation.begin("UPDATE", snapshot, where, engine, clock)
         assignments, chosen = operation.assign(values, engine)
         return operation.run(assignments, chosen, parameters, commit_info, record)
 
@@ -84,20 +84,29 @@ class _RowOperation(msgspec.Struct, frozen=True):
     transaction: Transaction
     snapshot: Snapshot
     where: SqlExpression | None
+    zone: str
     started: float
 
     @classmethod
-    def begin(cls, name: str, snapshot: Snapshot, where: str | None, clock: Clock) -> _RowOperation:
+    def begin(
+        cls,
+        name: str,
+        snapshot: Snapshot,
+        where: str | None,
+        engine: Engine | None,
+        clock: Clock,
+    ) -> _RowOperation:
         started = time.perf_counter()
+        zone = (engine or embedded_engine()).time_zone
         transaction = Transaction(snapshot.store, snapshot, clock=clock)
         refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
         expression = None
         if where is not None:
             from dagster_delta.sql.filters import check_repeatable, parse_filter
 
-            expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC))
+            expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC), zone)
             check_repeatable(expression, f"the condition of {name}")
-        return cls(name, transaction, snapshot, expression, started)
+        return cls(name, transaction, snapshot, expression, zone, started)
 
     def assign(
         self, values: Mapping[str, str], engine: Engine | None
@@ -114,11 +123,12 @@ class _RowOperation(msgspec.Struct, frozen=True):
             name: at_statement(sql, schema, moment) if isinstance(sql, str) else sql
             for name, sql in values.items()
         }
-        assignments = parse_assignments(resolve_defaults(dated, configuration, schema), schema)
+        resolved = resolve_defaults(dated, configuration, schema)
+        assignments = parse_assignments(resolved, schema, zone=self.zone)
         engine = engine or self.engine_of(assignments)
         if engine.casts_values:
             resolved = resolve_defaults(dated, configuration, schema, embedded=False)
-            assignments = parse_assignments(resolved, schema, casts=False)
+            assignments = parse_assignments(resolved, schema, casts=False, zone=self.zone)
         return assignments, engine
 
     def run(
@@ -157,7 +167,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
         """The engine that the expressions ask for."""
         where = () if self.where is None else (self.where,)
         expressions = (*where, *(each.value for each in assignments))
-        return engine_for_changes(expressions, self.transaction.store)
+        return engine_for_changes(expressions, self.transaction.store, self.zone)
 
     def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:
         rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"

@@ -166,7 +166,7 @@ class RowWrite:
         from dagster_delta.table.write.row_changes import selection
 
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
-        expression = parse_filter(where, snapshot.schema, moment)
+        expression = parse_filter(where, snapshot.schema, moment, self.engine.time_zone)
         check_repeatable(expression, "the condition of the append")
         selected = select_rows(snapshot, expression, self.engine)
         if selected.files.num_rows:
@@ -201,12 +201,9 @@ class RowWrite:
         from dagster_delta.table.write.replacement import replace_matching_partitions
 
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
-        expression = parse_filter(where, snapshot.schema, moment)
+        expression = parse_filter(where, snapshot.schema, moment, self.engine.time_zone)
         check_repeatable(expression, "the condition of the overwrite")
-        is_utc = self.engine.session_is_utc
-        replaced = replace_matching_partitions(
-            snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
-        )
+        replaced = replace_matching_partitions(snapshot, expression, now_ms=self.clock())
         if replaced is None:
             return self._replace_rows(configuration, expression)
         self._refuse_removal(replaced.removes)

@@ -73,7 +73,6 @@ from dagster_delta.engines.spark.session.session import (
     frame_of,
     functions_of,
     is_apache_spark,
-    is_utc,
     session_conf,
 )
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
@@ -459,9 +458,9 @@ class _FrameReader:
         return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:
-        """The filter, if the Arrow engine evaluates it as this session does: it saves rows."""
+        """The filter, if the Arrow engine evaluates it too: it saves rows."""
         where = self.plan.where
-        if where is None or (where.depends_on_time_zone and not is_utc(self.session)):
+        if where is None:
             return None
         try:
             where.check_embeddable()

@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dagster_delta.sql.time_zone import UTC, UTC_NAMES
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -13,6 +15,19 @@ if TYPE_CHECKING:
 def is_spark_frame(data: object) -> bool:
     """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""
     return type(data).__module__.startswith("pyspark.sql")
+
+
+def session_time_zone(session: SparkSession | None = None) -> str:
+    """The time zone of a statement: that of a session, by default the one that this process uses;
+    UTC if the process does not use Spark.
+    """
+    session = session or active_spark_session()
+    if session is None:
+        return UTC
+    from dagster_delta.engines.spark.session.session import session_conf
+
+    zone = session_conf(session, "spark.sql.session.timeZone") or UTC
+    return UTC if zone in UTC_NAMES else zone
 
 
 def active_spark_session() -> SparkSession | None:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 MINIMUM_JAVA = 17
 
-_UTC_ZONES = frozenset(
-    {"UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "+00:00", "UTC+00:00", "GMT+00:00"}
-)
 
 FIELD_ID_READ = "spark.sql.parquet.fieldId.read.enabled"
 """The session setting under which Spark resolves Parquet columns by field id."""
@@ -258,11 +255,6 @@ def _setting_in_force(session: SparkSession, name: str) -> str | None:
 
 def _is_of_sql(name: str) -> bool:
     return name.startswith(("spark.sql.", "spark.databricks.", "spark.hadoop."))
-
-
-def is_utc(session: SparkSession) -> bool:
-    """Whether the session reads timestamps without a zone in UTC, as the Arrow engine does."""
-    return session_conf(session, "spark.sql.session.timeZone") in _UTC_ZONES
 
 
 _known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()

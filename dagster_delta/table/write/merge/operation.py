@@ -180,6 +180,7 @@ class _Merge(msgspec.Struct, frozen=True):
             statement.source_alias,
             assigned=configuration.schema,
             embedded=not engine.casts_values,
+            zone=engine.time_zone,
         )
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
         added = set(configuration.schema.names).difference(began.schema.names)
@@ -259,8 +260,7 @@ class MergeScope(msgspec.Struct, frozen=True):
         engine: Engine,
     ) -> MergeScope:
         """The scope of a MERGE; `keys` are known facts about the table's side of the keys."""
-        is_utc = engine.session_is_utc
-        file_planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=is_utc)
+        file_planner = FilePlanner(snapshot, engine.log_planner)
         target_only = map(in_table, condition.target_only)
         matching = And((*map(file_planner.predicate_of, target_only), *keys))
         lacking = Or(
