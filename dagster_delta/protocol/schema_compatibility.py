@@ -28,8 +28,13 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 _VOID = PrimitiveType("void")
 
 
-def find_incompatibility(older: TableConfiguration, newer: TableConfiguration) -> str | None:
-    """Why older rows cannot be read with the newer schema, as text; None if they can."""
+def find_incompatibility(
+    older: TableConfiguration, newer: TableConfiguration, *, keeps_columns: bool = True
+) -> str | None:
+    """Why older rows cannot be read with the newer schema, as text; None if they can.
+
+    `keeps_columns`: whether they must have all columns that they had, under the same names.
+    """
     if older.metadata == newer.metadata:
         return None
     before, after = older.column_mapping_mode, newer.column_mapping_mode
@@ -40,7 +45,8 @@ def find_incompatibility(older: TableConfiguration, newer: TableConfiguration) -
             f"the table was partitioned by {_listed(older.partition_columns)} and is partitioned "
             f"by {_listed(newer.partition_columns)}"
         )
-    return next(_Comparison(before, after).differences(older.schema, newer.schema, ()), None)
+    comparison = _Comparison(before, after, keeps_columns=keeps_columns)
+    return next(comparison.differences(older.schema, newer.schema, ()), None)
 
 
 def _folded(names: tuple[str, ...]) -> list[str]:
@@ -52,9 +58,10 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 class _Comparison:
-    def __init__(self, before: ColumnMappingMode, after: ColumnMappingMode) -> None:
-        self._before = before
-        self._after = after
+    def __init__(
+        self, before: ColumnMappingMode, after: ColumnMappingMode, *, keeps_columns: bool
+    ) -> None:
+        self._before, self._after, self._keeps_columns = before, after, keeps_columns
 
     def differences(self, older: DataType, newer: DataType, path: tuple[str, ...]) -> Iterator[str]:
         match older, newer:
@@ -77,8 +84,9 @@ class _Comparison:
             here = (*path, field.name)
             successor = successors.get(self._key(field, self._before))
             if successor is None:
-                yield f"column {'.'.join(here)} was dropped"
-            elif self._after != "none" and successor.name != field.name:
+                if self._keeps_columns:
+                    yield f"column {'.'.join(here)} was dropped"
+            elif self._keeps_columns and self._after != "none" and successor.name != field.name:
                 yield f"column {'.'.join(here)} was renamed to {successor.name}"
             else:
                 yield from _tightened(field.nullable, successor.nullable, here)

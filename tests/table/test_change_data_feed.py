@@ -607,6 +607,21 @@ def test_a_column_that_became_not_null_is_null_in_older_rows(tmp_path: Path) -> 
     assert table.changes(starting_version=0, where="new IS NULL").to_arrow().num_rows == 20
 
 
+def test_a_restore_over_a_change_of_the_schema_shows_the_rows_that_it_removed(
+    tmp_path: Path,
+) -> None:
+    properties = {**FEED, "delta.columnMapping.mode": "name"}
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"k": [1], "d": [1]}), properties=properties)
+    table.rename_column("d", "d_2")
+    table.append(pa.table({"k": [2], "d_2": [2], "e": ["x"]}), schema_mode="merge")
+    table.restore(0)
+    found = table.changes(3, columns=["k", "d", "_change_type"]).to_arrow().to_pylist()
+    assert found == [{"k": 2, "d": 2, "_change_type": "delete"}]
+    with pytest.raises(SchemaMismatch, match="column d_2 was renamed to d"):
+        table.changes(2).to_arrow()
+
+
 def test_rows_that_were_replaced_with_their_schema_cannot_be_shown_with_the_new_one(
     tmp_path: Path,
 ) -> None:
