@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
@@ -48,6 +49,18 @@ def test_small_files_become_one_and_no_row_changes(
         assert numbered == earlier
     if not zorder_by:
         assert table.optimize(engine=engine.name).skipped
+
+
+def test_rows_are_sorted_beside_columns_with_any_name(engine: Engine, table: DeltaTable) -> None:
+    for part in range(2):
+        ids = [part, part + 2]
+        odd = {"g`h": ["x", "y"], "x.y": [1, 2], "_0": ids, "st": [{"a.b": each} for each in ids]}
+        table.append(pa.table({"id": ids, **odd}), partition_by=["g`h"])
+    before = engine.counted(table)
+    for columns in (["id", "`x.y`"], ["st.`a.b`"]):
+        assert not table.optimize(engine=engine.name, zorder_by=columns).skipped
+        assert engine.counted(table) == before
+        assert table.snapshot().num_files == 2
 
 
 def test_only_files_that_may_hold_matching_rows_are_looked_at(

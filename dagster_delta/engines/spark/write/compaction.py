@@ -37,7 +37,6 @@ from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.values.nested_arrays import index_of
-from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
@@ -127,13 +126,16 @@ def sort_on_spark(
     plan = msgspec.structs.replace(
         groups[0], files=pa.concat_tables([each.files for each in groups])
     )
-    frame = read_frame(session, plan)
-    functions = functions_of(frame)
+    rows = read_frame(session, plan)
+    # PySpark does not find columns with a dot or a backtick in their name for `mapInArrow`.
+    plain = {name: f"_{index}" for index, name in enumerate(rows.columns)}
+    frame, functions = rows.toDF(*plain.values()), functions_of(rows)
+    columns = [(plain[path[0]], *path[1:]) for path in columns]
     sample = _sample(frame, plan, columns)
     curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
     placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
     partition_columns = plan.configuration.partition_columns
-    keys = [functions.col(quote(each)) for each in (*partition_columns, _PLACE)]
+    keys = [functions.col(name) for name in (*map(plain.get, partition_columns), _PLACE)]
     sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
     if max(sizes) <= spec.target_file_size_bytes:
         # Ranges would split most partitions in two, but each should be one file.
@@ -142,7 +144,7 @@ def sort_on_spark(
         count = max(len(groups), -(-sum(sizes) // spec.target_file_size_bytes))
         spread = placed.repartitionByRange(count, *keys)
     arranged = spread.sortWithinPartitions(*keys).drop(_PLACE)
-    return write_frame(arranged, _as_arranged(spec), plan.store)
+    return write_frame(arranged.toDF(*plain), _as_arranged(spec), plan.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     share = _UNCOUNTED_SHARE if num_rows is None else min(1.0, SAMPLE_ROWS / max(1, num_rows))
     names = dict.fromkeys(path[0] for path in columns)
-    rows = frame.select(*(functions_of(frame).col(quote(each)) for each in names))
+    rows = frame.select(*names)
     return (rows.sample(share, seed=0) if share < 1 else rows).toArrow()
 
 
