@@ -21,7 +21,7 @@ UTC_NAMES = frozenset({UTC, "Z", "GMT", "Etc/UTC", "Etc/GMT", "+00:00", "UTC+00:
 ZONE: ContextVar[str] = ContextVar("ZONE", default=UTC)
 """The zone of the text that is being typed."""
 
-TO_LOCAL, TO_INSTANT = "local time", "instant"
+TO_LOCAL, TO_INSTANT = "local time", "instant of local time"
 """Calls on a timestamp and a zone, and on a local time, an instant nearby or NULL, and a zone."""
 
 

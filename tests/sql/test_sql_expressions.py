@@ -367,7 +367,9 @@ def test_a_zone_that_python_does_not_know_is_left_to_spark() -> None:
     assert isinstance(expression.to_predicate(), Unknown)
     with pytest.raises(UnsupportedExpression, match="use the Spark engine"):
         expression.check_embeddable()
-    parse_expression("at > TIMESTAMP '2024-01-01Z'", SCHEMA, "Nowhere/Known").check_embeddable()
+    parse_expression(
+        "at > TIMESTAMP '2024-01-01 00:00:00Z'", SCHEMA, "Nowhere/Known"
+    ).check_embeddable()
 
 
 def test_expressions_survive_pickling() -> None:
