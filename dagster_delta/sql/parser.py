@@ -202,7 +202,7 @@ class _Parser:
         if not self._take_operator("("):
             self._refuse("expected (")
         if self._token.is_word("SELECT", "WITH"):
-            return self._opaque_until_closed("a subquery")
+            return self._opaque_until_closed("a subquery", self._index - 1)
         if self._token.is_operator(")"):
             self._refuse("expected a value")
         return Function("in", (left, *self._list(")")))
@@ -325,7 +325,7 @@ class _Parser:
     def _parenthesised(self) -> Syntax:
         self._expect("(")
         if self._token.is_word("SELECT", "WITH"):
-            return self._opaque_until_closed("a subquery")
+            return self._opaque_until_closed("a subquery", self._index - 1)
         inner = self.expression()
         if self._take_operator(","):
             if self._token.is_operator(")"):
@@ -415,7 +415,7 @@ class _Parser:
             return Function(name, arguments)
         except GrammarUnknown:
             self._index, self._depth = start + 2, depth
-            return self._opaque_until_closed(f"this form of the function {name}")
+            return self._opaque_until_closed(f"this form of the function {name}", start)
 
     def _cast(self, name: str) -> Syntax:
         child = self.expression()
@@ -470,17 +470,47 @@ class _Parser:
             self._expect(")")
         return parameters
 
-    def _opaque_until_closed(self, construct: str) -> Syntax:
-        """Everything up to the parenthesis that closes the one already read."""
-        names, depth = [], 1
+    def _opaque_until_closed(self, construct: str, start: int) -> Syntax:
+        """Everything from a token up to the parenthesis that closes the one already read."""
+        first, words, depth = self._tokens[start], [], 1
         while depth:
             if self._token.kind == "end":
                 self._leave("expected )")
             token = self._next()
             depth += token.is_operator("(") - token.is_operator(")")
             if token.kind in ("word", "quoted"):
-                names.append(token.text)
-        return Opaque(construct, tuple(Name((each,)) for each in names))
+                words.append(Name((token.text,)))
+        names = columns_in(self._sql[first.position : token.position + 1])
+        return Opaque(construct, tuple(words) if names is None else names)
+
+
+# sqlglot raises these for invalid SQL, besides its own errors.
+_FAILURES_OF_SQLGLOT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def columns_in(sql: str) -> tuple[Name, ...] | None:
+    """The columns of a text that only Spark evaluates, without variables of lambdas and fields of
+    types; None if a full parser finds no value in it.
+    """
+    import sqlglot
+
+    try:
+        tree = sqlglot.parse_one(sql, read="spark")
+    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_SQLGLOT):
+        return None
+    is_query = isinstance(tree, sqlglot.exp.Query) and not isinstance(tree, sqlglot.exp.Subquery)
+    if is_query or isinstance(tree, sqlglot.exp.Alias):
+        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
+        return None
+    columns = tree.find_all(sqlglot.exp.Column)
+    return tuple(Name(tuple(part.name for part in column.parts)) for column in columns)
 
 
 def _not_a_type(name: str) -> str:

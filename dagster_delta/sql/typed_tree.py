@@ -17,10 +17,10 @@ from dagster_delta.sql.functions.built_in import (
     similar_name,
 )
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
-from dagster_delta.sql.parser import parse_syntax
+from dagster_delta.sql.parser import columns_in, parse_syntax
 from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
 from dagster_delta.sql.time_zone import ZONE
-from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
+from dagster_delta.sql.tokens import GrammarUnknown, syntax_error
 from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
 from dagster_delta.sql.typed import (
     Call,
@@ -161,12 +161,8 @@ def _truth(name: str, operand: Typed) -> Typed:
 
 def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
     """The columns that a part may read; its names may also be functions or variables."""
-    found = []
-    for each in names:
-        field = schema.get(each.parts[0])
-        if field is not None:
-            found.append(Column((field.name,), field.data_type))
-    return tuple(found)
+    found = (schema.fields_along(name.parts) for name in names)
+    return tuple(column_of(fields) for fields in found if fields)
 
 
 def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
@@ -243,30 +239,12 @@ def _parse(sql: str) -> Syntax:
         return _parse_for_spark(sql, unknown)
 
 
-# sqlglot raises these for invalid SQL, besides its own errors.
-_FAILURES_OF_PARSER = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-
 def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
     """The whole text as one opaque part, if a full Spark SQL parser accepts it."""
-    import sqlglot
-
-    try:
-        tree = sqlglot.parse_one(sql, read="spark")
-    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
+    names = columns_in(sql)
+    if names is None:
         syntax_error(sql, unknown.position, unknown.problem)
-    if isinstance(tree, sqlglot.exp.Alias | sqlglot.exp.Query):
-        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
-        syntax_error(sql, unknown.position, unknown.problem)
-    names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
-    return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))
+    return Opaque(f"a construct outside its grammar ({unknown.problem})", names)
 
 
 _COMPARISONS = frozenset({"=", "<", "<=", ">", ">=", "<=>"})

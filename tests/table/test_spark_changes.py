@@ -148,6 +148,37 @@ def test_a_name_of_both_sides_means_the_one_that_a_clause_sees(table: DeltaTable
     assert (found[1], found[50], found[17], found[16]) == ("a", "b", "v1717", "v16")
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("transform(array(s.n), t -> t + 1)", [4]),
+        ("transform(array(s.n), id -> id + t.n)", [4]),
+        ("CAST(array(named_struct('t', s.n)) AS ARRAY<STRUCT<t: BIGINT>>).t", [3]),
+        ("CAST(array(only) AS ARRAY<BIGINT>)", [7]),
+        ("array((SELECT 1L))", [1]),
+    ],
+)
+def test_variables_and_fields_in_expressions_of_a_merge_are_not_columns(
+    tmp_path: Path, value: str, expected: list[int]
+) -> None:
+    target = DeltaTable.create(
+        tmp_path / "t",
+        [Column("id", "BIGINT"), Column("n", "BIGINT"), Column("a", "ARRAY<BIGINT>")],
+    )
+    target.append(pa.table({"id": [1, 2], "n": [1, 1]}))
+    source = pa.table({"id": [1, 3], "n": [3, 3], "only": [7, 7]})
+    merge = target.merge(source, "t.id = s.id", engine="spark").when_matched_update({"a": value})
+    merge.when_not_matched_insert({"id": "id", "a": "transform(array(n), n -> n + id)"})
+    merge.when_not_matched_by_source_update({"a": "transform(array(n), s -> s + id)"}).execute()
+    assert values(target, "id", "a") == [(1, expected), (2, [3]), (3, [6])]
+
+
+def test_a_name_of_both_sides_of_a_merge_is_refused_inside_a_lambda(table: DeltaTable) -> None:
+    merge = table.merge(ROWS, "t.id = s.id", engine="spark")
+    with pytest.raises(InvalidArgument, match=r"write t\.p or s\.p"):
+        merge.when_matched_update({"p": "transform(array(1L), x -> x + p)[0]"}).execute()
+
+
 def test_a_merge_reads_only_files_that_may_match(tmp_path: Path, spark: SparkSession) -> None:
     table = DeltaTable(str(tmp_path / "t"), must_exist=False)
     for start in (0, 100, 200):

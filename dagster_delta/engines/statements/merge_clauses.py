@@ -32,7 +32,7 @@ from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.filters import check_repeatable
 from dagster_delta.sql.time_zone import UTC
-from dagster_delta.sql.tokens import quote, tokenize
+from dagster_delta.sql.tokens import quote
 from dagster_delta.sql.typed import Column, Typed, with_paths
 
 ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
@@ -151,6 +151,8 @@ class MergeNames:
         for path in expression.references:
             if len(path) == 1 and self._side_of_alias(path[0]) is not None:
                 raise self._alias_alone(path[0])
+            if len(_SIDES[kind]) > 1:
+                self._refuse_unclear(path[0])
         return expression
 
     def condition(self, sql: str, kind: ClauseKind) -> Typed:
@@ -209,32 +211,6 @@ class MergeNames:
             columns["\0row"] = pa.nulls(count)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def qualified(self, sql: str, kind: ClauseKind) -> str:
-        """The text with an alias before each name that Spark would find in both sides, although a
-        clause of this kind can use only one of them.
-
-        Raises:
-            As `parse` does.
-        """
-        unclear = {
-            path[0].casefold(): self._whole_path(path, kind)[0]
-            for path in self.parse(sql, kind).references
-            if self._side_of_alias(path[0]) is None
-            and self.assigned.get(path[0]) is not None
-            and self.source.get(path[0]) is not None
-        }
-        if not unclear:
-            return sql
-        tokens = tokenize(sql)
-        parts, position = [], 0
-        for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
-            side = unclear.get(token.text.casefold()) if token.kind in ("word", "quoted") else None
-            is_part = before is not None and before.is_operator(".")
-            if side is not None and not is_part and not after.is_operator("("):
-                parts += [sql[position : token.position], _quote((self._aliases[side],)), "."]
-                position = token.position
-        return "".join((*parts, sql[position:]))
-
     def paths_of(self, sql: str, kind: ClauseKind) -> frozenset[tuple[str, ...]]:
         """The columns that a text reads; paths start with `TARGET` or `SOURCE`. Raises as
         `parse`.
@@ -256,24 +232,22 @@ class MergeNames:
         fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
         taken = {name.casefold() for name in self._aliases.values()}
         for side in sides:
-            others = [self._schemas[each] for each in sides if each != side]
-            fields += [
-                field
-                for field in self._schemas[side]
-                if field.name.casefold() not in taken
-                and all(each.get(field.name) is None for each in others)
-            ]
+            fields += [field for field in self._schemas[side] if field.name.casefold() not in taken]
+            taken.update(name.casefold() for name in self._schemas[side].names)
         return StructType(tuple(fields))
 
-    def _explained(self, mismatch: SchemaMismatch, kind: ClauseKind) -> Exception:
-        first = (mismatch.column or "").split(".")[0]
+    def _refuse_unclear(self, name: str) -> None:
         target, source = self._aliases[TARGET], self._aliases[SOURCE]
-        if all(each.get(first) is not None for each in self._schemas.values()):
-            return InvalidArgument(
-                f"both sides of the merge have a column {first}: write {target}.{first} or "
-                f"{source}.{first}",
-                column=first,
+        is_alias = self._side_of_alias(name) is not None
+        if not is_alias and all(each.get(name) is not None for each in self._schemas.values()):
+            raise InvalidArgument(
+                f"both sides of the merge have a column {name}: write {target}.{name} or "
+                f"{source}.{name}",
+                column=name,
             )
+
+    def _explained(self, mismatch: SchemaMismatch, kind: ClauseKind) -> Exception:
+        target, source = self._aliases[TARGET], self._aliases[SOURCE]
         if len(_SIDES[kind]) == 1:
             seen = target if kind == "not_matched_by_source" else source
             return SchemaMismatch(

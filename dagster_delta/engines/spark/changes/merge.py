@@ -42,7 +42,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
-from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, ClauseKind, MergeClause
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,
     MergeCondition,
@@ -328,11 +328,38 @@ class _FrameMerge:
         """Rows of the table with the rows of the source that match, or without any."""
         self._files  # noqa: B018  two files of one key would mix up their rows
         rows = read_frame(self.session, self.plan.target, with_positions=True)
-        target = rows.alias(self.plan.names.alias(TARGET))
-        source = self.source.frame.alias(self.plan.names.alias(SOURCE))
+        names, columns = self.plan.names, self.plan.target.columns
+        # Expressions cannot read what the merge adds to the table, and what the ids of rows need.
+        hidden = {
+            name: f"__delta_target_{index}"
+            for index, name in enumerate(columns)
+            if names.target.get(name) is None
+        }
+        target = rows.withColumnsRenamed(hidden).alias(names.alias(TARGET))
+        source = self.source.frame.alias(names.alias(SOURCE))
         lacking = any(each.text.kind == "not_matched_by_source" for _, each in self._changing)
-        condition = sql_column(self.plan.names.qualified(self.plan.on, "matched"), self._functions)
-        return target.join(source, condition, "left" if lacking else "inner")
+        condition = sql_column(self.plan.on, self._functions)
+        joined = target.join(source, condition, "left" if lacking else "inner")
+        return self._scoped(joined, {name: hidden.get(name, name) for name in columns})
+
+    def _scoped(self, joined: DataFrame, stored: Mapping[str, str]) -> DataFrame:
+        """The rows with a struct for each alias, and the columns that need no alias: Spark finds a
+        name in them as `MergeNames` does.
+
+        `stored`: by column of the table, its name in the rows.
+        """
+        names, functions = self.plan.names, self._functions
+        of_target = names.scope("not_matched_by_source").names[1:]
+        others = [each for each in names.scope("matched").names[2:] if each not in of_target]
+        target = [self._column(TARGET, stored[name]).alias(name) for name in stored]
+        source = [self._column(SOURCE, name).alias(name) for name in names.source.names]
+        return joined.select(
+            *[functions.col(name) for name in (FILE_KEY, ROW_INDEX, ROW_NUMBER)],
+            functions.struct(*target).alias(names.alias(TARGET)),
+            functions.struct(*source).alias(names.alias(SOURCE)),
+            *[self._column(TARGET, name).alias(name) for name in of_target],
+            *[self._column(SOURCE, name).alias(name) for name in others],
+        )
 
     def _changes(self) -> list[RowChange]:
         is_matched = self._functions.col(ROW_NUMBER).isNotNull()
@@ -342,18 +369,13 @@ class _FrameMerge:
         ]
 
     def _row_change(self, clause: MergeClause, applies: Column | None) -> RowChange:
-        kind: ClauseKind = clause.text.kind
         conditions = [] if applies is None else [applies]
         if clause.text.condition is not None:
-            sql = self.plan.names.qualified(clause.text.condition, kind)
-            conditions.append(sql_column(sql, self._functions))
+            conditions.append(sql_column(clause.text.condition, self._functions))
         both = conditions[0] if conditions else None
         for each in conditions[1:]:
             both = each if both is None else both & each
-        values = {
-            each.column: self.plan.names.qualified(each.value.sql, kind)
-            for each in clause.assignments
-        }
+        values = {each.column: each.value.sql for each in clause.assignments}
         structs = {
             each.column[: depth + 1]: struct.sql
             for each in clause.assignments
