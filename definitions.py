@@ -36,6 +36,7 @@ from dagster_delta import (
 HERE = Path(__file__).parent
 LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT") or str(HERE / ".demo" / "lake")
 
+# Its sessions are in UTC, and so are the conditions and values of statements on both engines.
 SPARK = SparkSessionResource(app_name="dagster-delta-demo")
 
 # The airports keep New York time: a flight of 11 pm on 31 January is January's, though it is

@@ -44,7 +44,7 @@ def test_a_date_belongs_to_the_key_whose_write_replaces_it(definition) -> None:
     for key in definition.get_partition_keys():
         selection = select_partitions(definition, [key], "day", asset="events")
         predicate = partition_predicate(selection, DAYS_OF_DATES)
-        condition = parse_filter(predicate, DAYS_OF_DATES, datetime.now(UTC))
+        condition = parse_filter(predicate, DAYS_OF_DATES, datetime.now(UTC), "UTC")
         for day in rows.filter(evaluate_filter(condition, rows))["day"].to_pylist():
             replaced_by[day].append(key)
     assert {day: keys_of(definition, day.isoformat()) for day in days} == replaced_by
