@@ -86,6 +86,7 @@ def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events,
 
 def data_version(result: dg.ExecuteInProcessResult) -> str:
     (one,) = result.asset_materializations_for_node("events")
+    assert one.tags is not None
     assert one.tags["dagster/data_version_is_user_provided"] == "true"
     return one.tags["dagster/data_version"]
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta import clock
 from dagster_delta.errors import (
     ChangeDataNotRecorded,
     DeltaError,
@@ -209,7 +210,7 @@ def test_changes_that_have_waited_keep_their_run_after_a_lost_cursor(
     daemon, instance, uri, monkeypatch, lost_ticks
 ) -> None:
     now_ms = 1_800_000_000_000
-    monkeypatch.setattr(watch_tick.clock, "now_ms", lambda: now_ms)
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
     watch = daemon(uri, minimum_age_seconds=60.0)
     watch.tick()
     cursors = [watch.cursor]

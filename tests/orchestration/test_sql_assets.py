@@ -30,7 +30,7 @@ def told(lineage: dg.TableColumnLineage) -> dict[str, list[str]]:
     }
 
 
-def test_a_unit_test_runs_the_query_over_tables_of_its_own() -> None:
+def test_a_unit_test_runs_the_query_over_tables_of_its_own():
     asset = delta_sql_asset("worst", "SELECT max(arr_delay) AS m FROM {flights}", {"flights": "f"})
     assert asset(flights=FLIGHTS).value.read_all().to_pylist() == [{"m": 20}]
     assert asset(FLIGHTS.slice(2)).value.read_all().to_pylist() == [{"m": 3}]
