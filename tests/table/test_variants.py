@@ -202,6 +202,20 @@ def test_a_table_goes_on_in_its_own_dialect(feature: str, tmp_path: Path) -> Non
     assert jsons(table) == {1: '{"n":1}'}
 
 
+@pytest.mark.parametrize("name", ["variantType-preview", "variantShredding-preview"])
+def test_a_preview_that_is_asked_for_is_listed_as_it_is_spelled(name: str) -> None:
+    uri = f"memory://asked-{name}"
+    asked = {f"delta.feature.{name}": "supported"}
+    table = DeltaTable.create(uri, [Column("v", "variant")], properties=asked)
+    assert name in (table.protocol().reader_features or ())
+    assert name.removesuffix("-preview") not in (table.protocol().writer_features or ())
+    table.set_properties({f"delta.feature.{name.removesuffix('-preview')}": "supported"})
+    assert name in (table.protocol().reader_features or ())
+    later = DeltaTable.create(f"{uri}-later", [Column("id", "long")])
+    later.set_properties(asked)
+    assert name in (later.protocol().writer_features or ())
+
+
 def added_paths(root: Path) -> list[str]:
     return [path.name for path in root.glob("*.parquet")]
 

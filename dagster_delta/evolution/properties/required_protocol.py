@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_rules import types_outside_structs
 from dagster_delta.protocol.actions import Protocol
@@ -52,10 +54,10 @@ _LEGACY_VERSIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 def required_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
     """Names of the features that a table with this schema and these properties uses,
-    `delta.feature.<name>` among them.
+    `delta.feature.<name>` among them, as it is spelled there.
     """
     names = {*_by_schema(schema), *_by_properties(properties), *_by_hand(properties)}
-    names |= {_NEEDED_BY[name] for name in names if name in _NEEDED_BY}
+    names |= {_NEEDED_BY[row] for row in map(_row_name, names) if row in _NEEDED_BY}
     return frozenset(names)
 
 
@@ -108,12 +110,12 @@ def _by_hand(configuration: Mapping[str, str]) -> Iterable[str]:
     for key, value in configuration.items():
         if not key.startswith(FEATURE_PREFIX):
             continue
-        feature = find_feature(key.removeprefix(FEATURE_PREFIX))
-        if feature is None:
+        name = key.removeprefix(FEATURE_PREFIX)
+        if find_feature(name) is None:
             raise InvalidArgument(f"{key} names a table feature that this library does not know")
         if value not in ("supported", "enabled"):
             raise InvalidArgument(f"{key} is 'supported' or absent, not {value!r}")
-        yield feature.name
+        yield name
 
 
 def minimal_protocol(features: Iterable[str]) -> Protocol:
@@ -139,7 +141,7 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
     assume that a feature has been used.
     """
     supported = effective_features(protocol)
-    missing = frozenset(features) - supported
+    missing = frozenset(name for name in features if _row_name(name) not in supported)
     if not missing:
         return protocol
     uses_lists = protocol.min_writer_version >= TABLE_FEATURES_WRITER_VERSION
@@ -211,8 +213,13 @@ def _row_name(name: str) -> str:
 
 
 def _rows(features: Iterable[str]) -> tuple[TableFeature, ...]:
-    found = (find_feature(name) for name in sorted(features))
-    return tuple(row for row in found if row is not None)
+    """The rows of features by name, under an alias that is among the names."""
+    found: dict[str, TableFeature] = {}
+    for name in sorted(features):
+        row = find_feature(name)
+        if row is not None and (name != row.name or row.name not in found):
+            found[row.name] = replace(row, name=name)
+    return tuple(found.values())
 
 
 def _listed_protocol(rows: Iterable[TableFeature]) -> Protocol:
