@@ -36,7 +36,7 @@ BUDGETS = {
     "merge": (
         "merge = table.merge(rows, 't.id = s.id', source_alias='s', target_alias='t')\n"
         "merge.when_matched_update_all().when_not_matched_insert_all().execute()",
-        204,
+        207,
     ),
 }
 """Statements, and how many modules of this package a process may have loaded after one of them."""

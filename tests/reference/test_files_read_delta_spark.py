@@ -45,7 +45,7 @@ FILTERS = [
     "startswith(s, 'name 7')",
     "s > 'name 75'",
     "long_text > 'text 75'",
-    "long_text = concat('text 33', repeat('.', 40))",
+    f"long_text = concat('text 33', '{'.' * 40}')",
     "long_text LIKE 'text 3%'",
     "day = DATE '2024-02-03'",
     "year(day) = 2025",

@@ -90,7 +90,7 @@ def test_values_are_cast_in_the_time_zone_of_the_session(
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         values = [f"{value} AS {name}" for name, (_, value) in columns.items()]
         frame = spark.sql(f"SELECT {', '.join(values)}")
-        appended.append(frame)
+        appended.append(frame, schema_mode="merge")
         merged.merge(frame, "t.day = s.day").when_not_matched_insert_all().execute()
         cast = [f"CAST({value} AS {data_type})" for data_type, value in columns.values()]
         stored = appended.snapshot().scan().to_spark(spark)
