@@ -167,9 +167,9 @@ class WriteResult(msgspec.Struct, frozen=True):
     def combined(cls, results: Sequence[WriteResult]) -> WriteResult:
         """The result of several writes that numbered no column."""
         return cls(
-            tuple(file for each in results for file in each.files),
-            sum(each.num_rows for each in results),
-            sum(each.num_bytes for each in results),
+            tuple(file for result in results for file in result.files),
+            sum(result.num_rows for result in results),
+            sum(result.num_bytes for result in results),
         )
 
 
@@ -243,7 +243,7 @@ class Problems(msgspec.Struct):
         """Add problems of one file."""
         self.num_rows += num_rows
         room = _MAX_EXAMPLES - len(self.examples)
-        self.examples += [f"{each} (in {path})" for each in examples[:room]]
+        self.examples += [f"{example} (in {path})" for example in examples[:room]]
 
     def join(self, other: Problems) -> None:
         """Add problems found elsewhere."""

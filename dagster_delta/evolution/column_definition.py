@@ -120,13 +120,13 @@ def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
             '[Column("id", "BIGINT"), …]'
         )
     fields = []
-    for each in columns:
-        if not isinstance(each, Column | StructField):
+    for column in columns:
+        if not isinstance(column, Column | StructField):
             raise InvalidArgument(
-                f"a schema is a list of columns, and {each!r} is not a column: write "
+                f"a schema is a list of columns, and {column!r} is not a column: write "
                 'Column("id", "BIGINT")'
             )
-        fields.append(each.to_field() if isinstance(each, Column) else each)
+        fields.append(column.to_field() if isinstance(column, Column) else column)
     return StructType(tuple(fields))
 
 

@@ -91,7 +91,7 @@ def is_mentioned(path: ColumnPath, sql: str, schema: StructType) -> bool:
     except DeltaError:
         # An expression of another engine: any word may be the column.
         return _is_word_of(path[0], sql)
-    return any(path[: len(each)] == each[: len(path)] for each in references)
+    return any(path[: len(reference)] == reference[: len(path)] for reference in references)
 
 
 def _is_word_of(name: str, sql: str) -> bool:
@@ -99,8 +99,8 @@ def _is_word_of(name: str, sql: str) -> bool:
         tokens = tokenize(sql)
     except DeltaError:
         return True
-    words = (each.text for each in tokens if each.kind in ("word", "quoted"))
-    return any(each.casefold() == name.casefold() for each in words)
+    words = (token.text for token in tokens if token.kind in ("word", "quoted"))
+    return any(word.casefold() == name.casefold() for word in words)
 
 
 def check_expressions(configuration: TableConfiguration) -> None:
@@ -173,7 +173,7 @@ def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> Co
     mode = configuration.column_mapping_mode
     for step in physical:
         fields = level if isinstance(level, StructType) else ()
-        found = next((each for each in fields if physical_name(each, mode) == step), None)
+        found = next((field for field in fields if physical_name(field, mode) == step), None)
         if found is None:
             raise InvalidTable(
                 f"the table is clustered by {'.'.join(physical)}, which is no column of it; "

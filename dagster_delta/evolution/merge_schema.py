@@ -67,27 +67,27 @@ class SchemaDiff(msgspec.Struct, frozen=True):
         """Columns that only the data have; the fields of an added struct are not listed
         separately.
         """
-        return tuple(each for each in self.differences if each.table_type is None)
+        return tuple(difference for difference in self.differences if difference.table_type is None)
 
     @property
     def missing(self) -> tuple[ColumnDifference, ...]:
         """Columns that only the table has."""
-        return tuple(each for each in self.differences if each.data_type is None)
+        return tuple(difference for difference in self.differences if difference.data_type is None)
 
     @property
     def retyped(self) -> tuple[ColumnDifference, ...]:
         """Columns that both have with different types."""
         return tuple(
-            each
-            for each in self.differences
-            if each.table_type is not None and each.data_type is not None
+            difference
+            for difference in self.differences
+            if difference.table_type is not None and difference.data_type is not None
         )
 
     def __bool__(self) -> bool:
         return bool(self.differences)
 
     def __str__(self) -> str:
-        return "\n".join(str(each) for each in self.differences)
+        return "\n".join(str(difference) for difference in self.differences)
 
 
 def diff_schemas(table: StructType, data: StructType) -> SchemaDiff:
@@ -164,9 +164,9 @@ def _by_struct_and_type(
     differences: tuple[ColumnDifference, ...],
 ) -> dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]]:
     found: dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]] = {}
-    for each in differences:
-        data_type = each.table_type if each.data_type is None else each.data_type
-        found.setdefault((each.path[:-1], str(data_type)), []).append(each.path)
+    for difference in differences:
+        data_type = difference.table_type if difference.data_type is None else difference.data_type
+        found.setdefault((difference.path[:-1], str(data_type)), []).append(difference.path)
     return found
 
 
@@ -197,7 +197,7 @@ def _check_required(
 
 
 def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -> str:
-    return ", ".join(each.column for each in differences)
+    return ", ".join(difference.column for difference in differences)
 
 
 def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDifference, ...]:

@@ -62,8 +62,9 @@ def _feature(name: str) -> str:
 
 def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:
     """The switches that block a planned change, as list items."""
-    for each in switches:
-        yield f"- **off now**: {code_span(each.name)}, without which this is refused; {each.remedy}"
+    for switch in switches:
+        name = code_span(switch.name)
+        yield f"- **off now**: {name}, without which this is refused; {switch.remedy}"
 
 
 def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

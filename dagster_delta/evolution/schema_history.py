@@ -73,11 +73,14 @@ def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator
 def _counterpart(old: StructField, candidates: list[StructField]) -> StructField | None:
     number = field_id(old)
     if number is not None:
-        return next((each for each in candidates if field_id(each) == number), None)
+        return next((candidate for candidate in candidates if field_id(candidate) == number), None)
     # If mapping was turned on in between, the old name is now the physical name.
-    for each in candidates:
-        if str(each.metadata.get(PHYSICAL_NAME_KEY, each.name)).casefold() == old.name.casefold():
-            return each
+    for candidate in candidates:
+        if (
+            str(candidate.metadata.get(PHYSICAL_NAME_KEY, candidate.name)).casefold()
+            == old.name.casefold()
+        ):
+            return candidate
     return None
 
 

@@ -284,9 +284,9 @@ class _IncrementalAsset:
         signature = inspect.Signature(list(parameters.values()))
         compute.__signature__ = signature  # type: ignore[attr-defined]
         compute.__annotations__ = {
-            each.name: each.annotation
-            for each in signature.parameters.values()
-            if each.annotation is not inspect.Parameter.empty
+            parameter.name: parameter.annotation
+            for parameter in signature.parameters.values()
+            if parameter.annotation is not inspect.Parameter.empty
         }
         # Dagster resolves annotations in the wrapped function, if it finds one.
         del compute.__wrapped__

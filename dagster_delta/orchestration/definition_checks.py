@@ -132,7 +132,8 @@ def _applies_changes(definition: dg.AssetsDefinition) -> bool:
     """Whether the asset is incremental: it then merges or appends, and ignores its `mode`."""
     annotations = getattr(_function(definition), "__annotations__", {}).values()
     return any(
-        isinstance(each, type) and issubclass(each, ChangeFeedConfig) for each in annotations
+        isinstance(annotation, type) and issubclass(annotation, ChangeFeedConfig)
+        for annotation in annotations
     )
 
 

@@ -50,7 +50,7 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
 def history_markdown(entries: Sequence[HistoryEntry]) -> str:
     """A table of commits with links to their runs, in the order given."""
     head = ["| version | time (UTC) | operation | rows | by | |", "|---:|---|---|---|---|---|"]
-    return "\n".join([*head, *(_line(each) for each in entries)])
+    return "\n".join([*head, *(_line(entry) for entry in entries)])
 
 
 def _line(entry: HistoryEntry) -> str:

@@ -50,7 +50,7 @@ def find_incompatibility(
 
 
 def _folded(names: tuple[str, ...]) -> list[str]:
-    return [each.casefold() for each in names]
+    return [name.casefold() for name in names]
 
 
 def _listed(names: tuple[str, ...]) -> str:

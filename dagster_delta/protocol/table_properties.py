@@ -122,7 +122,7 @@ def _parse_bytes(text: str) -> int:
 
 
 def _parse_choice(*choices: str) -> Callable[[str], str]:
-    spelling = {each.lower(): each for each in choices}
+    spelling = {choice.lower(): choice for choice in choices}
 
     def parse(text: str) -> str:
         value = spelling.get(text.strip().lower())
@@ -335,11 +335,11 @@ class TableProperties:
 
     def validate(self) -> None:
         """Check every known property. Call it before a caller's properties are committed."""
-        for each in vars(type(self)).values():
-            if isinstance(each, _Property):
+        for var in vars(type(self)).values():
+            if isinstance(var, _Property):
                 try:
-                    each.value(self.configuration)
+                    var.value(self.configuration)
                 except InvalidArgument as error:
                     raise InvalidArgument(
-                        f"the table property {each.key} cannot be set: {error}"
+                        f"the table property {var.key} cannot be set: {error}"
                     ) from error

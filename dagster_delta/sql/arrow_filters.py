@@ -127,7 +127,7 @@ def _condition(node: _Column | _Call | pa.Scalar, exact: StructType) -> Typed:
             if known := [part for part in parts if part is not None]:
                 return all_of(known)
         case "or_kleene", operands:
-            return any_of([_condition(each, exact) for each in operands])
+            return any_of([_condition(operand, exact) for operand in operands])
         case "is_null", [column]:
             return is_null(_column(column, exact))
         case "is_valid", [column]:

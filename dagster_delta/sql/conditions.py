@@ -94,11 +94,13 @@ def is_in(column: Column, constants: Sequence[Literal]) -> Call | None:
 
 
 def _alike(operands: Sequence[Typed]) -> tuple[Typed, ...] | None:
-    types = list(dict.fromkeys(each.data_type for each in operands if each.data_type is not None))
+    types = list(
+        dict.fromkeys(operand.data_type for operand in operands if operand.data_type is not None)
+    )
     target = common_type(types)
     if target is None or (len(types) > 1 and not all(map(is_numeric, types))):
         return None
-    return tuple(_widened(each, target) for each in operands)
+    return tuple(_widened(operand, target) for operand in operands)
 
 
 def _widened(operand: Typed, target: DataType) -> Typed:
@@ -155,7 +157,7 @@ def to_expression(condition: Typed, schema: StructType) -> SqlExpression:
     """The condition, made by this module over the columns of a schema, as an expression."""
     columns = [each for each in walk(condition) if isinstance(each, Column)]
     sql = to_sql(condition)
-    if any(each.collation is not None or each.char_length is not None for each in columns):
+    if any(column.collation is not None or column.char_length is not None for column in columns):
         # Only the analysis of the text knows how Spark compares such texts.
         return SqlExpression(sql, schema)
     return SqlExpression(sql, schema, condition)

@@ -122,7 +122,7 @@ class DuckDbEvaluator:
                 return self._render_shielded(node)
             case Call(name, arguments):
                 render = self._render_of_calendar if name in _DATE_CALLS else self._render
-                sql = WHITELIST[name].render(node, [render(each) for each in arguments])
+                sql = WHITELIST[name].render(node, [render(argument) for argument in arguments])
                 if len(sql) > _MAX_SQL_LENGTH:
                     raise UnsupportedExpression(
                         "the expression is nested too deeply for the embedded engine: "
@@ -151,10 +151,11 @@ class DuckDbEvaluator:
 
         DuckDB computes all operands for all rows, so that `b <> 0 AND a / b > 1` would fail.
         """
-        operands = [self._render(each) for each in node.arguments]
+        operands = [self._render(argument) for argument in node.arguments]
         decided = "FALSE" if node.name == "and" else "TRUE"
         tests = "".join(
-            f" WHEN {each} IS NOT DISTINCT FROM {decided} THEN {decided}" for each in operands[:-1]
+            f" WHEN {operand} IS NOT DISTINCT FROM {decided} THEN {decided}"
+            for operand in operands[:-1]
         )
         plain = WHITELIST[node.name].render(node, operands)
         return f"CASE{tests} ELSE {plain} END"

@@ -134,9 +134,9 @@ def _condition(expression: Typed) -> Compiled | None:
         case Column():
             return _operand(expression)
         case Call("and" | "or" as name, arguments):
-            masks = [_condition(each) for each in arguments]
+            masks = [_condition(argument) for argument in arguments]
             kernel = pc.and_kleene if name == "and" else pc.or_kleene
-            known = [each for each in masks if each is not None]
+            known = [mask for mask in masks if mask is not None]
             if len(known) < len(masks):
                 return None
             return lambda columns: reduce(kernel, (each(columns) for each in known))
@@ -235,10 +235,10 @@ def _membership(operand: Typed, values: list[Typed]) -> Compiled | None:
     found = _operand(operand)
     if found is None or operand.data_type is None or operand.data_type in _FLOATS:
         return None
-    constants = [each.value for each in values if isinstance(each, Literal)]
+    constants = [value.value for value in values if isinstance(value, Literal)]
     if len(constants) < len(values):
         return None
-    known = [each for each in constants if each is not None]
+    known = [constant for constant in constants if constant is not None]
     value_set = array_of(known, operand.data_type)
     has_null = len(known) < len(constants)
 

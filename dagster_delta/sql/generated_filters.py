@@ -108,12 +108,12 @@ def _extended(predicate: Predicate, derivations: tuple[_Derivation, ...]) -> Pre
             return IsTrue(_extended(child, derivations))
         case Comparison(column, data_type=data_type) | In(column, data_type=data_type):
             using = [
-                each
-                for each in derivations
-                if (each.base.path, each.base.data_type) == (column, data_type)
+                derivation
+                for derivation in derivations
+                if (derivation.base.path, derivation.base.data_type) == (column, data_type)
             ]
         case StartsWith(column):
-            using = [each for each in derivations if each.base.path == column]
+            using = [derivation for derivation in derivations if derivation.base.path == column]
         case _:
             return predicate
     derived = [found for each in using if (found := _derive(predicate, each)) is not None]
@@ -201,7 +201,7 @@ def _monotonic_in(typed: Typed) -> Column | None:
 def _falls_never(pattern: str) -> bool:
     """Whether texts of the pattern sort as their times: larger units come first."""
     units = ("".join(group) for _, group in groupby(pattern))
-    letters = tuple(each for each in units if each[0].isalpha())
+    letters = tuple(unit for unit in units if unit[0].isalpha())
     return letters != () and letters == _UNITS[: len(letters)]
 
 

@@ -116,7 +116,7 @@ def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
     """The type with this SQL name; None if it is not a plain type."""
     name = name.lower()
     if name in ("decimal", "dec", "numeric"):
-        if not all(each.isdecimal() for each in parameters) or len(parameters) > 2:
+        if not all(parameter.isdecimal() for parameter in parameters) or len(parameters) > 2:
             return None
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         return DecimalType(precision, scale) if 0 < precision <= 38 >= precision >= scale else None

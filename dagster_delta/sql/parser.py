@@ -214,7 +214,7 @@ class _Parser:
             self._refuse("expected patterns in parentheses")
         tests: list[Syntax] = [Function(name, (left, each)) for each in self._list(")")]
         if negated:
-            tests = [Function("not", (each,)) for each in tests]
+            tests = [Function("not", (test,)) for test in tests]
         return tests[0] if len(tests) == 1 else Function(combined, tuple(tests))
 
     def _pattern(self, name: str, left: Syntax) -> Syntax:
@@ -265,7 +265,7 @@ class _Parser:
         amounts = interval_of(words[1:])
         if amounts is None:
             self._leave("expected an interval of whole units")
-        literals = (Literal(sign * each, PrimitiveType("long")) for each in amounts)
+        literals = (Literal(sign * amount, PrimitiveType("long")) for amount in amounts)
         return Function("interval shift", (moment, *literals))
 
     def _product(self) -> Syntax:

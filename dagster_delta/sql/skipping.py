@@ -125,10 +125,10 @@ def _comparison(operator: Operator, operand: Typed, other: Typed) -> Predicate |
 
 def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
     path, data_type = _path(operand), operand.data_type
-    constants = [each.value for each in values if isinstance(each, Literal)]
+    constants = [value.value for value in values if isinstance(value, Literal)]
     if path is None or data_type is None or len(constants) < len(values):
         return None
-    known = tuple(each for each in constants if each is not None)
+    known = tuple(constant for constant in constants if constant is not None)
     return In(path, known, data_type, has_null=len(known) < len(constants))
 
 

@@ -142,7 +142,7 @@ def types_of(arguments: Sequence[Typed]) -> list[DataType]:
     Raises:
         Refusal: an operand has no type.
     """
-    types = [each.data_type for each in arguments if each.data_type is not None]
+    types = [argument.data_type for argument in arguments if argument.data_type is not None]
     if len(types) != len(arguments):
         raise Refusal("an operand without a known type")
     return types

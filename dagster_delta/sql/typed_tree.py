@@ -77,17 +77,17 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
         case Function("between", (value, low, high)):
             return _between(*(_analyse(each, schema) for each in (value, low, high)))
         case Function(name, arguments):
-            return _call(name, tuple(_analyse(each, schema) for each in arguments))
+            return _call(name, tuple(_analyse(argument, schema) for argument in arguments))
 
 
 def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
         if len(operands) < 2 and name != "not":
             return Refused(f"{name} with {len(operands)} arguments", operands)
-        return Call(name, tuple(_truth(name, each) for each in operands), BOOLEAN)
+        return Call(name, tuple(_truth(name, operand) for operand in operands), BOOLEAN)
     if problem := count_problem(name, len(operands)) or row_problem(name):
         return Refused(problem, operands, is_wrong=True)
-    problem = type_problem(name, [each.data_type for each in operands])
+    problem = type_problem(name, [operand.data_type for operand in operands])
     name = canonical_name(name)
     function = WHITELIST.get(name)
     if function is None or (resolve := function.resolve) is None:
@@ -125,11 +125,11 @@ def _between(value: Typed, low: Typed, high: Typed) -> Typed:
 
 
 def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
-    for each in operands:
-        if isinstance(each, Refused):
-            return replace(each, operands=operands)
-        if isinstance(each, Column) and each.collation is not None and name != "is null":
-            return Refused(f"text under the collation {each.collation}", operands)
+    for operand in operands:
+        if isinstance(operand, Refused):
+            return replace(operand, operands=operands)
+        if isinstance(operand, Column) and operand.collation is not None and name != "is null":
+            return Refused(f"text under the collation {operand.collation}", operands)
     try:
         return make()
     except Refusal as refusal:
@@ -171,7 +171,7 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
         return column_of(fields)
     level = fields[-1].data_type if fields else schema
     if isinstance(level, StructType):
-        raise _unknown(parts, [each.name for each in fields], level)
+        raise _unknown(parts, [field.name for field in fields], level)
     whole: Typed = replace(column_of(fields), char_length=None)
     return reduce(_field, parts[len(fields) :], whole)
 
@@ -258,10 +258,10 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
     if name == "in" and operands:
         length = _char_length(operands[0])
         is_padded = length is not None and not any(map(_has_column, operands[1:]))
-        return tuple(_padded(each, length) for each in operands) if is_padded else operands
+        return tuple(_padded(operand, length) for operand in operands) if is_padded else operands
     if name not in _COMPARISONS or len(operands) != 2:
         return operands
-    lengths = [_char_length(each) for each in operands]
+    lengths = [_char_length(operand) for operand in operands]
     match lengths:
         case [None, None]:
             return operands
@@ -272,7 +272,7 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
     length = lengths[0] or lengths[1]
     if any(_has_column(each) for each, own in zip(operands, lengths, strict=True) if own is None):
         return operands
-    return tuple(_padded(each, length) for each in operands)
+    return tuple(_padded(operand, length) for operand in operands)
 
 
 def _char_length(operand: Typed) -> int | None:

@@ -115,7 +115,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
         # Beyond 38 digits Spark rounds; the rules differ between its versions.
         return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
     names = (_name(left), _name(right))
-    if any(each in _FRACTIONS for each in names):
+    if any(name in _FRACTIONS for name in names):
         return DOUBLE if "double" in names or names[0] != names[1] else PrimitiveType("float")
     return PrimitiveType(_INTEGRALS[max(map(_INTEGRALS.index, names))])
 

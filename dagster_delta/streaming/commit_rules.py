@@ -41,20 +41,20 @@ class CommitRules:
         if self._options.read_change_feed:
             is_partitioned = bool(self._latest.configuration.partition_columns)
             return file_changes(actions, partitioned=is_partitioned)
-        adds = [each for each in actions.adds if each.data_change]
-        if any(each.data_change for each in actions.removes):
+        adds = [add for add in actions.adds if add.data_change]
+        if any(remove.data_change for remove in actions.removes):
             if self._options.skip_change_commits:
                 return ()
             self._check_allowed(actions, has_new_rows=bool(adds))
         return tuple(
             FileChange(
-                path=each.path,
-                partition_values=each.partition_values,
-                size_bytes=each.size_bytes,
+                path=add.path,
+                partition_values=add.partition_values,
+                size_bytes=add.size_bytes,
                 change_type="insert",
-                deletion_vector=each.deletion_vector,
+                deletion_vector=add.deletion_vector,
             )
-            for each in adds
+            for add in adds
         )
 
     def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:

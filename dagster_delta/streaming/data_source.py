@@ -232,7 +232,7 @@ class _TaskReader:
 
     def _tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> list[InputPartition]:
         location, columns = snapshot.store.location, tuple(self._schema.names)
-        return [_Partition(each) for each in split_into_tasks(location, sets, columns)]
+        return [_Partition(task) for task in split_into_tasks(location, sets, columns)]
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
         # Spark has already read the schema, in another process.

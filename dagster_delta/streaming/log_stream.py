@@ -149,7 +149,7 @@ class LogStream:
     def _take_commit(
         self, offset: StreamOffset, changes: Sequence[FileChange], admission: Admission
     ) -> StreamOffset:
-        sizes = [each.size_bytes for each in changes[offset.index :]]
+        sizes = [change.size_bytes for change in changes[offset.index :]]
         if self._options.read_change_feed:
             # The row before an update and the row after it may be in different files.
             admission.take_whole(sizes)

@@ -100,16 +100,16 @@ class TableWriter(DataSourceArrowWriter):
                 written; nothing is committed.
             CommitConflict, CommitStateUnknown, UnsupportedFeature: see `DeltaTable.append`.
         """
-        tasks = [each for each in messages if isinstance(each, _WrittenByTask)]
-        error = next((each.error for each in tasks if each.error is not None), None)
+        tasks = [message for message in messages if isinstance(message, _WrittenByTask)]
+        error = next((task.error for task in tasks if task.error is not None), None)
         if error is not None:
             self._discard(tasks)
             raise error
-        results = [each.result for each in tasks if each.result is not None]
+        results = [task.result for task in tasks if task.result is not None]
         written = WriteResult(
-            files=tuple(file for each in results for file in each.files),
-            num_rows=sum(each.num_rows for each in results),
-            num_bytes=sum(each.num_bytes for each in results),
+            files=tuple(file for result in results for file in result.files),
+            num_rows=sum(result.num_rows for result in results),
+            num_bytes=sum(result.num_bytes for result in results),
         )
         store = open_store(self._uri, self._storage_options)
         snapshot = None if self._version is None else Snapshot.load(store, version=self._version)
@@ -131,11 +131,11 @@ class TableWriter(DataSourceArrowWriter):
         message is missing, and the commit has handled the files itself.
         """
         if None in messages:
-            self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
+            self._discard([message for message in messages if isinstance(message, _WrittenByTask)])
 
     def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
-        results = [each.result for each in tasks if each.result is not None]
-        paths = [decode_path(file.path) for each in results for file in each.files]
+        results = [task.result for task in tasks if task.result is not None]
+        paths = [decode_path(file.path) for result in results for file in result.files]
         if paths:
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)
 

@@ -172,8 +172,8 @@ class DeltaTable(
         transaction = Transaction(self._store, existing)
         configuration, domains = define_new_table(definition, existing)
         transaction.stage_configuration(configuration)
-        for each in domains:
-            transaction.stage_domain(each)
+        for domain in domains:
+            transaction.stage_domain(domain)
         if existing is not None:
             replaced = replace_everything(existing, now_ms=now_ms())
             transaction.stage_removed(replaced.removes)

@@ -22,17 +22,17 @@ def hint_for_missing(root: str) -> str:
 def _hint(path: Path) -> str:
     if path.is_file():
         return "; this is a file, and a table is a directory"
-    around = next((each for each in path.parents if (each / _LOG).is_dir()), None)
+    around = next((parent for parent in path.parents if (parent / _LOG).is_dir()), None)
     if around is not None:
         return f"; this location is inside the table {around}"
     if not path.is_dir():
         return "; this directory does not exist"
     entries = list(islice(path.iterdir(), _MAX_ENTRIES))
-    tables = sorted(each.name for each in entries if (each / _LOG).is_dir())
+    tables = sorted(entry.name for entry in entries if (entry / _LOG).is_dir())
     if tables:
         more = ", …" if len(tables) > _MAX_NAMED else ""
         return f"; there are tables in this directory: {', '.join(tables[:_MAX_NAMED])}{more}"
-    if any(each.suffix == ".parquet" for each in entries):
+    if any(entry.suffix == ".parquet" for entry in entries):
         return (
             "; this directory holds Parquet files without a log: DeltaTable.convert makes a table "
             "of them"

@@ -28,9 +28,9 @@ def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
     """The actions that make written change data files part of a commit."""
     return tuple(
         AddCDCFile(
-            path=each.path, partition_values=each.partition_values, size_bytes=each.size_bytes
+            path=file.path, partition_values=file.partition_values, size_bytes=file.size_bytes
         )
-        for each in written.files
+        for file in written.files
     )
 
 

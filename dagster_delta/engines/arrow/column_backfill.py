@@ -62,7 +62,7 @@ class _Backfill:
             if self.problems.num_rows:
                 raise _Stopped
             written = writer.finish()
-        files = tuple(msgspec.structs.replace(each, data_change=False) for each in written.files)
+        files = tuple(msgspec.structs.replace(file, data_change=False) for file in written.files)
         return Backfilled(files, written.num_rows, self.num_nulled, self.problems)
 
     def _sources(self) -> Iterator[BatchSource]:

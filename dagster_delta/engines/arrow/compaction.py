@@ -55,7 +55,7 @@ def sort_files(
             batches = sorted_along(curve, rows, num_rows=num_rows, sort_bytes=sort_bytes)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
             written.append(engine.write(reader, spec, store=group.store))
-            created.add_logged(each.path for each in written[-1].files)
+            created.add_logged(file.path for file in written[-1].files)
     return WriteResult.combined(written)
 
 
@@ -127,14 +127,14 @@ def _spilled(
         directory = Path(stack.enter_context(scratch_directory("delta-zorder-")))
         files = [directory / f"{index}.arrow" for index in range(num_stretches)]
         with ExitStack() as writers:
-            sinks = [writers.enter_context(pa.ipc.new_file(str(each), schema)) for each in files]
+            sinks = [writers.enter_context(pa.ipc.new_file(str(file), schema)) for file in files]
             while waiting:
                 _spread(curve, waiting.pop(0), ends, sinks)
             for batch in rows:
                 _spread(curve, batch, ends, sinks)
-        for each in files:
-            yield from _sorted_file(curve, each, sort_bytes)
-            each.unlink()
+        for file in files:
+            yield from _sorted_file(curve, file, sort_bytes)
+            file.unlink()
 
 
 def _spread(
@@ -190,7 +190,7 @@ def compact_files(
 
     def rewrite(group: ReadPlan) -> WriteResult:
         written = engine.write(engine.read(group), spec, store=group.store)
-        created.add_logged(each.path for each in written.files)
+        created.add_logged(file.path for file in written.files)
         return written
 
     count = min(num_workers, len(groups))

@@ -92,7 +92,9 @@ class ArrowMergeSource(SourceRows):
 def merge_rows(plan: MergePlan) -> MergedRows:
     """Carry out a MERGE. Raises as `Engine.merge` says."""
     source = cast("ArrowMergeSource", plan.source)
-    wanted = ClauseChoice([each for each in plan.clauses if each.text.kind == "matched"]).columns
+    wanted = ClauseChoice(
+        [clause for clause in plan.clauses if clause.text.kind == "matched"]
+    ).columns
     keys = source.keys(plan.condition)
     joined = MergeJoin(
         plan.condition, source, keys, wanted, source.directory, source.memory.join_bytes
@@ -184,7 +186,11 @@ class _Changing:
         needed: set[str] = set()
         for index in clauses:
             clause = self._plan.clauses[index]
-            replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
+            replaced = {
+                assignment.column[0]
+                for assignment in clause.assignments
+                if len(assignment.column) == 1
+            }
             needed.update(name for name in every if name not in replaced)
             needed.update(path[1] for path in self._plan.names.paths(clause) if path[0] == TARGET)
         return [name for name in every if name in needed]
@@ -201,9 +207,9 @@ class _Changing:
         target, bitmaps = self._plan.target, actions.bitmaps(wanted)
         reader = plan_reader(replace(target, configuration=self._configuration), columns)
         files = (
-            replace(each, selected=bitmaps[each.ordinal])
-            for each in data_files(target.files)
-            if each.ordinal in bitmaps
+            replace(file, selected=bitmaps[file.ordinal])
+            for file in data_files(target.files)
+            if file.ordinal in bitmaps
         )
         position = 0
         for batch in read_ahead(target.store, reader.sources(files)):
@@ -252,11 +258,11 @@ class _Changing:
 def _insert_rows(writing: _Writing, numbers: IdentityNumbers) -> int:
     """Write the rows of the source that match none of the table's; returns their number."""
     plan, source_matched = writing.plan, writing.actions.source_matched
-    clauses = [each for each in plan.clauses if each.text.kind == "not_matched"]
+    clauses = [clause for clause in plan.clauses if clause.text.kind == "not_matched"]
     if not clauses:
         return 0
     choice = ClauseChoice(clauses)
-    insertions = [_Insertion(plan, each, numbers) for each in clauses]
+    insertions = [_Insertion(plan, clause, numbers) for clause in clauses]
     num_rows = 0
     for start, batch in writing.source.batches():
         places = np.flatnonzero(~source_matched[start : start + batch.num_rows])
@@ -287,8 +293,11 @@ class _Insertion:
     def rows(self, source: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
         scope = self._names.rows({SOURCE: source})
-        values = [compute_assigned(each, scope, table=self._table) for each in self._assignments]
-        names = [each.column[0] for each in self._assignments]
+        values = [
+            compute_assigned(assignment, scope, table=self._table)
+            for assignment in self._assignments
+        ]
+        names = [assignment.column[0] for assignment in self._assignments]
         given = pa.RecordBatch.from_arrays(values, names=names)
         reader = pa.RecordBatchReader.from_batches(given.schema, [given])
         assigned = assign_batches(reader, self._completion.given, table=self._table)

@@ -180,9 +180,9 @@ class MergeJoin:
     ) -> None:
         self._source = source
         self._source_keys = keys
-        self._keys = [Evaluator(each.target) for each in condition.keys]
-        self._nulls_match = [each.nulls_match for each in condition.keys]
-        self._types = [each.data_type for each in condition.keys]
+        self._keys = [Evaluator(key.target) for key in condition.keys]
+        self._nulls_match = [key.nulls_match for key in condition.keys]
+        self._types = [key.data_type for key in condition.keys]
         self._target_only = [Evaluator(each) for each in condition.target_only]
         self._rest = [Evaluator(each) for each in condition.rest]
         of_pairs = dict(wanted)
@@ -191,7 +191,7 @@ class MergeJoin:
         self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
         self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
         self.source_key_names = tuple(
-            dict.fromkeys(path[1] for each in condition.keys for path in _paths(each.source))
+            dict.fromkeys(path[1] for key in condition.keys for path in _paths(key.source))
         )
         """Columns of the source from which the keys are computed."""
         self._directory, self._memory_bytes = directory, memory_bytes

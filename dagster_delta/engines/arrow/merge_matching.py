@@ -40,12 +40,12 @@ class ClauseChoice:
 
     def __init__(self, clauses: Sequence[MergeClause]) -> None:
         self._conditions = [
-            None if each.condition is None else Evaluator(each.condition) for each in clauses
+            None if clause.condition is None else Evaluator(clause.condition) for clause in clauses
         ]
         self.columns: dict[tuple[str, ...], DataType] = {}
         """Type of each column that the conditions read, by path."""
-        for each in self._conditions:
-            self.columns |= {} if each is None else each.columns
+        for condition in self._conditions:
+            self.columns |= {} if condition is None else condition.columns
 
     def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
         """Index of the clause per row, -1 if none applies: numpy int32."""

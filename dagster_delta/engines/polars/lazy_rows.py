@@ -164,7 +164,7 @@ def _membership(column: Column, values: object) -> Typed | None:
     if series.null_count() or not 0 < len(series) <= _MAX_LIST_VALUES:
         return None
     literals = [_value(series, index, column.data_type) for index in range(len(series))]
-    known = [each for each in literals if each is not None]
+    known = [literal for literal in literals if literal is not None]
     return is_in(column, known) if len(known) == len(literals) else None
 
 

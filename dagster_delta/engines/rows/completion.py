@@ -100,15 +100,15 @@ class ComputedColumns:
         table: str,
         zone: str,
     ) -> None:
-        values = {quote(each.column): each.sql for each in columns}
+        values = {quote(column.column): column.sql for column in columns}
         self._assignments = (
             parse_assignments(values, schema, value_schema=value_schema, fills=True, zone=zone)
             if values
             else ()
         )
-        for each in self._assignments:
-            check_computable(each)
-        self.names = tuple(each.column[0] for each in self._assignments)
+        for assignment in self._assignments:
+            check_computable(assignment)
+        self.names = tuple(assignment.column[0] for assignment in self._assignments)
         """Logical names of the columns."""
         self._fields = StructType(tuple(schema.field(name) for name in self.names))
         self._table = table
@@ -123,7 +123,7 @@ class ComputedColumns:
         """
         if not self._assignments or not rows.num_rows:
             return {each.name: pa.nulls(0, each.type) for each in to_arrow_schema(self._fields)}
-        arrays = [compute(each.value, rows) for each in self._assignments]
+        arrays = [compute(assignment.value, rows) for assignment in self._assignments]
         source = pa.RecordBatch.from_arrays(arrays, names=list(self.names))
         reader = pa.RecordBatchReader.from_batches(source.schema, [source])
         assigned = list(assign_batches(reader, self._fields, table=self._table))
@@ -175,7 +175,9 @@ class RowCompletion:
         before = StructType(tuple(each for each in schema if each.name not in later))
         self._identities, self._numbers = values.identities, numbers
         moment = dt.datetime.now(dt.UTC)
-        constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
+        constants = [
+            replace(default, sql=at_moment(default.sql, moment)) for default in values.defaults
+        ]
         nothing = StructType(())
         self._defaults = ComputedColumns(constants, schema, nothing, table=table, zone=zone)
         self._generated = ComputedColumns(values.generated, schema, before, table=table, zone=zone)
@@ -192,7 +194,8 @@ class RowCompletion:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             columns |= self._take_defaults(batch.num_rows)
             columns |= {
-                each.column: self._numbers.take(each, batch.num_rows) for each in self._identities
+                identity.column: self._numbers.take(identity, batch.num_rows)
+                for identity in self._identities
             }
             columns |= self._generated.compute(_rows(columns, batch.num_rows))
             arrays = [columns[each.name] for each in arrow_schema]

@@ -89,7 +89,9 @@ class ConstraintCheck:
         if self._constraints:
             from dagster_delta.sql.expressions import parse_expression
 
-            self._parsed = [parse_expression(each.sql, schema, zone) for each in constraints]
+            self._parsed = [
+                parse_expression(constraint.sql, schema, zone) for constraint in constraints
+            ]
         for each in self._parsed:
             each.check_embeddable()
 

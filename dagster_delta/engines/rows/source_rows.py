@@ -46,10 +46,10 @@ class SourceRows:
         self._arrow_schema = to_arrow_schema(self.schema)
         if isinstance(data, pa.Table) and reader.schema.equals(self._arrow_schema):
             # The batches are slices of it: it is in memory in any case, and a file only a copy.
-            self._batches = [each for each in batches if each.num_rows]
+            self._batches = [batch for batch in batches if batch.num_rows]
         else:
             self._batches = _materialise(batches, self._arrow_schema, directory, memory_bytes)
-        sizes = [each.num_rows for each in self._batches]
+        sizes = [batch.num_rows for batch in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
     @property
@@ -67,7 +67,7 @@ class SourceRows:
         mean width of the rows of a batch.
         """
         names = list(columns)
-        widths = np.array([each.select(names).nbytes / each.num_rows for each in self._batches])
+        widths = np.array([batch.select(names).nbytes / batch.num_rows for batch in self._batches])
         if len(rows) * widths.max(initial=0) <= _TAKEN_BYTES:
             yield slice(0, len(rows))
             return
@@ -83,7 +83,7 @@ class SourceRows:
         """
         if not columns or not self._batches:
             return _rows_without_columns(len(rows))
-        found = [each.select(list(columns)) for each in self._batches]
+        found = [batch.select(list(columns)) for batch in self._batches]
         if len(found) == 1:
             return pc.take(found[0], index_of(rows))
         # A string column of many batches may be longer than one array can be, so it is not joined

@@ -51,11 +51,11 @@ class ZOrderCurve:
     ) -> ZOrderCurve:
         """The curve through a sample of the rows."""
         bits = min(_MAX_BITS, _CURVE_BITS // len(columns))
-        values = [column_at(sample, each) for each in columns]
+        values = [column_at(sample, column) for column in columns]
         return cls(
             tuple(columns),
-            tuple(_quantiles(each, 2**bits - 2) for each in values),
-            tuple(each.null_count > 0 for each in values),
+            tuple(_quantiles(value, 2**bits - 2) for value in values),
+            tuple(value.null_count > 0 for value in values),
             bits,
             is_hilbert,
         )
@@ -70,8 +70,8 @@ class ZOrderCurve:
         places = np.zeros(rows.num_rows, dtype=np.uint64)
         one = np.uint64(1)
         for bit in range(self.bits - 1, -1, -1):
-            for each in ranks:
-                places = (places << one) | ((each >> np.uint64(bit)) & one)
+            for rank in ranks:
+                places = (places << one) | ((rank >> np.uint64(bit)) & one)
         return places
 
     def _ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> NDArray[np.uint64]:
@@ -92,7 +92,7 @@ def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[n
     """
     if len(ranks) < 2:
         return ranks
-    x = [each.copy() for each in ranks]
+    x = [rank.copy() for rank in ranks]
     powers = [np.uint64(1 << bit) for bit in range(bits - 1, 0, -1)]
     for power in powers:
         below = power - np.uint64(1)

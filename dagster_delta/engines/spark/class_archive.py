@@ -220,7 +220,7 @@ def _is_set_otherwise(conf: Mapping[str, str]) -> bool:
     return (
         any(os.environ.get(name) for name in _CLASS_PATH_VARIABLES)
         or _CLASS_PATH_SETTING in conf
-        or any(_OTHER_ARCHIVE.search(each) for each in options)
+        or any(_OTHER_ARCHIVE.search(option) for option in options)
     )
 
 

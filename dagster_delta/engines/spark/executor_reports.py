@@ -72,7 +72,7 @@ class Reports(Generic[_Detail]):
         """Every file that was written, relative to the table root."""
         data, changes = self.files, self.change_files
         return tuple(
-            map(decode_path, (*(each.path for each in data), *(each.path for each in changes)))
+            map(decode_path, (*(each.path for each in data), *(change.path for change in changes)))
         )
 
 
@@ -85,9 +85,9 @@ def report(
     encode = msgspec.msgpack.encode
     return _batch(
         [
-            *(("add", encode(each)) for each in files),
-            *(("cdc", encode(each)) for each in change_files),
-            *(("detail", encode(each)) for each in details),
+            *(("add", encode(file)) for file in files),
+            *(("cdc", encode(file)) for file in change_files),
+            *(("detail", encode(detail)) for detail in details),
         ]
     )
 

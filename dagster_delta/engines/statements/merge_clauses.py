@@ -165,7 +165,7 @@ class MergeNames:
 
     def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
         """The columns that the values of a clause read; paths start with `TARGET` or `SOURCE`."""
-        found = (path for each in clause.assignments for path in each.value.references)
+        found = (path for assignment in clause.assignments for path in assignment.value.references)
         return frozenset(self._whole_path(path, clause.text.kind) for path in found)
 
     def target_column(self, name: str) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ class MergeNames:
     def _refuse_unclear(self, name: str) -> None:
         target, source = self._aliases[TARGET], self._aliases[SOURCE]
         is_alias = self._side_of_alias(name) is not None
-        if not is_alias and all(each.get(name) is not None for each in self._schemas.values()):
+        if not is_alias and all(schema.get(name) is not None for schema in self._schemas.values()):
             raise InvalidArgument(
                 f"both sides of the merge have a column {name}: write {target}.{name} or "
                 f"{source}.{name}",
@@ -351,10 +351,10 @@ def _parse_clause(
         zone=names.zone,
     )
     if text.values is None:
-        assignments = tuple(_with_structs(each, names) for each in assignments)
-    for each in assignments if names.embedded else ():
-        check_computable(each)
-    assigned = {each.column[0] for each in assignments}
+        assignments = tuple(_with_structs(assignment, names) for assignment in assignments)
+    for assignment in assignments if names.embedded else ():
+        check_computable(assignment)
+    assigned = {assignment.column[0] for assignment in assignments}
     complete = inserted_values if text.action == "insert" else changed_values
     return MergeClause(text, condition, assignments, complete(configuration, assigned), evolves)
 
@@ -413,7 +413,7 @@ def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
     """
     alias, path = names.alias(SOURCE), assignment.column
     structs = (_quote((alias, *path[:depth])) for depth in range(1, len(path)))
-    return replace(assignment, structs=tuple(names.parse(each, "matched") for each in structs))
+    return replace(assignment, structs=tuple(names.parse(struct, "matched") for struct in structs))
 
 
 def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, ...]]:

@@ -52,15 +52,15 @@ def split_condition(condition: Typed) -> MergeCondition:
     """The parts of a condition whose paths start with `TARGET` or `SOURCE`."""
     keys: list[JoinKey] = []
     parts: dict[str, list[Typed]] = {TARGET: [], SOURCE: [], "rest": []}
-    for each in _conjuncts(condition):
-        key = _join_key(each)
+    for conjunct in _conjuncts(condition):
+        key = _join_key(conjunct)
         if key is not None:
             keys.append(key)
             continue
-        sides = _sides(each)
+        sides = _sides(conjunct)
         # A part that is the same for every row is evaluated once, over the source.
         place = "rest" if len(sides) > 1 else TARGET if TARGET in sides else SOURCE
-        parts[place].append(each)
+        parts[place].append(conjunct)
     return MergeCondition(
         tuple(keys), tuple(parts[TARGET]), tuple(parts[SOURCE]), tuple(parts["rest"])
     )
@@ -69,8 +69,8 @@ def split_condition(condition: Typed) -> MergeCondition:
 def _conjuncts(node: Typed) -> Iterator[Typed]:
     match node:
         case Call("and", arguments):
-            for each in arguments:
-                yield from _conjuncts(each)
+            for argument in arguments:
+                yield from _conjuncts(argument)
         case _:
             yield node
 

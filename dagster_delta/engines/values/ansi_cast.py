@@ -342,7 +342,7 @@ def _text_from_floats(array: pa.Array) -> pa.Array:
     # The shortest digits that convert back to the same float depend on its width.
     digits = array.cast(pa.float32() if array.type.bit_width == 16 else array.type)
     texts = digits.cast(pa.string()).to_pylist()
-    return pa.array([None if each is None else _java_float(each) for each in texts], pa.string())
+    return pa.array([None if text is None else _java_float(text) for text in texts], pa.string())
 
 
 def _java_float(text: str) -> str:

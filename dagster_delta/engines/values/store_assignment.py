@@ -250,7 +250,7 @@ def _plan_value(source: pa.DataType, target: DataType, place: _Place) -> _Assign
                 f"{remedy}",
                 table=place.table,
                 column=place.column,
-                examples=tuple(_shorten(repr(each)) for each in examples),
+                examples=tuple(_shorten(repr(example)) for example in examples),
             ) from error
 
     return convert
@@ -262,7 +262,7 @@ def _plan_struct(source: pa.StructType, target: StructType, place: _Place) -> _A
 
     def convert(array: pa.StructArray) -> pa.StructArray:
         children = array.flatten()
-        assigned = [each.assign(children, len(array)) for each in plans]
+        assigned = [plan.assign(children, len(array)) for plan in plans]
         for each, child in zip(plans, assigned, strict=True):
             if not each.field.nullable and child.null_count > array.null_count:
                 _refuse_nulls(each.place, pc.and_(pc.is_null(child), pc.is_valid(array)), array)
@@ -364,7 +364,7 @@ def _refuse_nulls(place: _Place, is_violation: pa.BooleanArray, context: pa.Arra
 
 def _render_rows(rows: pa.Array) -> list[str]:
     try:
-        return [repr(each) for each in rows.to_pylist()]
+        return [repr(row) for row in rows.to_pylist()]
     except (ValueError, OverflowError):
         # Dates and times outside the years of Python's datetime.
         array = rows.to_struct_array() if isinstance(rows, pa.RecordBatch) else rows

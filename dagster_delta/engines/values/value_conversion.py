@@ -92,7 +92,7 @@ class ValueConversion:
         pieces = list(self._pieces(candidates, 0, failed))
         values = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
         positions = np.flatnonzero(failed)
-        examples = [_as_text(array[int(each)]) for each in positions[:MAX_EXAMPLES]]
+        examples = [_as_text(array[int(position)]) for position in positions[:MAX_EXAMPLES]]
         return Converted(values, len(positions), examples, positions)
 
     def _pieces(self, array: pa.Array, start: int, failed: NDArray[np.bool_]) -> list[pa.Array]:

@@ -70,7 +70,7 @@ def _encoded(array: pa.Array, wrap: Callable[[str], object] | None = None) -> pa
     try:
         values = array.to_pylist()
         if wrap is not None:
-            values = [None if each is None else wrap(each) for each in values]
+            values = [None if value is None else wrap(value) for value in values]
         return variants_from_python(values)
     except (InvalidArgument, ValueError, OverflowError) as error:
         # Python's dates have a smaller range of years than Spark's.

@@ -100,7 +100,7 @@ def _encoded(
     return pa.StructArray.from_arrays(
         [pa.array(contents, pa.binary()), pa.array(names, pa.binary())],
         fields=list(VARIANT_STORAGE),
-        mask=pa.array(np.array([each is None for each in contents], dtype=bool)),
+        mask=pa.array(np.array([content is None for content in contents], dtype=bool)),
     )
 
 
@@ -117,6 +117,6 @@ def _decoded(
             f"a column of variants is a struct of value and metadata, and this is {variants.type}"
         )
     return [
-        None if each is None else decode(each["metadata"], each["value"])
-        for each in variants.to_pylist()
+        None if variant is None else decode(variant["metadata"], variant["value"])
+        for variant in variants.to_pylist()
     ]

@@ -238,7 +238,7 @@ def published_clustering(
         return None
     decoded = msgspec.json.decode(text)
     columns = decoded.get("clusteringColumns", [])
-    decoded["clusteringColumns"] = [_moved(each, source, change.shadow) for each in columns]
+    decoded["clusteringColumns"] = [_moved(column, source, change.shadow) for column in columns]
     if decoded["clusteringColumns"] == columns:
         return None
     return msgspec.json.encode(decoded).decode()
@@ -271,7 +271,7 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
     if concurrent == without_mark(mine):
         return True
     change = msgspec.json.decode(running, type=ColumnChange)
-    if not all(is_filled(each.tags, change.id) for each in adds):
+    if not all(is_filled(add.tags, change.id) for add in adds):
         return False
     return concurrent == _published_metadata(mine, change)
 

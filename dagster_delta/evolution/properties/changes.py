@@ -284,9 +284,9 @@ def _as_lists(protocol: Protocol, reader: int) -> Protocol:
     # Adding any feature that needs a list creates the lists; they stay after its removal.
     listed = upgrade_protocol(protocol, ["domainMetadata"])
     writer_features = tuple(
-        each
-        for each in listed.writer_features or ()
-        if each != "domainMetadata" or each in (protocol.writer_features or ())
+        feature
+        for feature in listed.writer_features or ()
+        if feature != "domainMetadata" or feature in (protocol.writer_features or ())
     )
     reader = max(reader, listed.min_reader_version)
     return Protocol(

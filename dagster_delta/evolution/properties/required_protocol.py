@@ -67,9 +67,9 @@ def _by_schema(schema: StructType) -> Iterable[str]:
         # that has it without the feature.
         yield "invariants"
     for _, field in walk_fields(schema):
-        for each in types_outside_structs(field.data_type):
-            if isinstance(each, PrimitiveType):
-                feature = _BY_TYPE.get(each.name.partition("(")[0])
+        for struct in types_outside_structs(field.data_type):
+            if isinstance(struct, PrimitiveType):
+                feature = _BY_TYPE.get(struct.name.partition("(")[0])
                 if feature is not None:
                     yield feature
         for prefix, feature in _BY_FIELD_METADATA.items():

@@ -309,7 +309,7 @@ def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
     if DEFAULT_KEY not in place.field.metadata:
         draft.note(f"column {column} has no default", "nothing")
         return
-    draft.defaults = [each for each in draft.defaults if each != place.path[0]]
+    draft.defaults = [default for default in draft.defaults if default != place.path[0]]
     _set_metadata(draft, place, DEFAULT_KEY, None)
     draft.note(f"drop the default of column {column}")
 

@@ -157,7 +157,7 @@ class SchemaDraft:
         """Rename a column in everything planned so far."""
         if len(old) == 1 and old[0] in self.fills:
             self.fills[new[0]] = self.fills.pop(old[0])
-        self.defaults = [new[0] if (each,) == old else each for each in self.defaults]
+        self.defaults = [new[0] if (default,) == old else default for default in self.defaults]
         self.existing_defaults = {
             (*new, *each[len(old) :]) if each[: len(old)] == old else each: sql
             for each, sql in self.existing_defaults.items()
@@ -170,7 +170,7 @@ class SchemaDraft:
         """Discard everything planned for a dropped column."""
         if len(path) == 1:
             self.fills.pop(path[0], None)
-            self.defaults = [each for each in self.defaults if each != path[0]]
+            self.defaults = [default for default in self.defaults if default != path[0]]
         self.existing_defaults = {
             each: sql for each, sql in self.existing_defaults.items() if each[: len(path)] != path
         }

@@ -110,8 +110,8 @@ class SchemaChangePlan:
 def _lines(plan: SchemaChangePlan) -> Iterator[str]:
     yield "| Change | Cost |"
     yield "|---|---|"
-    for each in plan.steps:
-        yield f"| {table_cell(each.what)} | {_EFFECTS[each.effect]} |"
+    for step in plan.steps:
+        yield f"| {table_cell(step.what)} | {_EFFECTS[step.effect]} |"
     yield ""
     if plan.stages:
         yield from _stage_lines(plan.stages)

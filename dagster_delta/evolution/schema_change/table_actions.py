@@ -125,7 +125,7 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
         )
     if len(action.columns) > _MAX_CLUSTERING_COLUMNS:
         raise InvalidArgument(f"a table is clustered by up to {_MAX_CLUSTERING_COLUMNS} columns")
-    paths = tuple(draft.column(each, "clustered by").path for each in action.columns)
+    paths = tuple(draft.column(column, "clustered by").path for column in action.columns)
     if len(set(paths)) != len(paths):
         raise InvalidArgument(f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}")
     if paths == _current_clustering(draft):

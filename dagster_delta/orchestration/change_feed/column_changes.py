@@ -112,9 +112,9 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
     grown = set()
     if target.type_widening_enabled:
         grown = {
-            each.path
-            for each in widenable_columns(target.schema, rows)
-            if each.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
+            column.path
+            for column in widenable_columns(target.schema, rows)
+            if column.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
         }
     return [
         ColumnChange("widened", each.path, each.path, (each.table_type, each.data_type))

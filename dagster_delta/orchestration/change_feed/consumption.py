@@ -261,7 +261,7 @@ def _first_time(
     if not fresh:
         return None
     others = [position for own in fresh for position, _ in _overlapping(recorded, own)]
-    if any(each.table_id != table_id for each in others):
+    if any(other.table_id != table_id for other in others):
         return "the upstream table was replaced by another one"
     if others:
         return "the partitions of the asset have changed since it was last read"

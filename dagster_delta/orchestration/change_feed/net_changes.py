@@ -76,7 +76,7 @@ def _net_batches(
                 first, end = np.searchsorted(taken, (begin, begin + batch.num_rows))
                 positions = taken[first:end]
                 rows = batch.take(pa.array(positions - begin))
-                columns = [rows[each] for each in schema.names if each != ACTION_COLUMN]
+                columns = [rows[name] for name in schema.names if name != ACTION_COLUMN]
                 if ACTION_COLUMN in schema.names:
                     actions = np.where(ranks[positions] % 2 == 1, UPSERT, DELETE)
                     columns.append(pa.array(actions.tolist(), pa.string()))
@@ -187,14 +187,14 @@ def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> 
             "of them are gone: keep the columns _change_type and _commit_version of the changes; "
             'or, where every returned row is to be there, declare returns="rows"'
         )
-    by_name = {each.casefold(): each for each in names}
-    for each in keys:
-        if each.casefold() not in by_name:
+    by_name = {name.casefold(): name for name in names}
+    for key in keys:
+        if key.casefold() not in by_name:
             raise InvalidArgument(
-                f"the rows that {asset} returned lack its key {each}; they have {', '.join(names)}",
-                column=each,
+                f"the rows that {asset} returned lack its key {key}; they have {', '.join(names)}",
+                column=key,
             )
-    return tuple(by_name[each.casefold()] for each in keys)
+    return tuple(by_name[key.casefold()] for key in keys)
 
 
 def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:

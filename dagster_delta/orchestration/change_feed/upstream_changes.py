@@ -91,7 +91,7 @@ class UpstreamChanges(RowFrames):
     @property
     def from_version(self) -> int | None:
         """The first version whose changes are read; None in a full refresh."""
-        return min((each.starting_version for each in self._feeds), default=None)
+        return min((feed.starting_version for feed in self._feeds), default=None)
 
     @property
     def to_version(self) -> int:
@@ -107,7 +107,7 @@ class UpstreamChanges(RowFrames):
                 longer be read.
         """
         # Check every range, since each may find unreadable changes.
-        empty = [each.is_empty for each in self._feeds]
+        empty = [feed.is_empty for feed in self._feeds]
         return not self.is_full_refresh and all(empty)
 
     def snapshot_before(self) -> Snapshot | None:
@@ -139,7 +139,7 @@ class UpstreamChanges(RowFrames):
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame. Raises as `ChangeDataFeed.to_spark` does."""
         if not self.is_full_refresh:
-            frames = [each.to_spark(spark) for each in self._feeds]
+            frames = [feed.to_spark(spark) for feed in self._feeds]
             return reduce(lambda left, right: left.union(right), frames)
         from pyspark.sql import functions
 
@@ -155,8 +155,8 @@ class UpstreamChanges(RowFrames):
         return Scan(self.snapshot, self.columns, self._where)
 
     def _changed_rows(self) -> Iterator[pa.RecordBatch]:
-        for each in self._feeds:
-            yield from each.to_batches()
+        for feed in self._feeds:
+            yield from feed.to_batches()
 
     def _every_row(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         version = pa.scalar(self.to_version, pa.int64())

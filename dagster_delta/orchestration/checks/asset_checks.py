@@ -160,7 +160,7 @@ def delta_asset_checks(
             keys_by_input_name={"table": key},
             node_def=checks,
             resource_defs={},
-            check_specs_by_output_name={each.name: each for each in specs},
+            check_specs_by_output_name={spec.name: spec for spec in specs},
             can_subset=True,
         )
     ]

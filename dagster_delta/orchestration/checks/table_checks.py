@@ -101,8 +101,8 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
                 if actions.metadata is not None or actions.protocol is not None:
                     return everything
                 # Compaction moves new rows to files of its own.
-                moves_new = not paths.isdisjoint(each.path for each in actions.removes)
-                paths.update(each.path for each in actions.adds if each.data_change or moves_new)
+                moves_new = not paths.isdisjoint(remove.path for remove in actions.removes)
+                paths.update(add.path for add in actions.adds if add.data_change or moves_new)
         except (VersionNotFound, LogGap):
             return everything
     return NewRows(snapshot, version, frozenset(paths))
@@ -111,13 +111,18 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
 def check_not_null(rows: NewRows) -> Finding:
     """Whether NOT NULL columns have no nulls."""
     constraints = table_constraints(rows.snapshot.configuration)
-    return _check_each([each for each in constraints if each.name.startswith("NOT NULL")], rows)
+    return _check_each(
+        [constraint for constraint in constraints if constraint.name.startswith("NOT NULL")], rows
+    )
 
 
 def check_row_constraints(rows: NewRows) -> Finding:
     """Whether rows satisfy the CHECK constraints and invariants."""
     constraints = table_constraints(rows.snapshot.configuration)
-    return _check_each([each for each in constraints if not each.name.startswith("NOT NULL")], rows)
+    return _check_each(
+        [constraint for constraint in constraints if not constraint.name.startswith("NOT NULL")],
+        rows,
+    )
 
 
 def check_generated_columns(rows: NewRows) -> Finding:
@@ -134,9 +139,9 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
 
     scan = Scan(snapshot, columns)
     rows = scan.duckdb_dataset()
-    names = ", ".join(_quoted(each) for each in scan.columns)
+    names = ", ".join(_quoted(column) for column in scan.columns)
     count = "rows"
-    while count in {each.casefold() for each in scan.columns}:
+    while count in {column.casefold() for column in scan.columns}:
         count += "_"
     try:
         with sealed_connection(_MEMORY_BYTES) as connection:
@@ -251,11 +256,11 @@ def check_health_limits(limits: Mapping[str, float | None]) -> None:
 def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
     counts: dict[str, int] = {}
     examples: list[Row] = []
-    for each in constraints:
-        broken = f"NOT coalesce(({each.sql}), false)"
+    for constraint in constraints:
+        broken = f"NOT coalesce(({constraint.sql}), false)"
         count = sum(batch.num_rows for batch in rows.batches(broken, ()))
         if count:
-            counts[f"{each.name} ({each.sql})"] = count
+            counts[f"{constraint.name} ({constraint.sql})"] = count
             examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
     described = "; ".join(f"{count} rows violate {name}" for name, count in counts.items())
     if not constraints:

@@ -98,11 +98,11 @@ def _precise(schema: Any) -> Any:  # noqa: ANN401
     if not choices:
         return plain
     if not _declares_text(schema["anyOf"]):
-        choices = [_TEMPLATE if each == {"type": "string"} else each for each in choices]
-    objects = [each for each in choices if "$ref" in each or "oneOf" in each]
+        choices = [_TEMPLATE if choice == {"type": "string"} else choice for choice in choices]
+    objects = [choice for choice in choices if "$ref" in choice or "oneOf" in choice]
     if len(objects) != 1:
         return {**plain, "anyOf": choices}
-    others = [each for each in choices if each is not objects[0]]
+    others = [choice for choice in choices if choice is not objects[0]]
     (original,) = (each for each in schema["anyOf"] if "$ref" in each or "oneOf" in each)
     del plain["anyOf"]
     # The validator reports errors inside of `then` with their own path.
@@ -119,7 +119,7 @@ def _declares_text(choices: list[Schema]) -> bool:
 
     A field of text has no other type but null, or has text first.
     """
-    types = [each for each in choices if each != {"type": "null"}]
+    types = [choice for choice in choices if choice != {"type": "null"}]
     return types[0] == {"type": "string"}
 
 
@@ -201,7 +201,7 @@ _STORAGE: TypeAdapter[StorageOptions] = TypeAdapter(
 )
 # The union is built from classes at run time, which mypy cannot follow.
 _StorageModel: Any = Annotated[
-    Union[tuple(strict_model(each) for each in get_args(AnyStorageOptions))],  # noqa: UP007
+    Union[tuple(strict_model(arg) for arg in get_args(AnyStorageOptions))],  # noqa: UP007
     Field(discriminator="provider"),
 ]
 

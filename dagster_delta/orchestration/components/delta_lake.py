@@ -149,16 +149,16 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
 
     def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:
         tables: dict[dg.AssetKey, DiscoveredTable] = {}
-        for each in discovery.tables:
-            if not self._is_wanted(path_below(discovery.root, each.uri)):
+        for table in discovery.tables:
+            if not self._is_wanted(path_below(discovery.root, table.uri)):
                 continue
-            key = table_key(self.key_prefix, discovery.root, each.uri)
+            key = table_key(self.key_prefix, discovery.root, table.uri)
             if key in tables:
                 raise InvalidArgument(
-                    f"the tables {tables[key].uri} and {each.uri} map to the same asset key "
+                    f"the tables {tables[key].uri} and {table.uri} map to the same asset key "
                     f"{key.to_user_string()}: exclude one of them"
                 )
-            tables[key] = each
+            tables[key] = table
         return tables
 
     def _is_wanted(self, path: str) -> bool:

@@ -47,13 +47,15 @@ class DiscoveredTable(msgspec.Struct, frozen=True):
             return {}
         columns = [
             TableColumn(
-                each.name,
-                each.type,
-                description=each.comment,
-                constraints=TableColumnConstraints(nullable=each.nullable),
-                tags={"delta/partition_column": ""} if each.name in self.partition_columns else {},
+                column.name,
+                column.type,
+                description=column.comment,
+                constraints=TableColumnConstraints(nullable=column.nullable),
+                tags={"delta/partition_column": ""}
+                if column.name in self.partition_columns
+                else {},
             )
-            for each in self.columns
+            for column in self.columns
         ]
         return {"dagster/column_schema": MetadataValue.table_schema(TableSchema(columns))}
 

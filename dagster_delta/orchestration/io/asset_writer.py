@@ -116,7 +116,9 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     before = _snapshot(table)
     data = _read_once(data)
     columns = engine_for(data).schema_of(data)
-    schema = StructType(tuple(each for each in columns if each.name not in write.control_columns))
+    schema = StructType(
+        tuple(column for column in columns if column.name not in write.control_columns)
+    )
     predicate = None
     kept: tuple[str, ...] = ()
     if write.selection is not None:
@@ -226,9 +228,9 @@ def default_partition_columns(selection: PartitionSelection, schema: StructType)
     file skipping uses statistics.
     """
     columns = []
-    for each in selection.boxes[0] if selection.boxes else ():
-        field_ = schema.get(each.column.strip("`"))
-        if field_ is not None and identity_values(each, schema) is not None:
+    for box in selection.boxes[0] if selection.boxes else ():
+        field_ = schema.get(box.column.strip("`"))
+        if field_ is not None and identity_values(box, schema) is not None:
             columns.append(field_.name)
     distinct = tuple(dict.fromkeys(columns))
     # A table needs a column that is not a partition column.

@@ -236,8 +236,8 @@ def _merging(write: AssetWrite, applied: AppliedChanges, rows: object) -> AssetW
     from dagster_delta.engines import engine_for
 
     controls = (ACTION_COLUMN,) if applied.returns == "changes" else ()
-    names = [each for each in engine_for(rows).schema_of(rows).names if each not in controls]
-    config = _merge_config({quote_column(each): f"s.{quote_column(each)}" for each in names})
+    names = [name for name in engine_for(rows).schema_of(rows).names if name not in controls]
+    config = _merge_config({quote_column(name): f"s.{quote_column(name)}" for name in names})
     # Nulls are keys like others: otherwise every run would add a row with a null key again.
     on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, applied.keys))
     config = config.model_copy(update={"predicate": on})

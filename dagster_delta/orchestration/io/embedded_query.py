@@ -47,7 +47,7 @@ def run_query(
         for table, dataset in datasets.items():
             connection.register(table, dataset)
         statements = connection.extract_statements(sql)
-        if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise InvalidArgument(f"the query of {name} has to be one SELECT: {sql!r}")
         reader = to_reader(connection.sql(sql))
         # The connection closes when the result is read to its end.

@@ -24,9 +24,9 @@ def split_existing(
     """The partitions that have rows in a table, and those that have none."""
     existing: list[PartitionSelection] = []
     missing: list[PartitionSelection] = []
-    for each in single_partitions(selection).values():
-        found = table.scan(where=partition_predicate(each, table.schema)).count()
-        (existing if found else missing).append(each)
+    for partition in single_partitions(selection).values():
+        found = table.scan(where=partition_predicate(partition, table.schema)).count()
+        (existing if found else missing).append(partition)
     return _joined(existing), _joined(missing)
 
 

@@ -189,11 +189,11 @@ def add_clauses(
     """A merge with the clauses of the configuration. `within` is Spark SQL over the table: rows
     that the source does not match change only where it is true.
     """
-    for each in _clauses(config, source_columns):
-        condition = each.condition
-        if each.kind == "not_matched_by_source" and within is not None:
+    for clause in _clauses(config, source_columns):
+        condition = clause.condition
+        if clause.kind == "not_matched_by_source" and within is not None:
             condition = within if condition is None else f"({condition}) AND ({within})"
-        builder = builder.add(type(each)(each.kind, each.action, condition, each.values))
+        builder = builder.add(type(clause)(clause.kind, clause.action, condition, clause.values))
     return builder
 
 

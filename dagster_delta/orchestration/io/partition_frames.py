@@ -187,4 +187,4 @@ def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
         fields = [
             (kind.field(index).type, joined.field(index).type) for index in range(kind.num_fields)
         ]
-    return any(_rounds(*each) for each in fields)
+    return any(_rounds(*field) for field in fields)

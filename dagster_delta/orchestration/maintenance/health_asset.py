@@ -174,7 +174,7 @@ def _earlier_reports(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[Ear
 def _check_result(
     states: list[TableState], limits: Mapping[str, float], key: dg.AssetKey
 ) -> dg.AssetCheckResult:
-    due = [each.name for each in states if each.problem or each.beyond(limits)]
+    due = [state.name for state in states if state.problem or state.beyond(limits)]
     described = f"{len(due)} of {len(states)} tables need attention: {', '.join(due[:10])}"
     if not states:
         described = "No table was found: is the root the right one?"

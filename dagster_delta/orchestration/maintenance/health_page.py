@@ -75,8 +75,8 @@ def health_page_metadata(
     """The page as metadata of an asset: report, one table with all states, totals. `thresholds` are
     the largest allowed values by measure; earlier reports come oldest first.
     """
-    read = [(each.name, each.health) for each in states if each.health is not None]
-    due = [each for each in states if each.problem or each.beyond(thresholds)]
+    read = [(state.name, state.health) for state in states if state.health is not None]
+    due = [state for state in states if state.problem or state.beyond(thresholds)]
     growth = _growth(read, earlier)
     summary = f"### {len(due)} of {len(states)} tables need attention"
     page = [summary, *_findings(due, thresholds)]
@@ -154,7 +154,7 @@ def _record(
 
 
 def _as_record(cells: Sequence[str | int | float | bool | None]) -> TableRecord:
-    names = [each.name for each in _SCHEMA.columns]
+    names = [column.name for column in _SCHEMA.columns]
     return TableRecord(dict(zip(names, cells, strict=True)))
 
 
@@ -255,7 +255,7 @@ class Bar:
 
 def bar_chart(title: str, bars: Sequence[Bar], spell: Callable[[float], str]) -> str:
     """A horizontal bar chart."""
-    largest = max((each.value for each in bars), default=0) or 1
+    largest = max((bar.value for bar in bars), default=0) or 1
     room = _WIDTH - _LABEL_WIDTH - _FIGURE_WIDTH
     parts = []
     for number, each in enumerate(bars):

@@ -330,7 +330,7 @@ def _mapping(
 
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
         config = plain_config(val)
-        chosen = [each for each in tables if not val.tables or each.name in config["tables"]]
+        chosen = [table for table in tables if not val.tables or table.name in config["tables"]]
         ops: dict[str, Any] = {each.op_name: {"config": config} for each in chosen}
         if len(tables) > 1:
             ops[_SELECT] = {"config": {"tables": [each.name for each in chosen]}}
@@ -350,7 +350,7 @@ class _SelectedTables(dg.Config):
 
 def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefinition:
     """One output per table, which has a value if the run selects the table."""
-    outputs = {f"{_SELECT}_{each.op_name}": each for each in tables}
+    outputs = {f"{_SELECT}_{table.op_name}": table for table in tables}
 
     @dg.op(
         name=f"{job_name}__{_SELECT}",

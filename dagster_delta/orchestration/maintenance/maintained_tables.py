@@ -178,17 +178,17 @@ def _check_kinds(assets: object, tables: object) -> None:
             f"tables of the job maps names to locations, as in {{'flights': 's3://lake/flights'}}, "
             f"and is {tables!r}"
         )
-    for each in assets if isinstance(assets, list | tuple) else ():
-        if not isinstance(each, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
+    for asset in assets if isinstance(assets, list | tuple) else ():
+        if not isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
             raise InvalidArgument(
-                f"assets of the job are assets or their specs, and one is {each!r}: pass the asset "
-                "itself, not its key"
+                f"assets of the job are assets or their specs, and one is {asset!r}: pass the "
+                "asset itself, not its key"
             )
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
     """The names of tables as text."""
-    return first_names([each.name for each in tables], 30)
+    return first_names([table.name for table in tables], 30)
 
 
 def config_naming_tables(
@@ -218,7 +218,7 @@ def config_naming_tables(
 
 
 def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
-    names = {each.name: each.name for each in tables}
+    names = {table.name: table.name for table in tables}
     # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
     make_enum: Any = Enum
     try:
@@ -251,8 +251,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 def _definitions(assets: Iterable[Asset]) -> list[dg.AssetsDefinition | dg.SourceAsset]:
     return [
-        dg.AssetsDefinition(specs=[each]) if isinstance(each, dg.AssetSpec) else each
-        for each in assets
+        dg.AssetsDefinition(specs=[asset]) if isinstance(asset, dg.AssetSpec) else asset
+        for asset in assets
     ]
 
 

@@ -131,8 +131,10 @@ def maintain(
     after = _health_anew(table)
     warn_of_damage(after, context.log)
     markdown = _maintenance_markdown(table.uri, before, after, reports)
-    details = (each.metadata.get("delta/difference") for each in reports)
-    differences = [each.value for each in details if isinstance(each, dg.MarkdownMetadataValue)]
+    details = (report.metadata.get("delta/difference") for report in reports)
+    differences = [
+        detail.value for detail in details if isinstance(detail, dg.MarkdownMetadataValue)
+    ]
     log_report(context.log, name, "\n\n".join([markdown, *differences]))
     metadata = _maintenance_metadata(table.uri, markdown, after, reports)
     context.add_output_metadata(metadata)
@@ -178,15 +180,15 @@ def _maintenance_metadata(
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
         **health_metadata(after),
     }
-    for each in reports:
-        metadata |= each.metadata
+    for report in reports:
+        metadata |= report.metadata
     return metadata
 
 
 def _maintenance_markdown(
     uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
 ) -> str:
-    deeds = [f"- **{each.operation}**: {each.summary}" for each in reports]
+    deeds = [f"- **{report.operation}**: {report.summary}" for report in reports]
     rows = [
         f"| {name} | {old} | {new} |"
         for (name, old), (_, new) in zip(_facts(before), _facts(after), strict=True)

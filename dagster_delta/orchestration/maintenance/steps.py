@@ -139,7 +139,7 @@ def checkpoint_step(
     table.refresh()
     health = table.health()
     waiting = health.commits_since_checkpoint
-    is_damaged = any(not each.endswith(".crc") for each in health.damaged_log_files)
+    is_damaged = any(not file.endswith(".crc") for file in health.damaged_log_files)
     if waiting < max(1, config.after_commits) and not is_damaged:
         return StepReport("CHECKPOINT", f"{waiting} commits since the last one: none written")
     table.checkpoint()

@@ -51,7 +51,7 @@ class PartitionSelection:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns by which the asset is partitioned, in the order of its dimensions."""
-        return tuple(each.column for each in self.boxes[0]) if self.boxes else ()
+        return tuple(box.column for box in self.boxes[0]) if self.boxes else ()
 
 
 def select_partitions(

@@ -97,7 +97,7 @@ def _downstream_readers(
     Assets are included if it is not known what they read; assets downstream of them are not.
     """
     found: dict[str, set[str]] = {}
-    waiting = [(key, frozenset(each.casefold() for each in columns))]
+    waiting = [(key, frozenset(column.casefold() for column in columns))]
     seen: set[tuple[dg.AssetKey, str]] = set()
     while waiting:
         source, wanted = waiting.pop(0)
@@ -156,9 +156,9 @@ class _Reads:
         computed: dict[str, set[str]] = {}
         columns: dict[str, str] = {}
         for column, deps in deps_by_column.items():
-            names = [each.column_name for each in deps if each.asset_key == source]
-            computed[column] = {each.casefold() for each in names}
-            columns |= {each.casefold(): each for each in names}
+            names = [dep.column_name for dep in deps if dep.asset_key == source]
+            computed[column] = {name.casefold() for name in names}
+            columns |= {name.casefold(): name for name in names}
         query = (value(COLUMNS_READ_KEY) or {}).get(source.to_user_string())
         if query is None:
             # Lineage leaves out what only filters, joins or groups.

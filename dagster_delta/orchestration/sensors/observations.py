@@ -198,7 +198,7 @@ def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
     found = None
     while True:
         cursor, commits = read_new_commits(store, cursor, limit=_COMMITS_AT_ONCE)
-        found = next((each for each in reversed(commits) if each.changes_data), found)
+        found = next((commit for commit in reversed(commits) if commit.changes_data), found)
         if len(commits) < _COMMITS_AT_ONCE:
             break
     version = previous.data_version

@@ -202,7 +202,7 @@ def _watch(
             start_from=options.get("start_from", "latest"),
             operations=None
             if operations is None
-            else frozenset(each.upper() for each in operations),
+            else frozenset(operation.upper() for operation in operations),
             partitions=options.get("partitions"),
             columns=_names(options.get("columns", ())),
             needs_change_feed=needs_change_feed,

@@ -327,7 +327,7 @@ def _skip_reason(
         "No changed rows to run for": [],
         "Watched from now on": [],
         "Not there yet": [],
-        "Failed": [str(each) for each in failures],
+        "Failed": [str(failure) for failure in failures],
         "No new commits": [],
     }
     for poll in polls:

@@ -231,13 +231,14 @@ class _ClassicWatch(_Watch):
 
     def line(self) -> str | None:
         active = frozenset(self._context.statusTracker().getActiveStageIds())
-        stages = [each for each in self._stages() if each.stageId in active]
-        moved = self._metrics.of_stages(frozenset(each.stageId for each in stages), active=True)
+        stages = [stage for stage in self._stages() if stage.stageId in active]
+        moved = self._metrics.of_stages(frozenset(stage.stageId for stage in stages), active=True)
         parts = [
-            f"stage {each.stageId} ({each.name.partition(' at ')[0]}): {each.numCompletedTasks} of "
-            f"{each.numTasks} tasks done, {each.numActiveTasks} running"
-            f"{_bytes_of([one for one in moved if one.stage_id == each.stageId])}"
-            for each in stages
+            f"stage {stage.stageId} ({stage.name.partition(' at ')[0]}): "
+            f"{stage.numCompletedTasks} of {stage.numTasks} tasks done, "
+            f"{stage.numActiveTasks} running"
+            f"{_bytes_of([one for one in moved if one.stage_id == stage.stageId])}"
+            for stage in stages
         ]
         return "; ".join(parts) or None
 
@@ -269,10 +270,10 @@ class _ClassicWatch(_Watch):
             "spark/application_id": self._context.applicationId,
             "spark/jobs": len(self._job_ids()),
             "spark/stages": len(stages),
-            "spark/tasks": sum(each.numCompletedTasks for each in stages),
-            "spark/failed_tasks": sum(each.numFailedTasks for each in stages),
+            "spark/tasks": sum(stage.numCompletedTasks for stage in stages),
+            "spark/failed_tasks": sum(stage.numFailedTasks for stage in stages),
         }
-        moved = self._metrics.of_stages(frozenset(each.stageId for each in stages))
+        moved = self._metrics.of_stages(frozenset(stage.stageId for stage in stages))
         if moved:
             found["spark/input_bytes"] = sum(each.input_bytes for each in moved)
             found["spark/shuffle_read_bytes"] = sum(each.shuffle_read_bytes for each in moved)
@@ -305,8 +306,8 @@ class _ConnectWatch(_Watch):
         if threading.get_ident() != self._thread:
             return
         self._running = 0 if done else inflight_tasks
-        for each in stages or ():
-            self._stages[operation_id, each.stage_id] = each
+        for stage in stages or ():
+            self._stages[operation_id, stage.stage_id] = stage
 
     def close(self) -> None:
         self._session.removeProgressHandler(self._take)  # type: ignore[arg-type]
@@ -316,9 +317,9 @@ class _ConnectWatch(_Watch):
             return None
         stages = [each for each in self._stages.copy().values() if not each.done]
         parts = [
-            f"stage {each.stage_id}: {each.num_completed_tasks} of {each.num_tasks} tasks done"
-            f"{_bytes_of([StageBytes(stage_id=0, input_bytes=each.num_bytes_read)])}"
-            for each in stages
+            f"stage {stage.stage_id}: {stage.num_completed_tasks} of {stage.num_tasks} tasks done"
+            f"{_bytes_of([StageBytes(stage_id=0, input_bytes=stage.num_bytes_read)])}"
+            for stage in stages
         ]
         return f"{self._running} tasks running; {'; '.join(parts)}" if parts else None
 
@@ -371,17 +372,17 @@ class StageMetrics:
             # The first answer of a busy driver may take long.
             _FAILURES[self._url] += 1
             return []
-        return [each for each in stages if each.stage_id in ids]
+        return [stage for stage in stages if stage.stage_id in ids]
 
 
 def _bytes_of(stages: list[StageBytes]) -> str:
     """Bytes that stages have moved so far, to append to their tasks."""
     amounts = {
-        "read": sum(each.input_bytes for each in stages),
-        "written": sum(each.output_bytes for each in stages),
-        "shuffled in": sum(each.shuffle_read_bytes for each in stages),
-        "shuffled out": sum(each.shuffle_write_bytes for each in stages),
-        "spilled": sum(each.disk_bytes_spilled for each in stages),
+        "read": sum(stage.input_bytes for stage in stages),
+        "written": sum(stage.output_bytes for stage in stages),
+        "shuffled in": sum(stage.shuffle_read_bytes for stage in stages),
+        "shuffled out": sum(stage.shuffle_write_bytes for stage in stages),
+        "spilled": sum(stage.disk_bytes_spilled for stage in stages),
     }
     return "".join(f", {amount / 1e6:,.1f} MB {what}" for what, amount in amounts.items() if amount)
 

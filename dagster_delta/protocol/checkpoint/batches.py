@@ -169,7 +169,7 @@ class _AddBatch:
         if not self.has("add", "stats_parsed"):
             return None
         parsed = pc.struct_field(self._adds, "stats_parsed")
-        if paths is not None and not any(self.has("add", "stats_parsed", *each) for each in paths):
+        if paths is not None and not any(self.has("add", "stats_parsed", *path) for path in paths):
             return None
         return pa.chunked_array([pc.filter(parsed, keep)])
 

@@ -276,7 +276,7 @@ def other_actions(
         rows.insert(0, ("checkpointMetadata", _CHECKPOINT_METADATA, [manifest]))
         rows.append(("sidecar", _SIDECAR, sidecars))
     tables = [
-        pa.table({name: nested_column([msgspec.to_builtins(each) for each in actions], kind)})
+        pa.table({name: nested_column([msgspec.to_builtins(action) for action in actions], kind)})
         for name, kind, actions in rows
     ]
     return pa.concat_tables(tables, promote_options="default")

@@ -186,7 +186,7 @@ def _count_leaves(data_type: DataType) -> int:
 def _place(fields: list[StructField], position: Position) -> int:
     if position.after is None:
         return 0
-    names = [each.name.casefold() for each in fields]
+    names = [field.name.casefold() for field in fields]
     after = position.after.casefold()
     # The neighbour may have been dropped since: then the column goes last.
     return names.index(after) + 1 if after in names else len(fields)

@@ -175,7 +175,7 @@ def _physical_arrow_type(
 
     match data_type:
         case StructType(fields):
-            return pa.struct([_physical_arrow_field(each, mode) for each in fields])
+            return pa.struct([_physical_arrow_field(field, mode) for field in fields])
         case ArrayType(element_type, contains_null):
             return pa.list_(step("element", element_type, nullable=contains_null))
         case MapType(key_type, value_type, value_contains_null):

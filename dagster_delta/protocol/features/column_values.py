@@ -103,8 +103,8 @@ class ColumnValues(msgspec.Struct, frozen=True):
     def columns(self) -> tuple[str, ...]:
         """Logical names of the columns that are filled, in the order of the steps."""
         return (
-            *(each.column for each in self.defaults),
-            *(each.column for each in self.identities),
+            *(default.column for default in self.defaults),
+            *(identity.column for identity in self.identities),
             *(each.column for each in self.generated),
         )
 
@@ -207,24 +207,26 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
     there = {name.casefold() for name in given}
     generated = generated_columns(configuration)
     identities = identity_columns(configuration)
-    for each in identities:
-        if each.column.casefold() in there and not each.allow_explicit_insert:
+    for identity in identities:
+        if identity.column.casefold() in there and not identity.allow_explicit_insert:
             # Spec: where allowExplicitInsert is false, users may not provide values.
             raise SchemaMismatch(
-                f"column {each.column} is GENERATED ALWAYS AS IDENTITY, and the data bring values "
-                "for it: leave the column out",
-                column=each.column,
+                f"column {identity.column} is GENERATED ALWAYS AS IDENTITY, and the data bring "
+                "values for it: leave the column out",
+                column=identity.column,
             )
     return ColumnValues(
         defaults=tuple(_absent(column_defaults(configuration), there)),
-        identities=tuple(each for each in identities if each.column.casefold() not in there),
+        identities=tuple(
+            identity for identity in identities if identity.column.casefold() not in there
+        ),
         generated=tuple(_absent(generated, there)),
         verified=tuple(each for each in generated if each.column.casefold() in there),
     )
 
 
 def _absent(columns: Iterable[ColumnExpression], there: set[str]) -> Iterable[ColumnExpression]:
-    return (each for each in columns if each.column.casefold() not in there)
+    return (column for column in columns if column.column.casefold() not in there)
 
 
 def updated_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
@@ -235,12 +237,12 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
     identity column among them is an InvalidArgument.
     """
     there = {name.casefold() for name in assigned}
-    for each in identity_columns(configuration):
-        if each.column.casefold() in there:
+    for column in identity_columns(configuration):
+        if column.column.casefold() in there:
             raise InvalidArgument(
-                f"column {each.column} is an identity column, whose values never change once a row "
-                "has one: leave it out of the update",
-                column=each.column,
+                f"column {column.column} is an identity column, whose values never change once a "
+                "row has one: leave it out of the update",
+                column=column.column,
             )
     generated = generated_columns(configuration)
     return ColumnValues(
@@ -256,7 +258,7 @@ def advance_high_water_marks(
 
     A mark never moves back.
     """
-    identities = {each.column: each for each in identity_columns(configuration)}
+    identities = {column.column: column for column in identity_columns(configuration)}
     fields = []
     for field in configuration.schema:
         mark, identity = marks.get(field.name), identities.get(field.name)

@@ -107,15 +107,15 @@ class MaterializedColumns(msgspec.Struct, frozen=True):
 def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
     """The highest row id that a table ever assigned, -1 if none."""
     highest = NO_ROW_IDS
-    for each in domains:
-        if is_row_id_mark(each):
+    for domain in domains:
+        if is_row_id_mark(domain):
             # Ids of the draft stay in use after the table moves to row tracking.
-            highest = max(highest, RowIdHighWaterMark.of_domain(each).high_water_mark)
+            highest = max(highest, RowIdHighWaterMark.of_domain(domain).high_water_mark)
             continue
-        if each.domain != ROW_TRACKING_DOMAIN or each.removed:
+        if domain.domain != ROW_TRACKING_DOMAIN or domain.removed:
             continue
         try:
-            found = msgspec.json.decode(each.configuration, type=_HighWaterMark)
+            found = msgspec.json.decode(domain.configuration, type=_HighWaterMark)
         except DECODING_ERRORS as error:
             raise InvalidTable(
                 f"the metadata domain {ROW_TRACKING_DOMAIN} cannot be parsed ({error}), so no row "

@@ -271,14 +271,14 @@ def _check_unique_names(data_type: DataType) -> None:
 
 def _refuse_duplicates(fields: Iterable[StructField]) -> None:
     seen: set[str] = set()
-    for each in fields:
-        if each.name.casefold() in seen:
+    for field in fields:
+        if field.name.casefold() in seen:
             raise InvalidTable(
-                f"the schema has two columns called {each.name} (names are compared without "
+                f"the schema has two columns called {field.name} (names are compared without "
                 "regard to case); restore an older version of the table",
-                column=each.name,
+                column=field.name,
             )
-        seen.add(each.name.casefold())
+        seen.add(field.name.casefold())
 
 
 def _invariant_sql(field: StructField, column: str) -> str:

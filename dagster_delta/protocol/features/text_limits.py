@@ -88,7 +88,7 @@ def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
     footers are not padded.
     """
     return frozenset(
-        each.path for each in text_limits(schema) if _PADDED.fullmatch(each.declared) is not None
+        limit.path for limit in text_limits(schema) if _PADDED.fullmatch(limit.declared) is not None
     )
 
 
@@ -126,9 +126,9 @@ def _aligned(declared: DataType, old: DataType, new: StructField) -> DataType:
             return StructType(
                 tuple(
                     StructField(
-                        each.name, _aligned_field(declared, known.get(_identity(each)), each)
+                        field.name, _aligned_field(declared, known.get(_identity(field)), field)
                     )
-                    for each in fields
+                    for field in fields
                 )
             )
         case ArrayType(inner), ArrayType(was), ArrayType(now):
@@ -156,7 +156,7 @@ def _identity(field: StructField) -> object:
 def _spelled(data_type: DataType) -> str:
     match data_type:
         case StructType(fields):
-            inner = (f"{_quoted(each.name)}:{_spelled(each.data_type)}" for each in fields)
+            inner = (f"{_quoted(field.name)}:{_spelled(field.data_type)}" for field in fields)
             return f"struct<{','.join(inner)}>"
         case ArrayType(element_type):
             return f"array<{_spelled(element_type)}>"

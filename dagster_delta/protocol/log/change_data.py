@@ -63,11 +63,11 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
         )
     if _merged_nothing(actions):
         return ()
-    adds = {file_key(each.path): each for each in actions.adds if each.data_change}
-    removes = {file_key(each.path): each for each in actions.removes if each.data_change}
+    adds = {file_key(add.path): add for add in actions.adds if add.data_change}
+    removes = {file_key(remove.path): remove for remove in actions.removes if remove.data_change}
     changes = [_deleted(removes[key], adds.get(key), partitioned) for key in removes]
     changes += [_inserted(adds[key], removes.get(key)) for key in adds]
-    return tuple(each for each in changes if each is not None)
+    return tuple(change for change in changes if change is not None)
 
 
 def _merged_nothing(actions: CommitActions) -> bool:
@@ -80,7 +80,7 @@ def _merged_nothing(actions: CommitActions) -> bool:
     if info.get("operation") != "MERGE" or not isinstance(metrics, dict):
         return False
     counts = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
-    return all(str(metrics.get(each)) == "0" for each in counts)
+    return all(str(metrics.get(count)) == "0" for count in counts)
 
 
 def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> FileChange | None:
@@ -137,12 +137,12 @@ def change_file_batch(
     files = [change for _, change, _ in changes]
     return pa.RecordBatch.from_arrays(
         [
-            string_column([each.path for each in files]),
+            string_column([file.path for file in files]),
             map_column([{**each.partition_values, **constants} for _, each, constants in changes]),
-            integer_column([each.size_bytes for each in files]),
-            string_column([each.stats for each in files]),
-            deletion_vector_column([each.deletion_vector for each in files]),
-            deletion_vector_column([each.selection for each in files]),
+            integer_column([file.size_bytes for file in files]),
+            string_column([file.stats for file in files]),
+            deletion_vector_column([file.deletion_vector for file in files]),
+            deletion_vector_column([file.selection for file in files]),
             integer_column([version for version, _, _ in changes]),
         ],
         schema=CHANGE_FILE_SCHEMA,

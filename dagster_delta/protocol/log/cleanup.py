@@ -34,7 +34,10 @@ def cut_version(
     if earliest is None:
         return None
     # Spec: the newest checkpoint at or before the cut-off commit.
-    cut = max((each for each in listing.checkpoints if each <= newest_expired), default=None)
+    cut = max(
+        (checkpoint for checkpoint in listing.checkpoints if checkpoint <= newest_expired),
+        default=None,
+    )
     if new_checkpoint_after is not None and (
         cut is None or newest_expired - cut >= new_checkpoint_after
     ):

@@ -71,7 +71,7 @@ class CommitContents(msgspec.Struct, frozen=True):
     @property
     def removes_data(self) -> bool:
         """Whether rows leave the table; moves between its files do not count."""
-        return any(each.data_change for each in self.removes)
+        return any(remove.data_change for remove in self.removes)
 
 
 def encode_actions(contents: CommitContents) -> bytes:
@@ -87,7 +87,7 @@ def encode_actions(contents: CommitContents) -> bytes:
     domains = contents.domain_metadata
     named: tuple[tuple[str, Iterable[msgspec.Struct]], ...] = (
         ("txn", contents.transactions),
-        ("domainMetadata", [each for each in domains if not is_row_id_mark(each)]),
+        ("domainMetadata", [domain for domain in domains if not is_row_id_mark(domain)]),
         (ROW_ID_MARK, map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, domains))),
         ("remove", contents.removes),
         ("add", contents.adds),

@@ -214,7 +214,7 @@ def _without_schema(metadata: Metadata) -> Metadata:
 
 
 def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
-    shared = mine.app_ids.intersection(each.app_id for each in concurrent.txns)
+    shared = mine.app_ids.intersection(txn.app_id for txn in concurrent.txns)
     if not shared:
         return None
     return Conflict(

@@ -87,7 +87,7 @@ class PendingActions:
                 # Spec: at most one mark, and one whenever fresh ids are committed, even if it does
                 # not change. A clone has the mark of its source.
                 highest = max(highest, parse_high_water_mark(filter(is_row_id_mark, domains)))
-                domains = tuple(each for each in domains if not is_row_id_mark(each))
+                domains = tuple(domain for domain in domains if not is_row_id_mark(domain))
                 mark = RowIdHighWaterMark(
                     high_water_mark=highest, preserved_row_ids=self.keeps_draft_row_ids
                 )

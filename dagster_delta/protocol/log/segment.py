@@ -189,7 +189,7 @@ class LogListing(msgspec.Struct):
     def _longest_compaction(self, start: int, end: int) -> CommitFile | None:
         if start not in self.compactions:
             return None
-        covering = (each for each in self.compactions[start] if each.end <= end)
+        covering = (compaction for compaction in self.compactions[start] if compaction.end <= end)
         return max(covering, key=lambda each: each.end, default=None)
 
 

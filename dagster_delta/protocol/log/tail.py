@@ -261,7 +261,7 @@ def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     `tails` are the commits that the ascending ordinals are counted over. Those without any of these
     adds are not decoded again.
     """
-    counts = (each.num_adds for tail in tails for each in tail.contents)
+    counts = (content.num_adds for tail in tails for content in tail.contents)
     commits, ordinals = _holding(tails, counts, ordinals)
     with garbage_collection_paused():
         chosen = list(_chosen(_every_add(commits), ordinals))
@@ -302,7 +302,7 @@ def remove_columns(
     Removes at `removed_after_ms`, in milliseconds since the epoch, or before, and those without a
     time are left out; None for all.
     """
-    counts = (each.num_removes for tail in tails for each in tail.contents)
+    counts = (content.num_removes for tail in tails for content in tail.contents)
     commits, ordinals = _holding(tails, counts, ordinals, removed_after_ms)
     with garbage_collection_paused():
         chosen = [
@@ -363,7 +363,7 @@ def _holding(
             removed_after_ms is None or contents.newest_removal_ms > removed_after_ms
         ):
             commits.append(commit)
-            counted += [each - num_left_out for each in ordinals[begin:end]]
+            counted += [ordinal - num_left_out for ordinal in ordinals[begin:end]]
         else:
             num_left_out += count
         begin = end

@@ -95,7 +95,7 @@ def parse_version_checksum(data: bytes) -> VersionChecksum | None:
         num_files=wire.num_files,
         size_bytes=wire.table_size_bytes,
         transactions=wire.set_transactions,
-        domain_metadata=None if domains is None else tuple(each.strict() for each in domains),
+        domain_metadata=None if domains is None else tuple(domain.strict() for domain in domains),
         in_commit_timestamp_ms=wire.in_commit_timestamp_opt,
         transaction_id=wire.txn_id,
         num_deleted_records=wire.num_deleted_records_opt,

@@ -306,8 +306,8 @@ class _Evaluation:
     def _conjunction(self, children: tuple[Predicate, ...]) -> Outcomes:
         both, either = self._logic.both, self._logic.either
         result = self._constant(value=True)
-        for each in children:
-            right = self.outcomes(each)
+        for child in children:
+            right = self.outcomes(child)
             null = either(
                 both(result.null, either(right.true, right.null)), both(right.null, result.true)
             )

@@ -67,9 +67,9 @@ class SkippedFiles(msgspec.Struct, frozen=True):
     def concatenated(cls, parts: Sequence[SkippedFiles]) -> SkippedFiles:
         """The combined result for the files of several parts, in order."""
         return cls(
-            pa.chunked_array([each.may_match for each in parts], pa.bool_()).combine_chunks(),
-            pa.chunked_array([each.only_matches for each in parts], pa.bool_()).combine_chunks(),
-            is_decided=all(each.is_decided for each in parts),
+            pa.chunked_array([part.may_match for part in parts], pa.bool_()).combine_chunks(),
+            pa.chunked_array([part.only_matches for part in parts], pa.bool_()).combine_chunks(),
+            is_decided=all(part.is_decided for part in parts),
         )
 
 

@@ -70,7 +70,7 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
     except _UNFIT:
         # A value of one file does not parse: parse each value separately.
         parse = _single_parser(data_type)
-        return array_of([_or_unknown(parse, each, data_type) for each in values], data_type)
+        return array_of([_or_unknown(parse, value, data_type) for value in values], data_type)
 
 
 def _or_unknown(parse: Callable[[Any], Any], value: object, data_type: DataType) -> object:
@@ -319,12 +319,12 @@ class _Decoder:
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         bounds: _Tree = {}
         counts: _Tree = {}
-        for each in columns:
-            if isinstance(each.data_type, StructType):
+        for column in columns:
+            if isinstance(column.data_type, StructType):
                 continue  # statistics are about leaves
-            if each.has_bounds:
-                plant(bounds, each.path, _json_type(each.data_type))
-            plant(counts, each.path, int | None)
+            if column.has_bounds:
+                plant(bounds, column.path, _json_type(column.data_type))
+            plant(counts, column.path, int | None)
         self._columns = columns
         self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
         """Name of each field of a struct in `_row_type`, by the path of the struct."""
@@ -367,18 +367,18 @@ class _Decoder:
         """The columns of the statistics table."""
         tight_bounds = boolean_column(self._values(rows, "tightBounds"))
         arrays = [_parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
-        for each in self._columns:
+        for column in self._columns:
             for group in ("minValues", "maxValues"):
-                if each.has_bounds:
-                    values = self._values(rows, group, *each.path)
-                    arrays.append(_parse_statistic_values(values, each.data_type))
+                if column.has_bounds:
+                    values = self._values(rows, group, *column.path)
+                    arrays.append(_parse_statistic_values(values, column.data_type))
                 else:
                     arrays.append(pa.nulls(len(rows), pa.null()))
-            if isinstance(each.data_type, StructType) or not each.has_null_count:
+            if isinstance(column.data_type, StructType) or not column.has_null_count:
                 arrays.append(pa.nulls(len(rows), pa.int64()))
                 continue
             counts = [
-                _parse_statistic_values(self._values(rows, group, *each.path), _LONG)
+                _parse_statistic_values(self._values(rows, group, *column.path), _LONG)
                 for group in ("nullCount", "nullCounts")
             ]
             arrays.append(pc.coalesce(*counts))

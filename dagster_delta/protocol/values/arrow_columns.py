@@ -86,13 +86,15 @@ def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
         fields = list(data_type)
         children = [
             nested_column(
-                [None if each is None else each.get(field.name) for each in values], field.type
+                [None if value is None else value.get(field.name) for value in values], field.type
             )
             for field in fields
         ]
-        return struct_column(children, data_type, boolean_column([each is None for each in values]))
+        return struct_column(
+            children, data_type, boolean_column([value is None for value in values])
+        )
     if pa.types.is_list(data_type):
-        lists = [each or () for each in values]
+        lists = [value or () for value in values]
         offsets = array("i", accumulate(map(len, lists), initial=0))
         held = nested_column(list(chain.from_iterable(lists)), data_type.value_type)
         buffers = [_validity(values), pa.py_buffer(offsets)]

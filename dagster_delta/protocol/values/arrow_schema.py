@@ -75,7 +75,7 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
                 to_arrow_field(StructField("value", value_type, value_contains_null)),
             )
         case StructType(fields):
-            return pa.struct([to_arrow_field(each) for each in fields])
+            return pa.struct([to_arrow_field(field) for field in fields])
 
 
 def to_arrow_field(field: StructField) -> pa.Field:

@@ -84,7 +84,7 @@ def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
 
 
 def _mapped(values: Sequence[Any], function: Callable[[Any], _T]) -> list[_T | None]:
-    return [None if each is None else function(each) for each in values]
+    return [None if value is None else function(value) for value in values]
 
 
 def _microseconds(moment: dt.datetime) -> int:
@@ -95,17 +95,19 @@ def _microseconds(moment: dt.datetime) -> int:
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
     if None not in values:
         return None
-    return boolean_column([each is not None for each in values]).buffers()[1]
+    return boolean_column([value is not None for value in values]).buffers()[1]
 
 
 def _doubles(values: Sequence[float | None]) -> pa.Array:
-    data = array("d", [0.0 if each is None else each for each in values])
+    data = array("d", [0.0 if value is None else value for value in values])
     buffers = [_validity(values), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.float64(), len(values), buffers)
 
 
 def _decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa.Array:
-    data = b"".join(_unscaled(each, target).to_bytes(16, "little", signed=True) for each in values)
+    data = b"".join(
+        _unscaled(value, target).to_bytes(16, "little", signed=True) for value in values
+    )
     return pa.Array.from_buffers(target, len(values), [_validity(values), pa.py_buffer(data)])
 
 
@@ -120,7 +122,7 @@ def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
 
 
 def _binaries(values: Sequence[bytes | None]) -> pa.Array:
-    data = b"".join(each or b"" for each in values)
-    offsets = array("i", accumulate((len(each or b"") for each in values), initial=0))
+    data = b"".join(value or b"" for value in values)
+    offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
     buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)

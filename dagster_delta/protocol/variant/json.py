@@ -139,7 +139,7 @@ def _float_text(value: float) -> str:
     if isinstance(value, SingleFloat):
         # The shortest text of this float; as a double it would show extra digits.
         texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-        return java_number(next(each for each in texts if SingleFloat.of(float(each)) == value))
+        return java_number(next(text for text in texts if SingleFloat.of(float(text)) == value))
     return java_number(repr(value))
 
 

@@ -108,7 +108,7 @@ def _decode(data: bytes, position: int, names: VariantNames) -> object:
         case BasicType.SHORT_STRING:
             return _text(take(data, position + 1, first >> 2))
         case BasicType.ARRAY:
-            return [_decode(data, each, names) for each in locate_elements(data, position)]
+            return [_decode(data, element, names) for element in locate_elements(data, position)]
     fields = locate_fields(data, position)
     decoded = {names.name(field_id): _decode(data, each, names) for field_id, each in fields}
     if len(decoded) < len(fields):

@@ -26,7 +26,7 @@ from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
 
 
 def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
-    if any(each.data_type == VARIANT for each in arguments):
+    if any(argument.data_type == VARIANT for argument in arguments):
         raise InvalidArgument(
             f"variants cannot be compared by {name}: take values out of them and compare those, as "
             "in variant_get(v, '$.field', 'int')"

@@ -119,7 +119,7 @@ def _pattern_units(pattern: str) -> list[str] | None:
     numbers.
     """
     units = ["".join(group) for _, group in groupby(pattern)]
-    if any(each not in _PADDED_NUMBERS and each[0] not in _PUNCTUATION for each in units):
+    if any(unit not in _PADDED_NUMBERS and unit[0] not in _PUNCTUATION for unit in units):
         return None
     return units
 
@@ -127,7 +127,7 @@ def _pattern_units(pattern: str) -> list[str] | None:
 def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """A date or timestamp shifted by an interval: months, then days, then microseconds."""
     source = types_of(arguments[:1])[0]
-    months, days, micros = (int(str(literal_of(name, each, int))) for each in arguments[1:])
+    months, days, micros = (int(str(literal_of(name, argument, int))) for argument in arguments[1:])
     if source not in (DATE, *_TIMES):
         raise Refusal(f"{sql_type_name(source)} and an interval")
     if source == DATE and micros:
@@ -139,7 +139,7 @@ def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
             # Hours that make days are days.
             whole_days = int(micros / MICROS_PER_DAY)
             amounts = (months, days + whole_days, 0), (0, 0, micros - whole_days * MICROS_PER_DAY)
-            by_days, by_time = ([Literal(n, LONG) for n in each] for each in amounts)
+            by_days, by_time = ([Literal(n, LONG) for n in amount] for amount in amounts)
             moved = instant(_resolve_shift(name, (local, *by_days)), moment)
             return _resolve_shift(name, (moved, *by_time)) if amounts[1][2] else moved
     if isinstance(moment, Literal) and isinstance(moment.value, dt.date):
@@ -154,7 +154,7 @@ def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
     moment, pattern = operands[0], call.arguments[1]
     assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
     units = _pattern_units(str(pattern.value)) or ()
-    found = "".join(_PADDED_NUMBERS.get(each, each) for each in units)
+    found = "".join(_PADDED_NUMBERS.get(unit, unit) for unit in units)
     # Other years have a sign or more than four digits; the engines format them differently.
     return (
         f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1 AND 9999"

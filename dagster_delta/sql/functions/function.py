@@ -76,7 +76,7 @@ def typed_alike(
     handed_on = with_variants and target == VARIANT
     if target is None or not (is_primitive(target) or handed_on):
         raise refused_type(name, *arguments)
-    return target, [cast(each, target) for each in arguments]
+    return target, [cast(argument, target) for argument in arguments]
 
 
 Operand = Callable[[str, Typed], Typed]
@@ -116,7 +116,9 @@ def refused_type(name: str, *arguments: Typed) -> Refusal:
 
 def fixed(result: DataType, *parameters: DataType) -> Resolve:
     """A rule for a function of exactly these parameter types, or NULL."""
-    return calls(result, *(of_types(each, target=each, or_null=True) for each in parameters))
+    return calls(
+        result, *(of_types(parameter, target=parameter, or_null=True) for parameter in parameters)
+    )
 
 
 def literal_of(name: str, argument: Typed, kind: type) -> object:

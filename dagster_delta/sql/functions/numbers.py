@@ -69,7 +69,10 @@ def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Type
     known = [each for each in types if each != VOID]
     if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
         raise refused_type(name, *arguments)
-    return [cast(each, known[0]) if each.data_type == VOID else each for each in arguments]
+    return [
+        cast(argument, known[0]) if argument.data_type == VOID else argument
+        for argument in arguments
+    ]
 
 
 def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
@@ -88,7 +91,7 @@ def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
     if precision > _MAX_PRECISION or max(digits) + max(first.scale, second.scale) > _MAX_PRECISION:
         raise Refusal(f"{first} {name} {second}, which needs more than {_MAX_PRECISION} digits,")
     if name != "*":
-        operands = [cast(each, common_type([first, second]) or VOID) for each in operands]
+        operands = [cast(operand, common_type([first, second]) or VOID) for operand in operands]
     return Call(name, tuple(operands), DecimalType(max(precision, 1), scale))
 
 
@@ -121,14 +124,14 @@ def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise Refusal(" / ".join(map(sql_type_name, types)))
     if any(isinstance(each, DecimalType) for each in types) and common_type(types) != DOUBLE:
         raise Refusal("decimal division")
-    return Call(name, tuple(cast(each, DOUBLE) for each in arguments), DOUBLE)
+    return Call(name, tuple(cast(argument, DOUBLE) for argument in arguments), DOUBLE)
 
 
 def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
     arguments = tuple(_without_untyped_nulls(name, arguments))
     if not all(map(is_integral, types_of(arguments))):
         raise Refusal(f"{name} of numbers that are not whole")
-    return Call(name, tuple(cast(each, LONG) for each in arguments), LONG)
+    return Call(name, tuple(cast(argument, LONG) for argument in arguments), LONG)
 
 
 def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:

@@ -43,15 +43,15 @@ def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise Refusal(f"{name} without arguments")
     if BINARY in types:
         raise Refusal(f"{name} of binary")
-    return Call("||", tuple(cast(each, STRING) for each in arguments), STRING)
+    return Call("||", tuple(cast(argument, STRING) for argument in arguments), STRING)
 
 
 def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"{name} of these arguments")
-    limits = [literal_of(name, each, int) for each in arguments[1:]]
+    limits = [literal_of(name, argument, int) for argument in arguments[1:]]
     # Negative positions and lengths mean different things in the two engines.
-    if any(not isinstance(each, int) or each < 0 for each in limits):
+    if any(not isinstance(limit, int) or limit < 0 for limit in limits):
         raise Refusal(f"{name} with a negative argument")
     start = Literal(max(1, limits[0]), INTEGER)  # type: ignore[call-overload]
     return Call(name, (arguments[0], start, *arguments[2:]), STRING)
@@ -81,7 +81,7 @@ def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
         case [Wildcard.ANY, str() as text]:
             return boolean_call("endswith", (arguments[0], Literal(text, STRING)))
     normalised = "".join(
-        each.value if isinstance(each, Wildcard) else _escaped(each) for each in pieces
+        piece.value if isinstance(piece, Wildcard) else _escaped(piece) for piece in pieces
     )
     return boolean_call(name, (arguments[0], Literal(normalised, STRING)))
 

@@ -26,11 +26,11 @@ _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
 
 def _parse_json(texts: pa.Array) -> pa.Array:
-    return pa.array([_stored(each, variant_of_json) for each in texts.to_pylist()], VARIANT_STORAGE)
+    return pa.array([_stored(text, variant_of_json) for text in texts.to_pylist()], VARIANT_STORAGE)
 
 
 def _try_parse_json(texts: pa.Array) -> pa.Array:
-    return pa.array([_tried(each) for each in texts.to_pylist()], VARIANT_STORAGE)
+    return pa.array([_tried(text) for text in texts.to_pylist()], VARIANT_STORAGE)
 
 
 def _tried(text: str | None) -> dict[str, bytes] | None:
@@ -58,7 +58,7 @@ def _getter(
         if not len(variants):
             return pa.nulls(0, arrow_type)
         path, kind = parse_path(paths[0].as_py()), kinds[0].as_py()
-        found = [_get(each, path, kind, tries=tries) for each in variants.to_pylist()]
+        found = [_get(variant, path, kind, tries=tries) for variant in variants.to_pylist()]
         return pa.array(found, arrow_type)
 
     return get

@@ -97,7 +97,9 @@ def chosen(values: Sequence[_T], ordinals: Sequence[int]) -> list[_T]:
 def extended(column: pa.ChunkedArray, more: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """A `pa.ChunkedArray` with the chunks of another column, or an array, appended."""
     chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
-    return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
+    return pa.chunked_array(
+        [*column.chunks, *(chunk for chunk in chunks if len(chunk))], column.type
+    )
 
 
 def compacted(table: pa.Table) -> pa.Table:

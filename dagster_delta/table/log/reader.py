@@ -136,7 +136,7 @@ def list_log(
     with garbage_collection_paused():
         files = _list_versions(store, start, end)
         if without:
-            files = (each for each in files if each.path not in without)
+            files = (file for file in files if file.path not in without)
         return LogListing.sort(files)
 
 
@@ -390,7 +390,8 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
             parts.append(_part(store, file.path, file.size_bytes))
             found.take(parts[-1].read_table_actions())
     parts.extend(
-        _part(store, sidecar_path(each.path), each.size_in_bytes) for each in found.sidecars
+        _part(store, sidecar_path(sidecar.path), sidecar.size_in_bytes)
+        for sidecar in found.sidecars
     )
     return OpenCheckpoint(found, tuple(manifests), tuple(parts))
 

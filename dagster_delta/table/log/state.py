@@ -437,7 +437,7 @@ class LogState:
         )
         for name in names:
             if name == "size_bytes":
-                sizes = [size for each in tails for size in each.add_sizes]
+                sizes = [size for tail in tails for size in tail.add_sizes]
                 added = integer_column(chosen(sizes, self._tail().live_adds))
             else:
                 added = self._added().column(name)

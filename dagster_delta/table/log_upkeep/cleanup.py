@@ -270,7 +270,7 @@ def _is_made_readable(
     try:
         _make_readable(store, cut, listing, now_ms)
     except (InvalidTable, TableNotFound, VersionNotFound):
-        if {each.path for each in files}.issubset(each.path for each in _log_files(store)):
+        if {file.path for file in files}.issubset(file.path for file in _log_files(store)):
             raise
         return False
     return True
@@ -341,5 +341,5 @@ def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -
         if name.kind in (LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_V2) and file.size_bytes:
             opened = open_checkpoint(store, CheckpointFiles(name.version, (file,)))
             # Compared by name, because a manifest may hold an absolute URI.
-            names = (each.path.rpartition("/")[2] for each in opened.actions.sidecars)
+            names = (sidecar.path.rpartition("/")[2] for sidecar in opened.actions.sidecars)
             yield from (sidecar_path(each) for each in names)

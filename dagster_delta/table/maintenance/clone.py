@@ -97,8 +97,8 @@ def clone_table(
     if existing is not None and configuration == existing.configuration and not changes:
         return CommitResult(existing.version, {}, existing, skipped=True)
     _copy_files(source, store, [*cloned.copies, *cloned.vectors], options.on_progress)
-    for each in domains:
-        transaction.stage_domain(each)
+    for domain in domains:
+        transaction.stage_domain(domain)
     transaction.stage_removed(tombstones(leaving, clock()))
     # These are not registered as files of this attempt: another clone into the same location may
     # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
@@ -283,8 +283,8 @@ def _with_row_ids(
     is_draft = configuration.supports("rowIds")
     if not is_draft and not configuration.supports("rowTracking"):
         bare = [
-            msgspec.structs.replace(each, base_row_id=None, default_row_commit_version=None)
-            for each in adds
+            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
+            for add in adds
         ]
         return bare, []
     before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
@@ -307,7 +307,7 @@ def _copy_files(
     if not copies:
         return
     with ThreadPoolExecutor(min(_MAX_WORKERS, len(copies)), "delta-clone") as workers:
-        running = [workers.submit(_copy_file, source, store, each) for each in copies]
+        running = [workers.submit(_copy_file, source, store, copy) for copy in copies]
         try:
             for done, future in enumerate(as_completed(running), start=1):
                 future.result()
@@ -351,5 +351,5 @@ def _metrics(
         "numRemovedFiles": leaving.num_rows,
         "numCopiedFiles": len(copies),
         "removedFilesSize": total_bytes(leaving),
-        "copiedFilesSize": sum(each.size_bytes for each in copies),
+        "copiedFilesSize": sum(copy.size_bytes for copy in copies),
     }

@@ -56,7 +56,7 @@ class ClonedFiles:
 
 def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
     """The files at their present location, by absolute URIs."""
-    paths = [_absolute_uri(store, decode_path(each)) for each in files["path"].to_pylist()]
+    paths = [_absolute_uri(store, decode_path(file)) for file in files["path"].to_pylist()]
     vectors = []
     for fields in files["deletion_vector"].to_pylist():
         if fields is not None and fields["storage_type"] != "i":

@@ -124,5 +124,6 @@ def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[
 
 def _group(candidates: Sequence[_Candidate]) -> FileGroup:
     return FileGroup(
-        tuple(each.position for each in candidates), sum(each.size_bytes for each in candidates)
+        tuple(candidate.position for candidate in candidates),
+        sum(candidate.size_bytes for candidate in candidates),
     )

@@ -160,7 +160,7 @@ def _is_hidden(path: str) -> bool:
     # A directory of a partition column may have such a name.
     *directories, name = path.split("/")
     return name[:1] in ("_", ".") or any(
-        each[:1] in ("_", ".") and "=" not in each for each in directories
+        directory[:1] in ("_", ".") and "=" not in directory for directory in directories
     )
 
 

@@ -83,11 +83,13 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         num_files=totals.num_files,
         size_bytes=totals.size_bytes,
         num_records=snapshot.num_records,
-        num_small_files=sum(each.num_small for each in partitions if each.num_small > 1),
+        num_small_files=sum(
+            partition.num_small for partition in partitions if partition.num_small > 1
+        ),
         num_files_with_deletions=totals.num_deletion_vectors,
         num_deleted_records=totals.num_deleted_records,
         num_partitions=len(partitions),
-        largest_partition_bytes=max((each.size_bytes for each in partitions), default=0),
+        largest_partition_bytes=max((partition.size_bytes for partition in partitions), default=0),
         commits_since_checkpoint=snapshot.version
         - (-1 if checkpoint is None else checkpoint.version),
         checkpoint_version=None if checkpoint is None else checkpoint.version,

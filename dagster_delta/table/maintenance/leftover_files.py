@@ -86,7 +86,7 @@ def _logged_files(snapshot: Snapshot) -> ReferencedFiles:
         actions = decode_commit(commit.data, version=commit.version)
         referenced.add_paths(each.path for each in actions.cdc)
         for files in (actions.adds, actions.removes):
-            referenced.add_paths(each.path for each in files)
+            referenced.add_paths(file.path for file in files)
             referenced.add_decoded(vector_files(files))
     return referenced
 

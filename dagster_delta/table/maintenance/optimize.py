@@ -293,14 +293,14 @@ class _Optimization:
 
     def run(self, groups: list[pa.Table]) -> None:
         """Rewrite groups of files and commit them; after a conflict the files are unchanged."""
-        self.done_bytes += sum(pc.sum(each["size_bytes"]).as_py() for each in groups)
-        planned = sum(each.num_rows for each in groups)
+        self.done_bytes += sum(pc.sum(group["size_bytes"]).as_py() for group in groups)
+        planned = sum(group.num_rows for group in groups)
         groups = self._still_live(groups)
-        self.num_left_files += planned - sum(each.num_rows for each in groups)
+        self.num_left_files += planned - sum(group.num_rows for group in groups)
         if not groups:
             self._report(None, {})
             return
-        num_files = sum(each.num_rows for each in groups)
+        num_files = sum(group.num_rows for group in groups)
         try:
             result, moved = self._commit(groups)
         except CommitConflict as conflict:
@@ -334,11 +334,11 @@ class _Optimization:
         """
         if self.snapshot.version == self.planned_version:
             return groups
-        planned = pa.chunked_array([chunk for each in groups for chunk in each["path"].chunks])
+        planned = pa.chunked_array([chunk for group in groups for chunk in group["path"].chunks])
         live = FilePlanner(self.snapshot).choose(
             LIVE_FILE_SCHEMA.names, lambda files: pc.is_in(files["path"], value_set=planned)
         )
-        newest = [live.filter(pc.is_in(live["path"], value_set=each["path"])) for each in groups]
+        newest = [live.filter(pc.is_in(live["path"], value_set=group["path"])) for group in groups]
         return [
             now for now, each in zip(newest, groups, strict=True) if now.num_rows == each.num_rows
         ]
@@ -347,7 +347,7 @@ class _Optimization:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         spec = _spec(snapshot, self.target_size_bytes, self.options.sort_by)
-        kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
+        kept = [keep_row_ids(read_plan(snapshot, group, None), spec) for group in groups]
         rewritten, results = self._rewrite(groups, [plan for plan, _ in kept], kept[0][1])
         transaction.created_files.add_logged(
             file.path for written in results for file in written.files
@@ -388,7 +388,7 @@ class _Optimization:
         return [pa.concat_tables(groups)], [written]
 
     def _added(self, written: WriteResult) -> tuple[AddFile, ...]:
-        added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
+        added = [msgspec.structs.replace(file, data_change=False) for file in written.files]
         return tuple(clustered(added, self.clustering) if self.clustering else added)
 
     def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
@@ -423,13 +423,13 @@ _SUMMED = (
 
 def _metrics(moved: MovedGroups) -> dict[str, int]:
     adds, removes = tuple(moved.adds), tuple(moved.removes)
-    sizes = sorted(each.size_bytes for each in adds) or [0]
+    sizes = sorted(add.size_bytes for add in adds) or [0]
     return {
         "numAddedFiles": len(adds),
         "numAddedBytes": sum(sizes),
         "numRemovedFiles": len(removes),
-        "numRemovedBytes": sum(each.size_bytes or 0 for each in removes),
-        "numDeletionVectorsRemoved": sum(each.deletion_vector is not None for each in removes),
+        "numRemovedBytes": sum(remove.size_bytes or 0 for remove in removes),
+        "numDeletionVectorsRemoved": sum(remove.deletion_vector is not None for remove in removes),
         "minFileSize": sizes[0],
         "p25FileSize": sizes[len(sizes) // 4],
         "p50FileSize": sizes[len(sizes) // 2],
@@ -459,7 +459,7 @@ def zorder_columns(
             "the table has clustering columns, which say how its rows are laid out; leave "
             f"{option} out"
         )
-    indexed = {each.path for each in statistics_columns(configuration)}
+    indexed = {column.path for column in statistics_columns(configuration)}
     found: list[tuple[str, ...]] = []
     for name in columns:
         fields = _resolve(configuration.schema, name)
@@ -559,14 +559,14 @@ def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterat
         _CUBE_COLUMNS: _column_names(columns),
         _CUBE_CURVE: "hilbert",
     }
-    for each in files:
+    for file in files:
         yield msgspec.structs.replace(
-            each, tags={**(each.tags or {}), **tags}, clustering_provider=PROVIDER
+            file, tags={**(file.tags or {}), **tags}, clustering_provider=PROVIDER
         )
 
 
 def _column_names(columns: Sequence[ColumnPath]) -> str:
-    return msgspec.json.encode([dotted(each) for each in columns]).decode()
+    return msgspec.json.encode([dotted(column) for column in columns]).decode()
 
 
 def _cube_of(tags: pa.ChunkedArray, key: str) -> list[str | None]:

@@ -129,8 +129,8 @@ def _commit(
     transaction = Transaction(plan.before.store, plan.before, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
     transaction.stage_configuration(plan.configuration)
-    for each in plan.domains:
-        transaction.stage_domain(each)
+    for domain in plan.domains:
+        transaction.stage_domain(domain)
     for app_id, version in _followed_versions(plan.before, plan.target).items():
         transaction.record_application(app_id, version)
     transaction.stage_removed(tombstones(plan.leaving, clock()))
@@ -172,16 +172,16 @@ def restored_configuration(
     protocol = upgrade_protocol(current.protocol, target.features)
     # Spec: Identity Columns. A value that was assigned once is never assigned again.
     marks = {
-        each.column: each.high_water_mark
-        for each in identity_columns(current)
-        if each.high_water_mark is not None
+        column.column: column.high_water_mark
+        for column in identity_columns(current)
+        if column.high_water_mark is not None
     }
     return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
 
 
 def _check_files(files: pa.Table, target: Snapshot) -> None:
     """Check that every file that the version needs exists."""
-    paths = [decode_path(each) for each in files["path"].to_pylist()]
+    paths = [decode_path(file) for file in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
         found = list(workers.map(target.store.head, paths))
@@ -232,9 +232,9 @@ def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
     """
     now, then = (
         {
-            each.app_id: each.version
-            for each in snapshot.transactions()
-            if each.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
+            transaction.app_id: transaction.version
+            for transaction in snapshot.transactions()
+            if transaction.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
         }
         for snapshot in (current, target)
     )

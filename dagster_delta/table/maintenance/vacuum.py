@@ -109,7 +109,7 @@ def vacuum_table(
     snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
     retention_ms = _retention_ms(snapshot, options)
     before_ms = clock() - retention_ms
-    kept = tuple(Snapshot.load(store, version=each) for each in options.keep_versions)
+    kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
     needed = _NeededFiles(before_ms, retention_ms, kept)
     find = _find_logged if options.lite else _find_listed
     found = find(snapshot, needed)
@@ -242,13 +242,15 @@ def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
         removes = decode_commit(commit.data, version=commit.version).removes
         vectors = [
             None
-            if each.deletion_vector is None
-            else {name: getattr(each.deletion_vector, name) for name in DELETION_VECTOR_TYPE.names}
-            for each in removes
+            if remove.deletion_vector is None
+            else {
+                name: getattr(remove.deletion_vector, name) for name in DELETION_VECTOR_TYPE.names
+            }
+            for remove in removes
         ]
         yield pa.table(
             {
-                "path": string_column([each.path for each in removes]),
+                "path": string_column([remove.path for remove in removes]),
                 "deletion_vector": pa.array(vectors, DELETION_VECTOR_TYPE),
             }
         )

@@ -51,7 +51,7 @@ def is_vacuumed(
     root that belong to another format over the same data files; partition columns have their
     physical names.
     """
-    foreign = tuple(f"{each}/" for each in others)
+    foreign = tuple(f"{other}/" for other in others)
     prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
 
     def is_ours(path: str) -> bool:

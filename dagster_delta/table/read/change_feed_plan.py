@@ -92,7 +92,9 @@ def plan_changes(
         shown = reduce(TableConfiguration.with_existing_defaults_of, found, shown)
     with located(store, end.version):
         recorded, derived = collected.files.sets(shown)
-    changes_metadata = any(each.metadata is not None for each in collected.configuration_changes)
+    changes_metadata = any(
+        change.metadata is not None for change in collected.configuration_changes
+    )
     return ChangedFiles(recorded, derived, changes_metadata)
 
 
@@ -165,7 +167,7 @@ class _Collected:
         """Whether a commit removed rows that were written under another configuration than its own,
         as a commit that replaces the table does.
         """
-        changes = any(each.version == version for each in self.configuration_changes)
+        changes = any(change.version == version for change in self.configuration_changes)
         return changes and version > 0 and version in self.removals
 
     def take(self, commit: RangeCommit) -> None:
@@ -174,7 +176,7 @@ class _Collected:
             self.configuration_changes.append(
                 _ConfigurationChange(actions.version, actions.protocol, actions.metadata)
             )
-        if any(each.data_change for each in actions.removes):
+        if any(remove.data_change for remove in actions.removes):
             self.removals.append(actions.version)
         for change in file_changes(actions, partitioned=self._is_partitioned):
             self.files.add(actions.version, commit.timestamp_ms, change)
@@ -232,7 +234,7 @@ def _check_configurations(
 
 
 def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:
-    removing = next((each for each in removals if start <= each < until), None)
+    removing = next((removal for removal in removals if start <= removal < until), None)
     if removing is not None:
         raise ChangeDataNotRecorded(
             f"Version {removing} removed or rewrote rows while the change data feed was off, so "
@@ -248,7 +250,7 @@ def _configurations(
     store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
 ) -> Iterator[tuple[int, TableConfiguration]]:
     """Every configuration that was valid in the range, by the version that it began with."""
-    later = [each for each in changes if each.version > start]
+    later = [change for change in changes if change.version > start]
     if not later:
         # Nothing has changed since: the table at the start need not be read.
         yield start, end.configuration

@@ -82,7 +82,9 @@ class CandidateFiles(msgspec.Struct, frozen=True):
             return parse_statistics_json(files["stats"], columns)
 
         values = files["partition_values"]
-        skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
+        skipped = [
+            skip_files(predicate, configuration, values, statistics) for predicate in predicates
+        ]
         return cls.of(files, skipped, statistics)
 
 
@@ -192,8 +194,8 @@ class FilePlanner:
     ) -> pa.Table:
         """The chosen files; of a large table only these are kept in memory."""
         kept, chosen = self.snapshot.kept_bytes(), []
-        for each in self.batches(columns):
-            chosen.append(pc.filter(each.files, is_chosen(each.files)))
+        for batch in self.batches(columns):
+            chosen.append(pc.filter(batch.files, is_chosen(batch.files)))
             kept.add(chosen[-1:])
         return pa.concat_tables([_no_files(columns), *chosen])
 
@@ -221,7 +223,9 @@ class FilePlanner:
         latest, statistics = self._latest, snapshot.statistics
         if latest is None or latest[0] != predicates:
             values = predicates and snapshot.live_files(["partition_values"])["partition_values"]
-            skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
+            skipped = [
+                skip_files(predicate, configuration, values, statistics) for predicate in predicates
+            ]
             # Kept as one value, because another thread may use other predicates at the same time.
             self._latest = latest = predicates, skipped
         return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
@@ -238,10 +242,10 @@ def _together(
     batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int, kept: KeptBytes
 ) -> CandidateFiles:
     found = []
-    for each in batches:
-        kept.add([each.files])
+    for batch in batches:
+        kept.add([batch.files])
         # The function that gives the statistics of a batch keeps all that it decoded.
-        found.append((each.files, each.skipped))
+        found.append((batch.files, batch.skipped))
     files = pa.concat_tables([_no_files(columns), *(files for files, _ in found)])
     skipped = [
         SkippedFiles.concatenated([skipped[number] for _, skipped in found])

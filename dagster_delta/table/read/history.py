@@ -104,7 +104,9 @@ def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     versions = _contiguous_versions(listing, snapshot.version)
     times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
     entries = []
-    for commit in read_versions(store, listing, [each for each in versions if each >= first]):
+    for commit in read_versions(
+        store, listing, [version for version in versions if version >= first]
+    ):
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
         is_own = has_own_times and commit.version >= own_times_since

@@ -23,7 +23,7 @@ def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> 
     empty, colon = string_column(["", ":"])
     texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
     # Spec: an empty text is null. The length separates neighbouring values, whatever they contain.
-    known = [pc.fill_null(each, empty) for each in texts]
+    known = [pc.fill_null(text, empty) for text in texts]
     lengths = [pc.cast(pc.utf8_length(each), pa.string()) for each in known]
     return pc.binary_join_element_wise(*lengths, *known, colon)
 

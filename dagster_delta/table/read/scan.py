@@ -152,7 +152,7 @@ class Scan(RowFrames):
         if not self.row_ids:
             return rows
         schema = to_arrow_schema(self.schema)
-        renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
+        renamed = (pa.RecordBatch.from_arrays(row.columns, schema=schema) for row in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
 
     def to_polars(self) -> pl.DataFrame:
@@ -333,13 +333,13 @@ def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[
     if isinstance(columns, str):
         raise InvalidArgument(f"columns is a list of names: write [{columns!r}]")
     columns = tuple(columns)
-    if wrong := [each for each in columns if not isinstance(each, str)]:
+    if wrong := [column for column in columns if not isinstance(column, str)]:
         raise InvalidArgument(
             f"columns is a list of names, and {wrong[0]!r} is no name; the columns are "
             f"{', '.join(schema.names)}"
         )
-    names = tuple(schema.field(each).name for each in columns)
-    twice = sorted({each for each in names if names.count(each) > 1})
+    names = tuple(schema.field(column).name for column in columns)
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidArgument(
             f"a column can be read once, and {', '.join(twice)} is named twice; "

@@ -53,7 +53,7 @@ def newest_version_until(
 
 def _readable_versions(listing: LogListing) -> list[int]:
     earliest = listing.earliest_version
-    return sorted(each for each in listing.commits if earliest is None or each >= earliest)
+    return sorted(commit for commit in listing.commits if earliest is None or commit >= earliest)
 
 
 def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
@@ -122,7 +122,7 @@ class _Search:
         enabled_at = None
         if self._configuration.in_commit_timestamps_enabled:
             enabled_at = self._configuration.properties.in_commit_timestamp_enablement_version or 0
-        older = [each for each in versions if enabled_at is None or each < enabled_at]
+        older = [version for version in versions if enabled_at is None or version < enabled_at]
         file_times = dict(zip(older, commit_times(self._listing, older), strict=True))
         return lambda each: file_times[each] if each in file_times else self._own_time(each)
 

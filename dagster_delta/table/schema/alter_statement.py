@@ -234,7 +234,7 @@ def _whole_plan(
             cost = part.plan.cost
             files += cost.num_files if cost else 0
             size += cost.size_bytes if cost else 0
-    missing = dict.fromkeys(each for part in parts for each in part.plan.missing_switches)
+    missing = dict.fromkeys(switch for part in parts for switch in part.plan.missing_switches)
     return SchemaChangePlan(
         before,
         after,

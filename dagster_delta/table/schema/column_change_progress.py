@@ -100,7 +100,7 @@ class BackfillTotals:
         self.num_files += files.num_rows
         self.num_added_files += len(done.files)
         self.bytes_read += total_bytes(files)
-        self.bytes_written += sum(each.size_bytes for each in done.files)
+        self.bytes_written += sum(file.size_bytes for file in done.files)
 
     def note_retries(self, lost: int, milliseconds: int) -> None:
         """Count the failed attempts at one commit, and the time since the first of them."""

@@ -168,7 +168,7 @@ class ExistingFiles:
             [
                 plan.after.metadata,
                 dict(plan.fills),
-                [(each.name, each.sql) for each in plan.checks],
+                [(check.name, check.sql) for check in plan.checks],
                 plan.materializes_defaults,
             ],
             order="deterministic",
@@ -251,7 +251,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def paths(self) -> tuple[str, ...]:
         """Decoded paths of the new files."""
-        return tuple(decode_path(each.path) for each in self.adds)
+        return tuple(decode_path(add.path) for add in self.adds)
 
 
 @dataclass(frozen=True, slots=True)

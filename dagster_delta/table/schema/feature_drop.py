@@ -109,8 +109,12 @@ def _vector_files(files: pa.Table, now_ms: int) -> Iterator[RemoveFile]:
     older versions would lose them.
     """
     vectors = files["deletion_vector"].drop_null().to_pylist()
-    descriptors = (DeletionVectorDescriptor(**each) for each in vectors)
-    paths = {deletion_vector_path(each) for each in descriptors if each.storage_type == "u"}
+    descriptors = (DeletionVectorDescriptor(**vector) for vector in vectors)
+    paths = {
+        deletion_vector_path(descriptor)
+        for descriptor in descriptors
+        if descriptor.storage_type == "u"
+    }
     for path in sorted(paths):
         yield RemoveFile(path=encode_path(path), deletion_timestamp_ms=now_ms, data_change=False)
 
@@ -144,8 +148,8 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
 def _check_history_is_gone(snapshot: Snapshot, before_version: int) -> None:
     """Check that the log reaches no further back than a version."""
     entries = snapshot.store.list_from(LOG_DIRECTORY, "0")
-    names = (parse_log_file_name(each.path.rpartition("/")[2]) for each in entries)
-    versions = [each.version for each in names if each is not None]
+    names = (parse_log_file_name(entry.path.rpartition("/")[2]) for entry in entries)
+    versions = [name.version for name in names if name is not None]
     if versions and min(versions) < before_version:
         raise InvalidArgument(
             f"the log still holds versions from {min(versions)} on, and those before "

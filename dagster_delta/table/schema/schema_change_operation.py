@@ -164,7 +164,7 @@ def _drop_feature(
 def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChangePlan:
     """The plan of a dropped feature with the cost of rewriting its files."""
     if not freed.affected_files:
-        steps = tuple(replace(each, effect="metadata") for each in plan.steps)
+        steps = tuple(replace(step, effect="metadata") for step in plan.steps)
         return replace(plan, steps=steps, frees_files_of_feature=False)
     return replace(
         plan,
@@ -244,7 +244,7 @@ class _SchemaChange:
             return plan
         if not snapshot.num_files:
             # A table without files has no rows to rewrite.
-            steps = tuple(each for each in plan.steps if each.effect != "rewrites")
+            steps = tuple(step for step in plan.steps if step.effect != "rewrites")
             return replace(plan, fills={}, materializes_defaults=False, steps=steps)
         self.rewritten = (
             self.older_files.of(snapshot) if plan.materializes_defaults else snapshot.live_files()
@@ -280,7 +280,7 @@ class _SchemaChange:
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
         return transaction.try_commit(
             _operation(self.actions),
-            parameters={"changes": [each.what for each in plan.steps]},
+            parameters={"changes": [step.what for step in plan.steps]},
             metrics=metrics,
             user_info=self.options.commit_info,
         )
@@ -306,5 +306,5 @@ def _adds_default(action: SchemaAction) -> bool:
 
 
 def _operation(actions: Sequence[SchemaAction]) -> str:
-    names = {_OPERATIONS.get(type(each), "CHANGE COLUMN") for each in actions}
+    names = {_OPERATIONS.get(type(action), "CHANGE COLUMN") for action in actions}
     return names.pop() if len(names) == 1 else "ALTER TABLE"

@@ -113,7 +113,7 @@ def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[Dom
 def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
     """Check that these are the clustering columns of the table."""
     own = table_clustering(snapshot)
-    asked = [to_path(each) for each in columns]
+    asked = [to_path(column) for column in columns]
     if _folded(own) != _folded(asked):
         names = [dotted(each) for each in own]
         raise InvalidArgument(
@@ -125,4 +125,4 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
 
 
 def _folded(paths: Iterable[ColumnPath]) -> list[str]:
-    return [dotted(each).casefold() for each in paths]
+    return [dotted(path).casefold() for path in paths]

@@ -87,13 +87,13 @@ def file_table(files: Iterable[AddFile]) -> pa.Table:
     """New files without deletion vectors, as a `pa.Table` of LIVE_FILE_SCHEMA."""
     rows = [
         {
-            "path": each.path,
-            "partition_values": list(each.partition_values.items()),
-            "size_bytes": each.size_bytes,
-            "modification_time_ms": each.modification_time_ms,
-            "stats": each.stats,
+            "path": file.path,
+            "partition_values": list(file.partition_values.items()),
+            "size_bytes": file.size_bytes,
+            "modification_time_ms": file.modification_time_ms,
+            "stats": file.stats,
         }
-        for each in files
+        for file in files
     ]
     return pa.Table.from_pylist(rows, LIVE_FILE_SCHEMA)
 

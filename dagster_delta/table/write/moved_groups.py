@@ -48,7 +48,7 @@ class MovedGroup:
     @property
     def paths(self) -> set[str]:
         """Of the files that are removed, as in the log."""
-        return {each.path for each in self.removes}
+        return {remove.path for remove in self.removes}
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class MovedGroups:
     """The files of the change, relative to the table root."""
 
     def __post_init__(self) -> None:
-        self._referenced = frozenset(decode_path(each.path) for each in self.adds)
+        self._referenced = frozenset(decode_path(add.path) for add in self.adds)
 
     @property
     def adds(self) -> Iterator[AddFile]:
@@ -100,9 +100,9 @@ class MovedGroups:
         """Note new vectors of the files; returns the paths that were changed in any other way."""
         mine = {each.path for each in self.removes}
         changed: set[str] = set()
-        for each in concurrent_commits:
-            added = {add.path: add for add in each.adds if add.path in mine}
-            removed = {gone.path: gone for gone in each.removes if gone.path in mine}
+        for commit in concurrent_commits:
+            added = {add.path: add for add in commit.adds if add.path in mine}
+            removed = {gone.path: gone for gone in commit.removes if gone.path in mine}
             for path in added.keys() | removed.keys():
                 add, remove = added.get(path), removed.get(path)
                 if add is None or remove is None or not hidden.grow(remove, add):
@@ -169,8 +169,8 @@ class MovedGroups:
             for each in mine
             if each.path in descriptors or each.path not in vectors
         )
-        removes = tuple(removal(each, self._latest.get(each.path)) for each in self.removes)
-        files = frozenset(decode_path(each.path) for each in adds) | frozenset(vector_files(adds))
+        removes = tuple(removal(remove, self._latest.get(remove.path)) for remove in self.removes)
+        files = frozenset(decode_path(add.path) for add in adds) | frozenset(vector_files(adds))
         superseded = self._referenced - files
         self._referenced = files
         return UnitedChange(adds, removes, stored.paths, superseded)
@@ -184,6 +184,6 @@ def _counts(group: MovedGroup) -> list[int]:
 
 def _num_rows(adds: Sequence[AddFile]) -> list[int]:
     """Rows of new files, whose statistics always count them."""
-    stats = string_column([each.stats for each in adds])
+    stats = string_column([add.stats for add in adds])
     counts: list[int] = parse_statistics_json(stats, ())["num_records"].to_pylist()
     return counts

@@ -40,7 +40,7 @@ def stage_moved_rows(
     engine = embedded_engine()
     written = engine.write(engine.read(plan), spec, store=snapshot.store)
     transaction.stage_written(
-        msgspec.structs.replace(each, data_change=False) for each in written.files
+        msgspec.structs.replace(file, data_change=False) for file in written.files
     )
     transaction.declare_row_ids_kept()
     with transaction.created_files:

@@ -311,8 +311,8 @@ def _check_own_expressions(configuration: TableConfiguration, table: str) -> Non
     from dagster_delta.sql.table_expressions import check_table_expression
 
     schema = configuration.schema
-    for each in _declared_constraints(configuration):
-        check_table_expression(each.sql, schema, each.name, table=table)
+    for constraint in _declared_constraints(configuration):
+        check_table_expression(constraint.sql, schema, constraint.name, table=table)
     for column in generated_columns(configuration):
         what = f"generated column {column.column}"
         check_table_expression(column.sql, schema, what, table=table)
@@ -342,7 +342,7 @@ def _stored_as_given(
         return
     from dagster_delta.sql.expressions import parse_expression
 
-    parsed = (parse_expression(each.sql, configuration.schema) for each in constraints)
+    parsed = (parse_expression(constraint.sql, configuration.schema) for constraint in constraints)
     named = {path[0].casefold() for each in parsed for path in each.references}
     for name in texts:
         if name.casefold() in named:

@@ -68,7 +68,7 @@ def replace_partitions(
         removes,
         ReadScope(
             may_hold=lambda adds: [add for add in adds if key(add.partition_values) in replaced],
-            paths=frozenset(each.path for each in removes),
+            paths=frozenset(remove.path for remove in removes),
         ),
     )
 
@@ -118,7 +118,7 @@ def replace_matching_partitions(
         return list(compress(adds, held.to_pylist()))
 
     return Replacement(
-        removes, ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))
+        removes, ReadScope(may_hold=may_hold, paths=frozenset(remove.path for remove in removes))
     )
 
 

@@ -188,7 +188,7 @@ def _rewrite(
     location = transaction.store.location
     data = write_spec(configuration, location, check_rows=False)
     if assignments:
-        values = changed_values(configuration, {each.column[0] for each in assignments})
+        values = changed_values(configuration, {assignment.column[0] for assignment in assignments})
         data = write_spec(configuration, location, values=values)
     source = read_plan(transaction.snapshot, files, where, configuration)
     source, tracked = keep_row_ids(source, data)
@@ -243,7 +243,7 @@ def _count(
         num_removed_files=len(left),
         num_removed_bytes=sum(each.row["size_bytes"] for each in left),
         num_added_files=len(files),
-        num_added_bytes=sum(each.size_bytes for each in files),
+        num_added_bytes=sum(file.size_bytes for file in files),
         num_change_files=0 if rewritten is None else len(rewritten.change_files),
         num_vectors_added=len(kept),
         num_vectors_updated=sum(each.vector is not None for each in kept),

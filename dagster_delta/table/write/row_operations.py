@@ -166,7 +166,7 @@ class _RowOperation(msgspec.Struct, frozen=True):
     def engine_of(self, assignments: tuple[Assignment, ...]) -> Engine:
         """The engine that the expressions ask for."""
         where = () if self.where is None else (self.where,)
-        expressions = (*where, *(each.value for each in assignments))
+        expressions = (*where, *(assignment.value for assignment in assignments))
         return engine_for_changes(expressions, self.transaction.store, self.zone)
 
     def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:

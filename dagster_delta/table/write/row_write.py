@@ -248,7 +248,7 @@ class RowWrite:
         self.transaction.stage_removed(replaced.removes)
         return _metrics(written) | {
             "numRemovedFiles": len(replaced.removes),
-            "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
+            "numRemovedBytes": sum(remove.size_bytes or 0 for remove in replaced.removes),
         }
 
     def _replace_rows(
@@ -345,8 +345,8 @@ class RowWrite:
             check_clustered_by(self.transaction.snapshot, columns)
             return planned
         planned, domains = define_clustering(planned, columns, None)
-        for each in domains:
-            self.transaction.stage_domain(each)
+        for domain in domains:
+            self.transaction.stage_domain(domain)
         return planned
 
     def _keep_clustering(

@@ -166,9 +166,9 @@ class Transaction:
 
     def stage_written(self, files: Iterable[AddFile]) -> None:
         """Add data files that were written for this change and are deleted if it fails."""
-        for each in files:
-            self._adds.append(each)
-            self.created_files.add_logged([each.path])
+        for file in files:
+            self._adds.append(file)
+            self.created_files.add_logged([file.path])
 
     def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
         """Add logical files whose data files are already in the table.
@@ -182,9 +182,9 @@ class Transaction:
 
     def stage_change_files(self, files: Iterable[AddCDCFile]) -> None:
         """Add change data files that were written for this change and are deleted if it fails."""
-        for each in files:
-            self._change_files.append(each)
-            self.created_files.add_logged([each.path])
+        for file in files:
+            self._change_files.append(file)
+            self.created_files.add_logged([file.path])
 
     def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
         """Remove logical files from the table."""
@@ -430,7 +430,7 @@ class Transaction:
         # Spec: true where no row was updated or copied, or all of them kept their ids.
         written = set(self.created_files.paths)
         moves_rows = bool(self._removes) and any(
-            decode_path(each.path) in written for each in self._adds
+            decode_path(add.path) in written for add in self._adds
         )
         return not moves_rows or (
             self._keeps_row_ids and materialized_columns(self.configuration) is not None
@@ -468,7 +468,7 @@ class Transaction:
             metadata=old.metadata if old else None,
             isolation_level=isolation_level(self.configuration, contents),
             reads=self._reads,
-            removed_paths=frozenset(each.path for each in contents.removes),
+            removed_paths=frozenset(remove.path for remove in contents.removes),
             changes_metadata=contents.metadata is not None,
             app_ids=frozenset(self._applications),
             domains=frozenset(self._domains),

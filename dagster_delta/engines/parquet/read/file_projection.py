@@ -126,25 +126,27 @@ class FileProjection(msgspec.Struct, frozen=True):
         """Index of the Parquet column of each wanted column, None for one that is null in all rows;
         None instead of the list if a column is converted. Wanted columns are not nested.
         """
-        if any(each.convert or each.declared or each.absent.is_valid for each in self._columns):
+        if any(
+            column.convert or column.declared or column.absent.is_valid for column in self._columns
+        ):
             return None
         return [
-            None if each.position is None else self.parquet_columns[each.position]
-            for each in self._columns
+            None if column.position is None else self.parquet_columns[column.position]
+            for column in self._columns
         ]
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types."""
         arrays = []
-        for each in self._columns:
-            if each.position is None:
-                array = _repeated(each.absent, batch.num_rows)
+        for column in self._columns:
+            if column.position is None:
+                array = _repeated(column.absent, batch.num_rows)
             else:
-                array = batch.column(each.position)
+                array = batch.column(column.position)
                 if pa.types.is_dictionary(array.type):
                     array = pc.take(array.dictionary, array.indices, memory_pool=decoding_pool())
-                array = array if each.convert is None else each.convert(array)
-            arrays.append(with_padded_text(array, each.declared))
+                array = array if column.convert is None else column.convert(array)
+            arrays.append(with_padded_text(array, column.declared))
         return arrays
 
 
@@ -254,8 +256,8 @@ def leaf_ranges(fields: list[pa.Field]) -> list[range]:
     """Indexes of the Parquet columns of each field."""
     ranges = []
     start = 0
-    for each in fields:
-        stop = start + _count_leaves(each.type)
+    for field in fields:
+        stop = start + _count_leaves(field.type)
         ranges.append(range(start, stop))
         start = stop
     return ranges

@@ -106,7 +106,7 @@ class OpenedFile:
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)
         sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
-        encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
+        encoded = (row_group.column(column).total_uncompressed_size for column in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows
         # Use a separate reader: one reader must not decode on two threads.

@@ -58,14 +58,14 @@ def prefetch_in_order(
         threading.Thread(target=prefetch.work, name=f"delta-read-{index}", daemon=True)
         for index in range(threads)
     ]
-    for each in workers:
-        each.start()
+    for worker in workers:
+        worker.start()
     try:
         yield from prefetch.consume()
     finally:
         prefetch.stop()
-        for each in workers:
-            each.join()
+        for worker in workers:
+            worker.join()
         # An error refers to itself through this frame, and would keep what the generator holds.
         if isinstance(sources, Generator):
             sources.close()

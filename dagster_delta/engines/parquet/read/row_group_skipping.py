@@ -92,7 +92,7 @@ def _bounds(
     arrow_type = to_arrow_type(data_type)
     known = chunks.of(leaf)
     groups = map(chunks.metadata.row_group, range(len(known)))
-    sizes = [each.column(leaf).num_values for each in groups]
+    sizes = [group.column(leaf).num_values for group in groups]
     try:
         return ColumnBounds(
             data_type=data_type,

@@ -104,7 +104,7 @@ def _encode_booleans(array: pa.BooleanArray) -> _Encoded:
 
 def _encode_texts(array: pa.Array) -> _Encoded:
     texts = array.cast(pa.string()).cast(pa.binary()).to_pylist()
-    return [None if each is None else encode_text(each) for each in texts]
+    return [None if text is None else encode_text(text) for text in texts]
 
 
 def _encode_binaries(array: pa.Array) -> _Encoded:
@@ -287,7 +287,7 @@ def _row_names(metadata: pa.Array) -> _Names:
     """The dictionary of each row of a `pyarrow.BinaryArray`; most rows share one."""
     encoded = metadata.dictionary_encode()
     dictionaries = [decode_names(each) for each in encoded.dictionary.to_pylist()]
-    return [None if each is None else dictionaries[each] for each in encoded.indices.to_pylist()]
+    return [None if index is None else dictionaries[index] for index in encoded.indices.to_pylist()]
 
 
 def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> _Encoded:
@@ -341,7 +341,9 @@ def _read_objects(
         ]
         if rest is not None:
             fields = _merge(fields, rest, known, shredded)
-        objects.append(encode_object([each[0] for each in fields], [each[1] for each in fields]))
+        objects.append(
+            encode_object([field[0] for field in fields], [field[1] for field in fields])
+        )
     return objects
 
 
@@ -384,7 +386,7 @@ def _read_arrays(shape: _Array, typed: pa.ListArray, names: _Names) -> _Encoded:
 
 
 def _present(values: _Encoded) -> list[bytes]:
-    return [VARIANT_NULL if each is None else each for each in values]
+    return [VARIANT_NULL if value is None else value for value in values]
 
 
 def _wrongly_shredded(what: str) -> InvalidTable:

@@ -122,7 +122,7 @@ class FileStatistics:
 
     def __init__(self, layout: StatisticsLayout) -> None:
         self._layout = layout
-        self._observed = [each for each in layout.leaves if each.is_nested or each.is_float]
+        self._observed = [leaf for leaf in layout.leaves if leaf.is_nested or leaf.is_float]
         self._null_counts = {each.positions: 0 for each in self._observed}
         # The least number of the row groups with NaN, by column; None if there is none or if it is
         # unknown or infinite.
@@ -158,11 +158,11 @@ class FileStatistics:
         `usable`: the Parquet columns whose bounds are stored as here: index in such a file to index
         in the file.
         """
-        leaves = [each for each in layout.leaves if not each.is_nested]
+        leaves = [leaf for leaf in layout.leaves if not leaf.is_nested]
         bounded = tuple(
-            replace(each, parquet_index=usable[each.parquet_index])
-            for each in leaves
-            if each.parquet_index in usable
+            replace(leaf, parquet_index=usable[leaf.parquet_index])
+            for leaf in leaves
+            if leaf.parquet_index in usable
         )
         statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
         statistics._null_counts.clear()
@@ -179,7 +179,7 @@ class FileStatistics:
         null_counts: dict[str, object] = {}
         groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
         for leaf in self._layout.leaves:
-            chunks = [each.column(leaf.parquet_index) for each in groups]
+            chunks = [group.column(leaf.parquet_index) for group in groups]
             found = _own_bounds(chunks) if known is None else known.of(leaf.parquet_index)
             _put(null_counts, leaf.physical_path, self._null_count(leaf, found))
             if not leaf.is_nested:
@@ -216,7 +216,7 @@ class FileStatistics:
         if render is None or not valued or None in minimums:
             return None, None
         render_min, render_max = render
-        lowest = render_min(min(_comparable(leaf, each) for each in minimums))
+        lowest = render_min(min(_comparable(leaf, minimum) for minimum in minimums))
         if leaf.positions in self._nan_minimums:
             return lowest, None
         return lowest, render_max(max(_comparable(leaf, each.maximum) for each in valued))
@@ -232,7 +232,7 @@ def holds_nan(values: pa.Array | pa.ChunkedArray) -> bool:
 
 def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
     """The statistics of column chunks that were written here."""
-    found = [each.statistics for each in chunks]
+    found = [chunk.statistics for chunk in chunks]
     return [
         ChunkBounds()
         if each is None

@@ -290,7 +290,10 @@ class _WriteJob:
             self._flush_largest()
             return
         # Splitting takes time for each partition, so batches are split together.
-        columns = [*rows.columns, *(batch.column(each) for each in self._partition_positions)]
+        columns = [
+            *rows.columns,
+            *(batch.column(position) for position in self._partition_positions),
+        ]
         unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
         size_bytes = unsplit.nbytes + _COLUMN_OVERHEAD_BYTES * len(columns)
         enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
@@ -565,7 +568,7 @@ def split_by_partition(
         return
     if not batch.num_rows:
         return
-    encoded = [_encode(batch.column(each.position), each) for each in partition_columns]
+    encoded = [_encode(batch.column(column.position), column) for column in partition_columns]
     codes, size = encoded[0][0], len(encoded[0][1])
     for more_codes, values in encoded[1:]:
         size *= len(values)

@@ -265,8 +265,8 @@ class WrittenChanges:
     def paths(self) -> tuple[str, ...]:
         """Path of every file that was written, as in the log."""
         return (
-            *(each.path for each in self.files),
-            *(each.path for each in self.change_files),
+            *(file.path for file in self.files),
+            *(file.path for file in self.change_files),
         )
 
 
@@ -275,13 +275,15 @@ def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
     counts: Counter[int] = Counter()
     rows: dict[int, BitMap64] = {}
     matched = BitMap64()
-    for each in reports.details:
-        counts.update(each.counts)
-        if each.file is not None:
-            rows[each.file] = rows.get(each.file, BitMap64()) | BitMap64.deserialize(each.rows)
-        if each.matched:
-            matched |= BitMap64.deserialize(each.matched)
-    marks = joined_marks(each.marks for each in reports.details)
+    for detail in reports.details:
+        counts.update(detail.counts)
+        if detail.file is not None:
+            rows[detail.file] = rows.get(detail.file, BitMap64()) | BitMap64.deserialize(
+                detail.rows
+            )
+        if detail.matched:
+            matched |= BitMap64.deserialize(detail.matched)
+    marks = joined_marks(detail.marks for detail in reports.details)
     return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)
 
 

@@ -137,7 +137,7 @@ class ChangingRows:
     def constraints(self) -> tuple[tuple[Constraint, frozenset[int]], ...]:
         """The constraints to check, and for the rows of which changes."""
         writing = self._indexes(lambda each: each.action in ("insert", "update"))
-        found = [(each, writing) for each in self.data.constraints]
+        found = [(constraint, writing) for constraint in self.data.constraints]
         for index, change in enumerate(self.changes):
             verified = generation_constraints(change.completion)
             found += [(each, frozenset((index,))) for each in verified]
@@ -149,12 +149,12 @@ class ChangingRows:
         return ChangeTask(
             data=replace(self.data, constraints=constraints),
             change_data=self.change_data,
-            actions=tuple(each.action for each in self.changes),
+            actions=tuple(change.action for change in self.changes),
             with_positions=self.with_positions,
             with_sources=self.source_number is not None,
             with_old=self._with_old,
             casts=tuple((name, data_type) for name, data_type, _ in self._casts()),
-            numbered=tuple(each.completion.identities for each in self.changes),
+            numbered=tuple(change.completion.identities for change in self.changes),
         )
 
     def columns(self) -> DataFrame:
@@ -171,7 +171,7 @@ class ChangingRows:
             leading += [functions.col(FILE_KEY), functions.col(ROW_INDEX)]
         if self.source_number is not None:
             leading.append(functions.col(self.source_number).alias("__source"))
-        old = [self.old(each.name) for each in self._fields] if self._with_old else []
+        old = [self.old(field.name) for field in self._fields] if self._with_old else []
         rows = rows.select(
             *leading,
             *[self._new(each).alias(f"__new_{i}") for i, each in enumerate(self._fields)],
@@ -213,9 +213,9 @@ class ChangingRows:
             # The old row is recorded; these columns have it if there is no separate copy.
             is_recorded = self.change_data is not None and not self._with_old
             return self.old(field.name) if is_recorded else None
-        for each in change.completion.identities:
-            if each.column == field.name:
-                return identity_value(each, self._functions)
+        for identity in change.completion.identities:
+            if identity.column == field.name:
+                return identity_value(identity, self._functions)
         own = {
             path[1:]: stored_value(
                 column,
@@ -282,7 +282,7 @@ class ChangingRows:
         }
         if not generated:
             return rows
-        functions, names = self._functions, [each.name for each in self._fields]
+        functions, names = self._functions, [field.name for field in self._fields]
         named = self._named(rows)
         computed = {}
         for column, sql in sorted(generated):
@@ -330,18 +330,18 @@ class ChangingRows:
     def _arranged(self, rows: DataFrame) -> DataFrame:
         """The rows grouped by partition, in few tasks: a statement changes few rows."""
         configuration = self.data.configuration
-        names = [each.name for each in self._fields]
+        names = [field.name for field in self._fields]
         columns = [
-            self._functions.col(f"__new_{names.index(each)}")
-            for each in configuration.partition_columns
+            self._functions.col(f"__new_{names.index(column)}")
+            for column in configuration.partition_columns
         ]
         return rows.hint("rebalance", *columns)
 
 
 def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from (change.values or {}).items()
-    for each in change.completion.defaults:
-        yield (each.column,), each.sql
+    for default in change.completion.defaults:
+        yield (default.column,), default.sql
 
 
 def _written(value: Column, data_type: DataType, functions: ModuleType) -> Column:

@@ -373,13 +373,13 @@ class _FrameMerge:
         if clause.text.condition is not None:
             conditions.append(sql_column(clause.text.condition, self._functions))
         both = conditions[0] if conditions else None
-        for each in conditions[1:]:
-            both = each if both is None else both & each
-        values = {each.column: each.value.sql for each in clause.assignments}
+        for condition in conditions[1:]:
+            both = condition if both is None else both & condition
+        values = {assignment.column: assignment.value.sql for assignment in clause.assignments}
         structs = {
-            each.column[: depth + 1]: struct.sql
-            for each in clause.assignments
-            for depth, struct in enumerate(each.structs)
+            assignment.column[: depth + 1]: struct.sql
+            for assignment in clause.assignments
+            for depth, struct in enumerate(assignment.structs)
         }
         return RowChange(
             clause.text.action, both, values, clause.values, structs, fills=clause.fills
@@ -396,8 +396,10 @@ class _FrameMerge:
         turns = frame.withColumn(_TURN, functions.row_number().over(window))
         is_first = functions.col(_TURN) == 1
         return turns, [
-            replace(each, applies=is_first if each.applies is None else each.applies & is_first)
-            for each in changes
+            replace(
+                change, applies=is_first if change.applies is None else change.applies & is_first
+            )
+            for change in changes
         ]
 
     def _counts(self, changed: WrittenChanges) -> dict[int, int]:
@@ -413,8 +415,8 @@ class _FrameMerge:
         """Keys of some source rows that match the same row, as far as they are columns."""
         functions = self._functions
         wanted = functions.lit(False)
-        for each in self._changes():
-            wanted = wanted | functions.coalesce(each.applies, functions.lit(False))
+        for change in self._changes():
+            wanted = wanted | functions.coalesce(change.applies, functions.lit(False))
         names = self._key_names() or self.source.schema.names
         shown = functions.struct(*[self._column(SOURCE, name).alias(name) for name in names])
         found = (

@@ -150,7 +150,7 @@ def _partition(values: Sequence[tuple[str, str | None]] | None) -> _Partition:
 
 
 def _num_rows(files: Sequence[AddFile]) -> int:
-    counts = parse_statistics_json(string_column([each.stats for each in files]), ())
+    counts = parse_statistics_json(string_column([file.stats for file in files]), ())
     return sum(counts["num_records"].to_pylist())
 
 
@@ -210,7 +210,7 @@ class _Rewriting:
         changed = RowChange(
             "update",
             None,
-            {each.column: each.value.sql for each in rewrite.assignments},
+            {assignment.column: assignment.value.sql for assignment in rewrite.assignments},
             # Constraints are already verified for the rows of these files.
             replace(rewrite.data.values, verified=()),
         )

@@ -141,12 +141,12 @@ def statistics_type(columns: Sequence[StatisticsColumn]) -> spark_types.StructTy
     from pyspark.sql import types
 
     tree: dict[str, Any] = {"numRecords": types.LongType()}
-    for each in columns:
-        leaf = _json_leaf(each.data_type) if each.has_bounds else None
+    for column in columns:
+        leaf = _json_leaf(column.data_type) if column.has_bounds else None
         if leaf is not None:
-            plant(tree, ("minValues", *each.path), leaf)
-            plant(tree, ("maxValues", *each.path), leaf)
-        plant(tree, ("nullCount", *each.path), types.LongType())
+            plant(tree, ("minValues", *column.path), leaf)
+            plant(tree, ("maxValues", *column.path), leaf)
+        plant(tree, ("nullCount", *column.path), types.LongType())
     return _struct_type(tree)
 
 

@@ -71,7 +71,7 @@ def _are_deletes(files: pa.Table) -> pa.ChunkedArray:
     key = string_column([CHANGE_TYPE_COLUMN])[0]
     deleted = string_column(["delete"])
     chunks = files["partition_values"].chunks
-    types = pa.chunked_array([pc.map_lookup(each, key, "last") for each in chunks], pa.string())
+    types = pa.chunked_array([pc.map_lookup(chunk, key, "last") for chunk in chunks], pa.string())
     return pc.is_in(types, value_set=deleted)
 
 

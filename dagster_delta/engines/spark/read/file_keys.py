@@ -75,7 +75,7 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
 
 def keys_of_files(files: pa.Table, store: ObjectStore) -> NDArray[np.int64]:
     """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads."""
-    uris = (store.resolve_uri(decode_path(each)) for each in files["path"].to_pylist())
+    uris = (store.resolve_uri(decode_path(file)) for file in files["path"].to_pylist())
     return file_keys([encode_uri(spark_path(each)) for each in uris])
 
 

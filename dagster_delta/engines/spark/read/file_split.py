@@ -55,7 +55,7 @@ def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSpl
     `native`: whether Spark can read the table's files at all.
     """
     paths = np.array(
-        [spark_path(store.resolve_uri(decode_path(each))) for each in files["path"].to_pylist()],
+        [spark_path(store.resolve_uri(decode_path(file))) for file in files["path"].to_pylist()],
         dtype=object,
     )
     vectors = _has_vector(files)

@@ -150,21 +150,21 @@ def partition_table(
     values = files["partition_values"].combine_chunks()
     columns = [
         parse_partition_column(
-            pc.map_lookup(values, configuration.physical_name(each.name), "first"),
-            each.data_type,
-            column=each.name,
+            pc.map_lookup(values, configuration.physical_name(field.name), "first"),
+            field.data_type,
+            column=field.name,
         )
-        for each in fields
+        for field in fields
     ]
     if not columns:
         # A table without columns would lose the number of files.
         return pa.table({"": pa.nulls(files.num_rows)}).select([])
-    return pa.table(columns, [each.name for each in fields])
+    return pa.table(columns, [field.name for field in fields])
 
 
 def are_equal(values: pa.Table) -> bool:
     """Whether all files have the same partition values: one literal per column is enough."""
-    return all(len(pc.unique(each)) == 1 for each in values.columns)
+    return all(len(pc.unique(column)) == 1 for column in values.columns)
 
 
 def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleType) -> Column:

@@ -89,7 +89,7 @@ class ReadTask:
             rows = [_DECODER.decode(text) for text in batch.column(0).to_pylist()]
             plan = msgspec.structs.replace(opened, files=_file_table(rows))
             if self.with_positions:
-                keys = np.array([each.key for each in rows], dtype=np.int64)
+                keys = np.array([row.key for row in rows], dtype=np.int64)
                 yield from _read_with_positions(plan, keys)
             else:
                 yield from ArrowEngine().read(plan)
@@ -132,4 +132,4 @@ def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table
 
 def _file_table(rows: Sequence[_FileRow]) -> pa.Table:
     schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _LOG_COLUMNS])
-    return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], schema)
+    return pa.Table.from_pylist([msgspec.structs.asdict(row) for row in rows], schema)

@@ -226,7 +226,7 @@ class _FrameReader:
         configuration = self.plan.configuration
         mode = configuration.column_mapping_mode
         taken = [*configuration.physical_partition_columns]
-        taken += [read_name(each, mode) for each in self._data_fields]
+        taken += [read_name(field, mode) for field in self._data_fields]
         prefix = _OWN_PREFIX
         while any(name.casefold().startswith(prefix) for name in taken):
             prefix = "_" + prefix
@@ -244,19 +244,19 @@ class _FrameReader:
     @cached_property
     def _partition_fields(self) -> tuple[StructField, ...]:
         names = set(self.plan.configuration.partition_columns)
-        return tuple(each for each in self._needed_fields if each.name in names)
+        return tuple(field for field in self._needed_fields if field.name in names)
 
     @cached_property
     def _data_fields(self) -> tuple[StructField, ...]:
         """The needed fields that are read from files."""
         names = {*self.plan.configuration.partition_columns, *self.absent}
-        return tuple(each for each in self._needed_fields if each.name not in names)
+        return tuple(field for field in self._needed_fields if field.name not in names)
 
     def _is_native(self) -> bool:
         """Whether Spark's reader can read the files of this table correctly."""
         if not self.plan.files.num_rows:
             return True
-        if any(has_nested_void(each.data_type) for each in self._data_fields):
+        if any(has_nested_void(field.data_type) for field in self._data_fields):
             return False
         if has_unreadable_widening(StructType(self._data_fields)):
             return False
@@ -266,7 +266,7 @@ class _FrameReader:
         if by_id and session_conf(self.session, FIELD_ID_READ) != "true":
             return False
         # The extra column of a change data file has no id either.
-        if by_id and any(field_id(each) is None for each in self._data_fields):
+        if by_id and any(field_id(field) is None for field in self._data_fields):
             return False
         sample = decode_path(self.plan.files["path"][0].as_py())
         path = spark_path(self.plan.store.resolve_uri(sample))
@@ -279,8 +279,8 @@ class _FrameReader:
         # Files with changed rows have no such column.
         has_times = "modification_time_ms" in files.column_names
         if by_directory:
-            for each in directory_read_fields(configuration):
-                schema.add(each)
+            for field in directory_read_fields(configuration):
+                schema.add(field)
         return open_parquet(
             self.session,
             paths,
@@ -303,14 +303,14 @@ class _FrameReader:
         values = partition_table(files, self._partition_fields, configuration)
         if are_equal(values):
             literals = {
-                each.name: partition_literal(values[each.name][0], each, functions)
-                for each in self._partition_fields
+                field.name: partition_literal(values[field.name][0], field, functions)
+                for field in self._partition_fields
             }
             return _PartitionSource(literals)
         if are_in_directories(files, paths, self._root, configuration):
             columns = {
-                each.name: directory_column(each, configuration, functions)
-                for each in self._partition_fields
+                field.name: directory_column(field, configuration, functions)
+                for field in self._partition_fields
             }
             return _PartitionSource(columns, by_directory=True)
         # The files may have a column with the current name of a partition column.
@@ -327,7 +327,7 @@ class _FrameReader:
             self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)
         )
         if partitions.joined is not None:
-            paths = [encode_uri(each) for each in files.plain_paths]
+            paths = [encode_uri(path) for path in files.plain_paths]
             file_path = rows.metadataColumn("_metadata").getField("file_path")
             keyed = rows.withColumn(self._own_name("key"), self._functions.xxhash64(file_path))
             joined = self._join(keyed, file_keys(paths), partitions.joined)
@@ -346,7 +346,7 @@ class _FrameReader:
         key = functions.xxhash64(
             metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
         )
-        path_keys = file_keys([encode_uri(each) for each in files.vector_paths])
+        path_keys = file_keys([encode_uri(path) for path in files.vector_paths])
         bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
         chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
         constants = pa.table({self._own_name("words"): chunks.words})
@@ -417,19 +417,19 @@ class _FrameReader:
         """The needed columns under their logical names, in schema order."""
         mode, functions = self.plan.configuration.column_mapping_mode, self._functions
         constants = {
-            each.name: partition_literal(existing_default(each), each, functions)
-            for each in self._needed_fields
-            if each.name in self.absent
+            field.name: partition_literal(existing_default(field), field, functions)
+            for field in self._needed_fields
+            if field.name in self.absent
         }
         known = constants | partitions
         return rows.select(
             *[
                 (
-                    known[each.name]
-                    if each.name in known
-                    else logical_column(each, mode, functions)
-                ).alias(each.name)
-                for each in self._needed_fields
+                    known[field.name]
+                    if field.name in known
+                    else logical_column(field, mode, functions)
+                ).alias(field.name)
+                for field in self._needed_fields
             ],
             *self._position_names,
         )
@@ -447,7 +447,7 @@ class _FrameReader:
         if counts_only and not is_apache_spark(self.session):
             # Other servers refuse batches for rows without columns.
             return replace(self, with_positions=True).read_spread(files).select()
-        columns = tuple(each.name for each in self._needed_fields)
+        columns = tuple(field.name for field in self._needed_fields)
         shipped = replace(
             ShippedPlan.of(plan),
             columns=columns,

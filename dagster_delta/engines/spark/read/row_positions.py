@@ -68,8 +68,8 @@ def load_bitmaps(files: pa.Table, store: ObjectStore, num_rows: Sequence[int]) -
     `files`: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`, all with a deletion vector.
     `num_rows`: physical number of rows of each file.
     """
-    vectors = [DeletionVectorDescriptor(**each) for each in files["deletion_vector"].to_pylist()]
-    paths = [decode_path(each) for each in files["path"].to_pylist()]
+    vectors = [DeletionVectorDescriptor(**file) for file in files["deletion_vector"].to_pylist()]
+    paths = [decode_path(file) for file in files["path"].to_pylist()]
     loader = DeletionVectorLoader(store, vectors)
 
     def load(vector: DeletionVectorDescriptor, path: str, rows: int) -> BitMap64:
@@ -98,7 +98,7 @@ def chunk_table(
         for bitmap, count in zip(bitmaps, counts.tolist(), strict=True)
         for each in _words_by_chunk(bitmap, count)
     ]
-    offsets = np.concatenate(([0], np.cumsum([len(each) for each in words]))).astype(np.int32)
+    offsets = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(np.int32)
     values = np.concatenate(words) if words else np.empty(0, np.int64)
     return ChunkTable(keys, pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)), files)
 
@@ -158,7 +158,7 @@ class FileIndex:
 
     def by_path(self, rows: Mapping[int, BitMap64], *, table: str) -> dict[str, BitMap64]:
         """Bitmaps by path instead of by key."""
-        unknown = [each for each in rows if each not in self.paths]
+        unknown = [row for row in rows if row not in self.paths]
         if unknown:
             raise InvalidTable(
                 "Spark reports another path for a data file than the log does; give the full URI "

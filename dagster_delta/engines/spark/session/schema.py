@@ -76,7 +76,7 @@ def to_spark_type(data_type: DataType) -> spark_types.DataType:
             return types.MapType(to_spark_type(key_type), to_spark_type(value_type))
         case StructType(fields):
             return types.StructType(
-                [types.StructField(each.name, to_spark_type(each.data_type)) for each in fields]
+                [types.StructField(field.name, to_spark_type(field.data_type)) for field in fields]
             )
         case PrimitiveType(name):
             # Not every version of Spark has geospatial types: their values are WKB.
@@ -109,7 +109,7 @@ def _collated(
             )
         case StructType(fields):
             return types.StructType(
-                [types.StructField(each.name, declared_spark_type(each)) for each in fields]
+                [types.StructField(field.name, declared_spark_type(field)) for field in fields]
             )
     return to_spark_type(data_type)
 
@@ -168,13 +168,13 @@ def _from_spark_struct(
     schema: spark_types.StructType, parent: str, *, with_collations: bool
 ) -> StructType:
     fields = []
-    for each in schema.fields:
-        path = f"{parent}.{each.name}" if parent else each.name
-        metadata = _kept_metadata(each.metadata or {})
-        if type(each.dataType).__name__ in {"CharType", "VarcharType"}:
-            metadata[TEXT_LIMIT_KEY] = each.dataType.simpleString()
-        data_type = _from_spark_type(each.dataType, path, with_collations=with_collations)
-        fields.append(StructField(each.name, data_type, True, metadata))
+    for field in schema.fields:
+        path = f"{parent}.{field.name}" if parent else field.name
+        metadata = _kept_metadata(field.metadata or {})
+        if type(field.dataType).__name__ in {"CharType", "VarcharType"}:
+            metadata[TEXT_LIMIT_KEY] = field.dataType.simpleString()
+        data_type = _from_spark_type(field.dataType, path, with_collations=with_collations)
+        fields.append(StructField(field.name, data_type, True, metadata))
     return StructType(tuple(fields))
 
 
@@ -251,11 +251,11 @@ def has_unreadable_widening(schema: StructType) -> bool:
     """
     for _, field in walk_fields(schema):
         changes = type_changes(field)
-        newest = {each.field_path: each.to_type for each in changes}
-        for each in changes:
-            target = newest[each.field_path]
+        newest = {change.field_path: change.to_type for change in changes}
+        for change in changes:
+            target = newest[change.field_path]
             if (
-                each.from_type in _INT32_TYPES
+                change.from_type in _INT32_TYPES
                 and isinstance(target, DecimalType)
                 and target.precision - target.scale < _INT32_DIGITS
             ):
@@ -273,7 +273,7 @@ def physical_read_schema(
     from pyspark.sql import types
 
     return types.StructType(
-        [_read_field(each, mode) for each in fields if not _is_void(each)],
+        [_read_field(field, mode) for field in fields if not _is_void(field)],
     )
 
 
@@ -290,7 +290,7 @@ def _read_type(data_type: DataType, mode: ColumnMappingMode) -> spark_types.Data
 
     match data_type:
         case StructType(fields):
-            return types.StructType([_read_field(each, mode) for each in fields])
+            return types.StructType([_read_field(field, mode) for field in fields])
         case ArrayType(element_type):
             return types.ArrayType(_read_type(element_type, mode))
         case MapType(key_type, value_type):

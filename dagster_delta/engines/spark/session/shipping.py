@@ -58,11 +58,11 @@ def _package_file() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     modules = sorted(package.rglob("*.py"))
     content = hashlib.sha256()
-    for each in modules:
-        content.update(each.read_bytes())
+    for module in modules:
+        content.update(module.read_bytes())
     # The session would refuse another version of the package under the same name.
     target = directory / f"dagster_delta-{content.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for each in modules:
-            file.write(each, each.relative_to(package.parent).as_posix())
+        for module in modules:
+            file.write(module, module.relative_to(package.parent).as_posix())
     return target

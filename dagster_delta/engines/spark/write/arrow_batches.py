@@ -81,11 +81,11 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
     from pyspark.sql import types
 
     def paths(struct: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for each in struct.fields:
-            path = (*above, each.name)
-            if isinstance(each.dataType, types.StructType):
-                yield from paths(each.dataType, path)
-            elif isinstance(each.dataType, (types.StringType, types.CharType, types.VarcharType)):
+        for field in struct.fields:
+            path = (*above, field.name)
+            if isinstance(field.dataType, types.StructType):
+                yield from paths(field.dataType, path)
+            elif isinstance(field.dataType, (types.StringType, types.CharType, types.VarcharType)):
                 yield path
 
     functions = functions_of(frame)
@@ -177,7 +177,7 @@ def _is_unmeasured(data_type: DataType) -> bool:
     from pyspark.sql import types
 
     if isinstance(data_type, types.StructType):
-        return any(_is_unmeasured(each.dataType) for each in data_type.fields)
+        return any(_is_unmeasured(field.dataType) for field in data_type.fields)
     return isinstance(
         data_type, (types.ArrayType, types.MapType, types.BinaryType, types.VariantType)
     )

@@ -54,7 +54,7 @@ def compact_on_spark(
     """New files with the rows of each group, which is written by one task."""
     store = groups[0].store
     task = _RewriteTask(ShippedPlan.of(groups[0]), partial(_compact, spec))
-    frame = _in_tasks(session, [each.files for each in groups], task)
+    frame = _in_tasks(session, [group.files for group in groups], task)
     with spark_failures(table=spec.location.uri, in_query=False):
         reports = frame.collect()
     return _by_group(settle_reports(reports, _CompactedGroup, store))
@@ -65,7 +65,7 @@ def _in_tasks(session: SparkSession, groups: Sequence[pa.Table], task: _RewriteT
     encoded = pa.table(
         {
             "position": pa.array(range(len(groups)), pa.int32()),
-            "files": pa.array([encode_table(each) for each in groups], pa.binary()),
+            "files": pa.array([encode_table(group) for group in groups], pa.binary()),
         }
     )
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
@@ -82,7 +82,7 @@ class _CompactedGroup(msgspec.Struct, frozen=True):
 
 
 def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
-    files = {each.path: each for each in reports.files}
+    files = {file.path: file for file in reports.files}
     results = []
     for group in sorted(reports.details, key=attrgetter("position")):
         written = tuple(files[path] for path in group.paths)
@@ -93,7 +93,7 @@ def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
 
 def _compact(spec: WriteSpec, position: int, plan: ReadPlan) -> pa.RecordBatch:
     (written,) = ArrowEngine().compact([plan], spec)
-    paths = tuple(each.path for each in written.files)
+    paths = tuple(file.path for file in written.files)
     return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
 
 
@@ -109,7 +109,9 @@ class _RewriteTask:
         opened = None
         for batch in batches:
             opened = opened or self.plan.open()
-            for position, files in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+            for position, files in zip(
+                *(column.to_pylist() for column in batch.columns), strict=True
+            ):
                 plan = msgspec.structs.replace(opened, files=decode_table(files))
                 yield reported(partial(self.rewrite, position, plan))
 
@@ -124,7 +126,7 @@ def sort_on_spark(
 ) -> WriteResult:
     """New files with the rows of each partition sorted along a curve through all of them."""
     plan = msgspec.structs.replace(
-        groups[0], files=pa.concat_tables([each.files for each in groups])
+        groups[0], files=pa.concat_tables([group.files for group in groups])
     )
     rows = read_frame(session, plan)
     # PySpark does not find columns with a dot or a backtick in their name for `mapInArrow`.
@@ -136,7 +138,7 @@ def sort_on_spark(
     placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
     partition_columns = plan.configuration.partition_columns
     keys = [functions.col(name) for name in (*map(plain.get, partition_columns), _PLACE)]
-    sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
+    sizes = [pc.sum(group.files["size_bytes"]).as_py() for group in groups]
     if max(sizes) <= spec.target_file_size_bytes:
         # Ranges would split most partitions in two, but each should be one file.
         spread = placed.repartition(len(groups), *keys[:-1])
@@ -212,14 +214,14 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
         rows = _in_tasks(session, list(_shares(plan.files)), task).collect()
     reports = settle_reports(rows, _BackfillDetail, plan.store)
     problems = Problems()
-    for each in reports.details:
-        problems.join(Problems(each.num_problems, list(each.examples)))
+    for detail in reports.details:
+        problems.join(Problems(detail.num_problems, list(detail.examples)))
     if problems.num_rows:
         delete_unreferenced(plan.store, reports.paths)
     return Backfilled(
         () if problems.num_rows else reports.files,
-        sum(each.num_rows for each in reports.details),
-        sum(each.num_nulled for each in reports.details),
+        sum(detail.num_rows for detail in reports.details),
+        sum(detail.num_nulled for detail in reports.details),
         problems,
     )
 

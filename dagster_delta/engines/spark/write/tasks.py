@@ -85,16 +85,16 @@ class _CheckedRows:
         for batch in assign_batches(reader, schema, table=table, is_exact=is_exact):
             # Values are cast first, so the error names a value that does not fit, although its
             # constraints were evaluated on a null.
-            results = [each.slice(0, batch.num_rows) for each in self.checks]
-            self.checks = [each.slice(batch.num_rows) for each in self.checks]
+            results = [check.slice(0, batch.num_rows) for check in self.checks]
+            self.checks = [check.slice(batch.num_rows) for check in self.checks]
             refuse_violations(spec.constraints, results, batch, table=table)
             yield batch
 
     def _take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.checks = batch.columns[len(self.task.columns) :]
         rows = self._rows(batch)
-        for each in self.task.spec.values.identities:
-            self._mark(each, rows.column(each.column))
+        for identity in self.task.spec.values.identities:
+            self._mark(identity, rows.column(identity.column))
         return rows
 
     def _mark(self, identity: IdentityColumn, values: pa.Int64Array) -> None:
@@ -145,8 +145,8 @@ def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     table = pa.Table.from_batches(batches)
     columns = [
-        pa.concat_arrays(each.chunks) if each.num_chunks else pa.nulls(0, each.type)
-        for each in table.columns
+        pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+        for column in table.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
@@ -171,7 +171,7 @@ def result_of(reports: Reports[WriteDetail]) -> WriteResult:
     """The combined result of all tasks."""
     return WriteResult(
         reports.files,
-        sum(each.num_rows for each in reports.details),
-        sum(each.size_bytes for each in reports.files),
-        joined_marks(each.marks for each in reports.details),
+        sum(detail.num_rows for detail in reports.details),
+        sum(file.size_bytes for file in reports.files),
+        joined_marks(detail.marks for detail in reports.details),
     )

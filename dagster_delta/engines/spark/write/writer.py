@@ -131,10 +131,10 @@ def _zoned(source: DataType, target: DataType) -> DataType:
         case StructType(fields), StructType():
             return StructType(
                 tuple(
-                    replace(each, data_type=_zoned(each.data_type, found.data_type))
-                    if (found := target.get(each.name))
-                    else each
-                    for each in fields
+                    replace(field, data_type=_zoned(field.data_type, found.data_type))
+                    if (found := target.get(field.name))
+                    else field
+                    for field in fields
                 )
             )
         case ArrayType(element_type=held), ArrayType(element_type=wanted):
@@ -172,8 +172,8 @@ def _computed(rows: _WrittenRows, columns: Sequence[ColumnExpression]) -> _Writt
     if not columns:
         return rows
     functions = functions_of(rows.frame)
-    values = [sql_column(each.sql, functions) for each in columns]
-    return _extended(rows, _named(rows), [each.column for each in columns], values)
+    values = [sql_column(column.sql, functions) for column in columns]
+    return _extended(rows, _named(rows), [column.column for column in columns], values)
 
 
 def _numbered(rows: _WrittenRows) -> _WrittenRows:
@@ -181,8 +181,8 @@ def _numbered(rows: _WrittenRows) -> _WrittenRows:
     if not identities:
         return rows
     functions = functions_of(rows.frame)
-    values = [identity_value(each, functions) for each in identities]
-    return _extended(rows, rows.frame, [each.column for each in identities], values)
+    values = [identity_value(identity, functions) for identity in identities]
+    return _extended(rows, rows.frame, [identity.column for identity in identities], values)
 
 
 def _extended(
@@ -212,7 +212,7 @@ def _gathered(rows: _WrittenRows) -> _WrittenRows:
     if not _is_gathered(rows.spec):
         return rows
     functions, schema = functions_of(rows.frame), rows.schema
-    found = [schema.get(each) for each in rows.spec.configuration.partition_columns]
+    found = [schema.get(column) for column in rows.spec.configuration.partition_columns]
     columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
     if not columns:
         return rows
@@ -227,7 +227,7 @@ def _by_need(
         return list(values.generated), []
     from dagster_delta.sql.expressions import parse_expression
 
-    numbered = {each.column for each in values.identities}
+    numbered = {identity.column for identity in values.identities}
     early: list[ColumnExpression] = []
     late: list[ColumnExpression] = []
     for each in values.generated:

@@ -129,7 +129,7 @@ def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Trans
     else:
         transaction = Transaction(snapshot.store, None, clock=clock)
         transaction.stage_configuration(snapshot.configuration)
-    if any(each.action != "insert" for each in statement.clauses):
+    if any(clause.action != "insert" for clause in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
     return transaction
 
@@ -266,10 +266,10 @@ class MergeScope(msgspec.Struct, frozen=True):
         lacking = Or(
             tuple(
                 Constant(True)
-                if each.condition is None
-                else IsTrue(file_planner.predicate_of(in_table(each.condition)))
-                for each in clauses
-                if each.text.kind == "not_matched_by_source"
+                if clause.condition is None
+                else IsTrue(file_planner.predicate_of(in_table(clause.condition)))
+                for clause in clauses
+                if clause.text.kind == "not_matched_by_source"
             )
         )
         predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
@@ -294,9 +294,9 @@ def merged_configuration(
         return current
     # Rows without a match in the source cannot get a column from it.
     writing = [
-        each
-        for each in statement.clauses
-        if each.action != "delete" and each.kind != "not_matched_by_source"
+        clause
+        for clause in statement.clauses
+        if clause.action != "delete" and clause.kind != "not_matched_by_source"
     ]
     if any(each.values is None for each in writing):
         wanted: StructType | None = source
@@ -312,7 +312,7 @@ def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path
     for clause in clauses:
         for name in clause.values or ():
             tokens = [each for each in tokenize(name) if each.kind in ("word", "quoted")]
-            path = tuple(each.text for each in tokens)
+            path = tuple(token.text for token in tokens)
             yield path[1:] if len(path) > 1 and path[0].casefold() == alias.casefold() else path
 
 
@@ -448,11 +448,11 @@ def _metrics(outcome: MergeOutcome, counts: RowChangeCounts) -> dict[str, int | 
         "numTargetRowsCopied": counts.num_copied_rows,
         "numOutputRows": outcome.merged.num_inserted_rows + updated + counts.num_copied_rows,
         "numTargetFilesAdded": counts.num_added_files + len(files),
-        "numTargetBytesAdded": counts.num_added_bytes + sum(each.size_bytes for each in files),
+        "numTargetBytesAdded": counts.num_added_bytes + sum(file.size_bytes for file in files),
         "numTargetFilesRemoved": counts.num_removed_files,
         "numTargetBytesRemoved": counts.num_removed_bytes,
         "numTargetChangeFilesAdded": len(change_files),
-        "numTargetChangeFileBytes": sum(each.size_bytes for each in change_files),
+        "numTargetChangeFileBytes": sum(file.size_bytes for file in change_files),
         "numTargetDeletionVectorsAdded": counts.num_vectors_added,
         "numTargetDeletionVectorsUpdated": counts.num_vectors_updated,
         "numTargetDeletionVectorsRemoved": counts.num_vectors_removed,

@@ -93,19 +93,22 @@ class MergeStatement(msgspec.Struct, frozen=True):
 
         clauses = tuple(
             replace(
-                each,
-                condition=None if each.condition is None else dated(each.condition),
+                clause,
+                condition=None if clause.condition is None else dated(clause.condition),
                 values=None
-                if each.values is None
-                else {name: dated(value) for name, value in each.values.items()},
+                if clause.values is None
+                else {name: dated(value) for name, value in clause.values.items()},
             )
-            for each in self.clauses
+            for clause in self.clauses
         )
         return replace(self, on=dated(self.on), clauses=clauses)
 
     def _predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
         return [
-            {**({"predicate": each.condition} if each.condition else {}), "actionType": each.action}
-            for each in self.clauses
-            if each.kind == kind
+            {
+                **({"predicate": clause.condition} if clause.condition else {}),
+                "actionType": clause.action,
+            }
+            for clause in self.clauses
+            if clause.kind == kind
         ]
