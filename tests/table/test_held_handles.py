@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -156,3 +160,37 @@ def test_no_row_is_lost_whatever_is_held_while_the_log_is_cleaned_up(
             case _:
                 history.others_act()
         history.check()
+
+
+@pytest.mark.parametrize("versions", [(1, 1), (3, 3), (3, 5)], ids=str)
+@pytest.mark.parametrize("has_read", [False, True])
+def test_a_handle_held_while_its_table_is_written_anew_goes_on_with_the_new_table(
+    tmp_path: Path, versions: tuple[int, int], *, has_read: bool
+) -> None:
+    def write(first_id: int, count: int, at_ms: int) -> None:
+        for number in range(count):
+            DeltaTable(tmp_path / "t", must_exist=False).append(
+                pa.table({"id": [first_id + number]})
+            )
+        for file in (tmp_path / "t" / "_delta_log").glob("*.json"):
+            os.utime(file, (at_ms / 1000, at_ms / 1000))
+
+    def ids() -> list[int]:
+        found = DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["id"].to_pylist()
+        return sorted(found)
+
+    now_ms = int(time.time() * 1000)
+    write(100, versions[0], now_ms - 60_000)
+    held = [DeltaTable(tmp_path / "t") for _ in range(4)]
+    for table in held if has_read else ():
+        table.snapshot().scan().to_arrow()
+    shutil.rmtree(tmp_path / "t")
+    write(1, versions[1], now_ms - 30_000)
+    new = list(range(1, 1 + versions[1]))
+    assert held[0].refresh().scan().count() == len(new)
+    held[1].append(pa.table({"id": [9]}))
+    assert ids() == [*new, 9]
+    held[2].delete("id = 1")
+    assert ids() == [*new[1:], 9]
+    held[3].overwrite(pa.table({"id": [7]}))
+    assert ids() == [7]

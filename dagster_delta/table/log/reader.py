@@ -262,19 +262,43 @@ def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | 
 
 
 def read_commits_after(
-    store: ObjectStore, version: int, *, at_most: int
+    store: ObjectStore, version: int, *, at_most: int, commit: ObjectMeta | None = None
 ) -> list[tuple[int, bytes]] | None:
     """The commits that follow a version: (version, contents of the file). None if a clean-up may
-    have deleted some of them, so that the log has to be opened again.
+    have deleted some of them, or the version's own commit is not `commit`, as after another table
+    was written to the same place: then the log has to be opened again.
 
     A listing shows in one request that there are no others. A local directory takes 30 ms to list
     after 30,000 versions, so that names are looked up there, in microseconds.
     """
     if store.local_path(LOG_DIRECTORY) is None:
         listed = list_commits_after(store, version, at_most=at_most)
-        return None if listed is None else [(raw.version, raw.data) for _, raw in listed[1]]
+        if listed is None or not _is_same(commit, listed[0]):
+            return None
+        return [(raw.version, raw.data) for _, raw in listed[1]]
     commits = probe_commits_after(store, version, at_most=at_most)
+    if not _is_same(commit, store.head(commit_path(version))):
+        return None
     return commits if is_intact(store, version, version + len(commits)) else None
+
+
+def commit_meta(store: ObjectStore, segment: LogSegment) -> ObjectMeta | None:
+    """Size and time of the newest commit of a segment, as far as they are known without a request
+    to a remote store.
+    """
+    commit = segment.commit
+    if commit is None:
+        return None
+    if store.local_path(LOG_DIRECTORY) is not None:
+        return store.head(commit.path)
+    return ObjectMeta(commit.path, commit.size_bytes, commit.modified_ms)
+
+
+def _is_same(known: ObjectMeta | None, found: ObjectMeta | None) -> bool:
+    """Whether a commit may be the one that is known; the time of an own one may be unknown."""
+    if known is None or found is None or known.size_bytes != found.size_bytes:
+        return known is None
+    return not known.modified_ms or known.modified_ms == found.modified_ms
 
 
 def list_commits_after(

@@ -35,6 +35,7 @@ from dagster_delta.table.log.checksum_comparison import ChecksumComparison, File
 from dagster_delta.table.log.columns import with_logical_keys
 from dagster_delta.table.log.commit_range import committed_at_ms
 from dagster_delta.table.log.reader import (
+    commit_meta,
     configuration_of,
     extended_segment,
     find_segment,
@@ -82,6 +83,7 @@ class Snapshot:
         """When this version, or an earlier one, was the latest, in milliseconds since the epoch; 0
         if that is not known."""
         self._state = state
+        self._commit = commit_meta(store, segment)
         self._comparison = (
             None
             if checksum is None
@@ -177,7 +179,7 @@ class Snapshot:
         """The same version with a checksum that matches its state."""
         other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
         other._comparison = self._comparison or other._comparison
-        other.seen_ms = self.seen_ms
+        other.seen_ms, other._commit = self.seen_ms, self._commit
         return other
 
     def __repr__(self) -> str:
@@ -509,7 +511,9 @@ class Snapshot:
             except TableNotFound:
                 return self
         started_ms = clock.now_ms()
-        commits = read_commits_after(self.store, self.version, at_most=_MAX_PROBES)
+        commits = read_commits_after(
+            self.store, self.version, at_most=_MAX_PROBES, commit=self._commit
+        )
         if commits is None or len(commits) == _MAX_PROBES:
             return Snapshot.load(self.store)
         latest = self
