@@ -163,7 +163,7 @@ def test_every_statement_is_in_the_time_zone_of_the_session(
             (4, "2024-01-16 02:00:00", "2024-01-16", "2024-01-15 08:00:00"),
             (9, "2024-01-16 23:30:00", "2024-01-16", "2024-01-15 08:00:00"),
         ]
-        nothing = spark.createDataFrame(rows[:0]) if engine == "spark" else rows[:0]
+        nothing = spark.createDataFrame(rows).limit(0) if engine == "spark" else rows[:0]
         table.overwrite(nothing, where="at < '2024-01-16 01:00:00'")
         assert [id_ for id_, *_ in found("true")] == [3, 4, 9]
     finally:
