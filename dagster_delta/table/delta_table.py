@@ -351,7 +351,9 @@ class DeltaTable(
             description: description of a new table; shown by catalogs and tools.
             sort_by: columns that the rows of each file are sorted by, nulls last.
             cluster_by: clustering columns of a new table; see `create`.
-            absent: Spark SQL that no row of the table may satisfy before this commit.
+            absent: Spark SQL that no row of the table may satisfy before this commit. An append
+                without it that commits meanwhile counts as later, unless `delta.isolationLevel` is
+                `Serializable`.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
