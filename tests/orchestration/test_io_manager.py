@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -323,9 +325,50 @@ def test_ops_that_read_one_output_see_its_rows_whatever_the_others_return(lake):
         for name in ("left", "right"):
             read.alias(name)(rows)
 
-    assert fan_out.execute_in_process().success
+    run = fan_out.execute_in_process()
     assert seen == [[1], [1]]
-    assert lake.column("id", "fan_out-left-result") == [2]
+    assert lake.column("id", f"{run.run_id}-left-result") == [2]
+
+
+@dg.op(out=dg.Out(pa.Table))
+def number_of_run(context):
+    return op_table(int(context.run.tags["n"]))
+
+
+@dg.op
+def show_number(context, rows: pa.Table) -> None:
+    with Path(os.environ["TEST_LAKE"], "seen").open("a") as file:
+        file.write(f"{rows['id'].to_pylist()}")
+    if not context.run.parent_run_id and "fail" in context.run.tags:
+        raise RuntimeError
+
+
+@dg.job(
+    resource_defs={"io_manager": DeltaIOManager(root_uri=dg.EnvVar("TEST_LAKE"))},
+    executor_def=dg.in_process_executor,
+)
+def number_job():
+    show_number(number_of_run())
+
+
+def test_runs_of_one_job_share_no_table_and_a_re_execution_reads_what_its_parent_wrote(
+    stored_lake, monkeypatch
+):
+    monkeypatch.setenv("TEST_LAKE", str(stored_lake.root))
+    instance = stored_lake.instance
+
+    def execute(**options: Any) -> dg.JobExecutionResult:
+        return dg.execute_job(
+            dg.reconstructable(number_job), instance, raise_on_error=False, **options
+        )
+
+    failed = execute(tags={"n": "1", "fail": ""})
+    execute(tags={"n": "2"})
+    again = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+    result = execute(reexecution_options=again)
+    assert result.success
+    assert [event.step_key for event in result.get_step_success_events()] == ["show_number"]
+    assert (stored_lake.root / "seen").read_text() == "[1][2][1]"
 
 
 def test_mapped_steps_read_the_rows_of_their_own_key_and_a_collected_input_those_of_all(lake):

@@ -1,7 +1,7 @@
 """The IO manager: an asset's return value becomes a commit, an input becomes a scan.
 
 Tables are at `<root_uri>/<schema>/<asset name>`, the same location as in earlier Delta IO managers;
-those of op outputs without an asset at `<root_uri>/<schema>/<job>-<step>-<output>`.
+those of op outputs without an asset at `<root_uri>/<schema>/<run id>-<step>-<output>`.
 """
 
 from __future__ import annotations
@@ -467,13 +467,12 @@ def _identity(context: dg.OutputContext | dg.InputContext) -> tuple[dg.AssetKey 
     if context.has_asset_key:
         return context.asset_key, _name(context)
     output = context.upstream_output if isinstance(context, dg.InputContext) else context
-    if output is None:
+    if output is None or current_execution() is None:
         return None, context.name
-    execution = current_execution()
-    job = None if execution is None else execution.run.job_name
-    # No two outputs share a table, as the names of Dagster have no hyphens.
-    step = output.step_key.replace(".", "-").replace("[", "-").replace("]", "")
-    return None, "-".join(filter(None, (job, step, output.name, output.mapping_key)))
+    # With the run that wrote it, as in Dagster's own IO managers: runs of one job share no table,
+    # and a re-execution reads the outputs of the steps that it skips. Its names have no hyphens.
+    identifier = "-".join(output.get_identifier())
+    return None, identifier.replace(".", "-").replace("[", "-").replace("]", "")
 
 
 def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
