@@ -1,15 +1,13 @@
 """The footers of Parquet files, with a checksum that Parquet itself does not define.
 
 Pages have a checksum, but the footer has none: a flipped bit in it changes statistics, counts and
-names, and some of these end the process in Arrow. Files written here have twelve bytes before the
-footer, which readers ignore: a mark, and the CRC-32 of the footer up to its length.
+names, and some of these end the process in Arrow. Data files written here have twelve bytes before
+the footer, which readers ignore: a mark, and the CRC-32 of the footer up to its length.
 """
 
 from __future__ import annotations
 
-import os
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,35 +30,11 @@ _END_BYTES = 8
 """Length of the footer, and magic."""
 _TAIL_BYTES = 64 * 1024
 """Bytes of the first read at the end of a file: nearly always the whole footer."""
-_COPIED_BYTES = 4 * 1024 * 1024
 
 
 def sealed(footer: bytes | memoryview) -> bytes:
     """The bytes before a footer."""
     return _MARK + zlib.crc32(footer).to_bytes(4, "little")
-
-
-def with_sealed_footer(file: bytes) -> bytes:
-    """A whole file that contains the checksum."""
-    view = memoryview(file)
-    start = len(file) - _END_BYTES - _footer_length(file)
-    return b"".join((view[:start], sealed(view[start:-_END_BYTES]), view[start:]))
-
-
-def copy_sealed(file: Path, sink: pa.NativeFile) -> int:
-    """Write a whole file from the local disk with the checksum added, a few megabytes at a time."""
-    with file.open("rb") as source:
-        size = source.seek(-_END_BYTES, os.SEEK_END) + _END_BYTES
-        remaining = size - _END_BYTES - _footer_length(source.read())
-        source.seek(0)
-        while remaining:
-            some = source.read(min(remaining, _COPIED_BYTES))
-            sink.write(some)
-            remaining -= len(some)
-        end = source.read()
-    sink.write(sealed(memoryview(end)[:-_END_BYTES]))
-    sink.write(end)
-    return size + _SEAL_BYTES
 
 
 class ParquetFooter(msgspec.Struct, frozen=True):

@@ -23,7 +23,6 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.checkpoint.parquet_footer import with_sealed_footer
 from dagster_delta.protocol.checkpoint.structs import (
     parsed_partition_values,
     parsed_statistics,
@@ -154,7 +153,7 @@ def encode_actions_file(actions: pa.Table) -> bytes:
     writer = open_actions_writer(sink, actions.schema)
     writer.write_table(actions, row_group_size=_ROW_GROUP_ROWS)
     writer.close()
-    return with_sealed_footer(sink.getvalue())
+    return sink.getvalue().to_pybytes()
 
 
 def open_actions_writer(sink: str | pa.NativeFile, schema: pa.Schema) -> ParquetWriter:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shutil import copyfileobj
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,6 @@ from msgspec.structs import replace
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
-from dagster_delta.protocol.checkpoint.parquet_footer import copy_sealed, with_sealed_footer
 from dagster_delta.protocol.checkpoint.writer import (
     ActionFile,
     CheckpointState,
@@ -56,6 +56,7 @@ MAX_HELD_ACTIONS = 250_000
 """Number of file actions up to which a checkpoint is built in memory, from data that a handle may
 hold anyway."""
 
+_COPIED_BYTES = 4 * 1024 * 1024
 _NO_FILES = pa.Table.from_batches([], LIVE_FILE_SCHEMA)
 _NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
 
@@ -177,7 +178,7 @@ def _store_parts(
                 part.close()
         size_bytes = 0
         for path, file in zip(paths, files, strict=True):
-            data = with_sealed_footer(file.read_bytes())
+            data = file.read_bytes()
             size_bytes += len(data)
             # Every attempt at one version has the same contents: replacing a file is harmless.
             store.put(path, data)
@@ -257,12 +258,12 @@ class _Sidecars:
         self._current = None
         name = f"{uuid.uuid4()}.parquet"
         self._created.add([sidecar_path(name)])
-        with self._store.open_output(sidecar_path(name)) as sink:
-            size_bytes = copy_sealed(self._file, sink)
+        with self._store.open_output(sidecar_path(name)) as sink, self._file.open("rb") as source:
+            copyfileobj(source, sink, _COPIED_BYTES)
         self.written.append(
             SidecarFile(
                 path=name,
-                size_in_bytes=size_bytes,
+                size_in_bytes=self._file.stat().st_size,
                 modification_time_ms=self._now_ms,
                 tags={},
             )
