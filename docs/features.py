@@ -326,10 +326,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "`row_ids=True`",
         "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
     ),
-    Operation(
-        "The draft version of row tracking (`rowIds`), on tables that have it",
-        "tests/table/test_draft_row_ids.py::test_ids_stay_through_every_change",
-        "tests/table/test_draft_row_ids.py::test_spark_keeps_ids_too",
+    _on_both(
+        "Read row ids by the draft of row tracking (`rowIds`), on tables that have it",
+        "tests/table/test_draft_row_ids.py::test_ids_are_read_and_the_table_is_not_written",
     ),
     _on_both(
         "Set and unset properties, enable features and upgrade the protocol of an existing table",

@@ -190,11 +190,6 @@ def _finish(
 def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
     if new.change_data_feed_enabled and not old.change_data_feed_enabled:
         _refuse_feed_columns(new.schema)
-    if new.properties.enable_row_tracking and new.supports("rowIds"):
-        raise InvalidArgument(
-            "the table has row ids by the draft of row tracking (feature rowIds), and both cannot "
-            "be on; drop the feature rowIds first"
-        )
     named = new.properties.data_skipping_stats_columns
     if named is not None and named != old.properties.data_skipping_stats_columns:
         for path in named:

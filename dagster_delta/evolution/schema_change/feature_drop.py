@@ -31,7 +31,6 @@ from dagster_delta.protocol.features.existing_defaults import (
 )
 from dagster_delta.protocol.features.registry import TableFeature, find_feature
 from dagster_delta.protocol.features.row_tracking import (
-    DRAFT_ROW_ID_COLUMN_KEY,
     ROW_COMMIT_VERSION_COLUMN_KEY,
     ROW_ID_COLUMN_KEY,
     ROW_TRACKING_DOMAIN,
@@ -109,7 +108,7 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
         prepared,
         final,
         files=_FILES.get(feature.name, "none"),
-        forgets_row_ids=feature.name in ("rowTracking", "rowIds"),
+        forgets_row_ids=feature.name == "rowTracking",
         removed_domains=_DOMAINS.get(feature.name, frozenset()),
     )
 
@@ -196,7 +195,6 @@ _PREPARATIONS: dict[str, _Prepare] = {
         ROW_ID_COLUMN_KEY,
         ROW_COMMIT_VERSION_COLUMN_KEY,
     ),
-    "rowIds": _without_properties("delta.enableRowIds", DRAFT_ROW_ID_COLUMN_KEY),
     "domainMetadata": _NOTHING,
     "timestampNtz": _if_unused("timestampNtz", "drop its columns without a time zone first"),
     "typeWidening": _without_field_metadata(

@@ -43,7 +43,6 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     open_parquet_reader,
     row_group_runs,
 )
-from dagster_delta.protocol.features.row_tracking import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import chunks_where
@@ -89,7 +88,6 @@ _MARKERS = {
     "metaData": "id",
     "txn": "appId",
     "domainMetadata": "domain",
-    ROW_ID_MARK: "highWaterMark",
     "sidecar": "path",
 }
 
@@ -454,8 +452,5 @@ def _take_table_action(found: TableActions, kind: str, action: object) -> None:
         case "domainMetadata":
             domain = msgspec.convert(action, LenientDomainMetadata).strict()
             found.domain_metadata[domain.domain] = domain
-        case "rowIdHighWaterMark":
-            mark = msgspec.convert(action, RowIdHighWaterMark)
-            found.domain_metadata[ROW_ID_MARK] = mark.as_domain()
         case _:
             found.sidecars.append(msgspec.convert(action, SidecarFile))

@@ -28,11 +28,6 @@ from dagster_delta.protocol.checkpoint.structs import (
     parsed_statistics,
     statistics_columns,
 )
-from dagster_delta.protocol.features.row_tracking import (
-    ROW_ID_MARK,
-    RowIdHighWaterMark,
-    is_row_id_mark,
-)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import (
     index_column,
@@ -94,7 +89,6 @@ _TRANSACTION = pa.struct(
 _DOMAIN = pa.struct(
     [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
 )
-_ROW_ID_MARK = pa.struct([("highWaterMark", pa.int64()), ("preservedRowIds", pa.bool_())])
 _CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", _TEXT_MAP)])
 _SIDECAR = pa.struct(
     [
@@ -153,7 +147,8 @@ def encode_actions_file(actions: pa.Table) -> bytes:
     writer = open_actions_writer(sink, actions.schema)
     writer.write_table(actions, row_group_size=_ROW_GROUP_ROWS)
     writer.close()
-    return sink.getvalue().to_pybytes()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def open_actions_writer(sink: str | pa.NativeFile, schema: pa.Schema) -> ParquetWriter:
@@ -260,16 +255,12 @@ def other_actions(
 
     The files of the state are ignored; `sidecars` hold the file actions of a V2 checkpoint.
     """
-    domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
     rows: list[tuple[str, pa.DataType, Sequence[msgspec.Struct]]] = [
         ("protocol", _PROTOCOL, [state.configuration.protocol]),
         ("metaData", _METADATA, [state.configuration.metadata]),
         ("txn", _TRANSACTION, state.transactions),
-        ("domainMetadata", _DOMAIN, domains),
+        ("domainMetadata", _DOMAIN, state.domain_metadata),
     ]
-    if len(domains) < len(state.domain_metadata):
-        marks = map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, state.domain_metadata))
-        rows.append((ROW_ID_MARK, _ROW_ID_MARK, list(marks)))
     if as_v2:
         manifest = CheckpointMetadata(version=state.version)
         rows.insert(0, ("checkpointMetadata", _CHECKPOINT_METADATA, [manifest]))

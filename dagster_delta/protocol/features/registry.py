@@ -88,7 +88,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         "rows have a stable id and the version of their last change",
         requires="domainMetadata",
     ),
-    TableFeature("rowIds", "rows have a stable id (the draft of rowTracking)"),
+    TableFeature("rowIds", "rows have a stable id (the draft of rowTracking)", can_write=False),
     TableFeature("domainMetadata", "features and users store named configuration in the log"),
     TableFeature(
         "timestampNtz",

@@ -4,10 +4,9 @@ A row's id is the `baseRowId` of its file plus its position there, unless the fi
 the materialised column; the same goes for the version of the last change and
 `defaultRowCommitVersion`.
 
-The draft stores the highest row id in an action of its own. Here it is a metadata domain, like the
-shipped form: the newest one counts and checkpoints keep it, without special cases elsewhere.
+Tables by the draft, `rowIds`, are read and not written.
 
-Spec: Row Tracking (Row IDs, in the draft); Increase Row ID High-water Mark (draft).
+Spec: Row Tracking (Row IDs, in the draft).
 """
 
 from __future__ import annotations
@@ -23,40 +22,6 @@ from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
-
-ROW_ID_MARK = "rowIdHighWaterMark"
-"""Name of the action, and of the internal domain that represents it."""
-
-
-class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which row ids are in use."""
-
-    high_water_mark: Int64
-    """Highest row id that was ever assigned in the table."""
-    preserved_row_ids: bool = False
-    """Whether rows that the commit moved or changed kept their ids."""
-
-    def as_domain(self) -> DomainMetadata:
-        """The domain that represents it."""
-        text = msgspec.json.encode(self).decode()
-        return DomainMetadata(domain=ROW_ID_MARK, configuration=text, removed=False)
-
-    @classmethod
-    def of_domain(cls, domain: DomainMetadata) -> RowIdHighWaterMark:
-        """The action that a domain represents."""
-        try:
-            return msgspec.json.decode(domain.configuration, type=cls)
-        except DECODING_ERRORS as error:
-            raise InvalidTable(
-                f"the action {ROW_ID_MARK} cannot be parsed ({error}), so no row id can be "
-                "assigned; restore an older version of the table"
-            ) from error
-
-
-def is_row_id_mark(domain: DomainMetadata) -> bool:
-    """Whether a domain represents the action."""
-    return domain.domain == ROW_ID_MARK
-
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 """Metadata domain that holds the highest row id ever assigned."""
@@ -108,10 +73,6 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
     """The highest row id that a table ever assigned, -1 if none."""
     highest = NO_ROW_IDS
     for domain in domains:
-        if is_row_id_mark(domain):
-            # Ids of the draft stay in use after the table moves to row tracking.
-            highest = max(highest, RowIdHighWaterMark.of_domain(domain).high_water_mark)
-            continue
         if domain.domain != ROW_TRACKING_DOMAIN or domain.removed:
             continue
         try:

@@ -34,7 +34,6 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.features.row_tracking import RowIdHighWaterMark
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
@@ -146,7 +145,6 @@ class _ActionLine(msgspec.Struct, rename="camel"):
     protocol: Protocol | None = None
     txn: SetTransaction | None = None
     domain_metadata: LenientDomainMetadata | None = None
-    row_id_high_water_mark: RowIdHighWaterMark | None = None
     commit_info: dict[str, Any] | None = None
     sidecar: SidecarFile | None = None
     checkpoint_metadata: CheckpointMetadata | None = None
@@ -182,20 +180,14 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
         protocol=protocols[0] if protocols else None,
         metadata=metadata[0].strict() if metadata else None,
         txns=tuple(x.txn for x in lines if x.txn is not None),
-        domain_metadata=tuple(_domains(lines)),
+        domain_metadata=tuple(
+            x.domain_metadata.strict() for x in lines if x.domain_metadata is not None
+        ),
         adds=tuple(x.add for x in lines if x.add is not None),
         removes=tuple(x.remove for x in lines if x.remove is not None),
         cdc=tuple(x.cdc for x in lines if x.cdc is not None),
         sidecars=tuple(x.sidecar for x in lines if x.sidecar is not None),
     )
-
-
-def _domains(lines: Sequence[_ActionLine]) -> Iterator[DomainMetadata]:
-    for line in lines:
-        if line.domain_metadata is not None:
-            yield line.domain_metadata.strict()
-        if line.row_id_high_water_mark is not None:
-            yield line.row_id_high_water_mark.as_domain()
 
 
 class _InfoLine(msgspec.Struct, rename="camel"):

@@ -19,11 +19,6 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.features.row_tracking import (
-    ROW_ID_MARK,
-    RowIdHighWaterMark,
-    is_row_id_mark,
-)
 from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, with_checksum
 
 _ENCODER = msgspec.json.Encoder()
@@ -84,11 +79,9 @@ def encode_actions(contents: CommitContents) -> bytes:
         lines.append(_ENCODER.encode({"protocol": contents.protocol}))
     if contents.metadata is not None:
         lines.append(_ENCODER.encode({"metaData": contents.metadata}))
-    domains = contents.domain_metadata
     named: tuple[tuple[str, Iterable[msgspec.Struct]], ...] = (
         ("txn", contents.transactions),
-        ("domainMetadata", [domain for domain in domains if not is_row_id_mark(domain)]),
-        (ROW_ID_MARK, map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, domains))),
+        ("domainMetadata", contents.domain_metadata),
         ("remove", contents.removes),
         ("add", contents.adds),
         ("cdc", contents.change_files),

@@ -14,11 +14,8 @@ import msgspec
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.features.row_tracking import (
-    RowIdHighWaterMark,
     assign_row_ids,
     high_water_mark_domain,
-    is_row_id_mark,
-    parse_high_water_mark,
 )
 from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions
 
@@ -48,22 +45,14 @@ class PendingActions:
     contents: CommitContents
     tracks_rows: bool = False
     """Whether files get row ids, because the table supports row tracking."""
-    keeps_draft_row_ids: bool | None = None
-    """On a table with the draft of row tracking, whether rows that it moves or changes keep their
-    ids; None on other tables."""
     starts_in_commit_timestamps: bool = False
     """Whether it is the first commit with an in-commit timestamp."""
     protects_checkpoints: bool = False
     """Whether the checkpoints before it are kept until all of them can be deleted together."""
 
-    @property
-    def assigns_row_ids(self) -> bool:
-        """Whether files get row ids, in the draft or the final form."""
-        return self.tracks_rows or self.keeps_draft_row_ids is not None
-
     def encode(self, slot: CommitSlot) -> bytes:
         """The lines of the commit below its commitInfo, for one attempt."""
-        if self.assigns_row_ids or self.starts_in_commit_timestamps or self.protects_checkpoints:
+        if self.tracks_rows or self.starts_in_commit_timestamps or self.protects_checkpoints:
             return encode_actions(self.settle(slot))
         return self._encoded
 
@@ -75,24 +64,12 @@ class PendingActions:
             configuration = {**contents.metadata.configuration, **own}
             metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
             contents = msgspec.structs.replace(contents, metadata=metadata)
-        if self.assigns_row_ids:
+        if self.tracks_rows:
             adds, highest = assign_row_ids(
-                contents.adds,
-                # The draft has no row versions.
-                version=slot.version if self.tracks_rows else None,
-                highest=slot.highest_row_id,
+                contents.adds, version=slot.version, highest=slot.highest_row_id
             )
             domains = contents.domain_metadata
-            if self.keeps_draft_row_ids is not None and adds:
-                # Spec: at most one mark, and one whenever fresh ids are committed, even if it does
-                # not change. A clone has the mark of its source.
-                highest = max(highest, parse_high_water_mark(filter(is_row_id_mark, domains)))
-                domains = tuple(domain for domain in domains if not is_row_id_mark(domain))
-                mark = RowIdHighWaterMark(
-                    high_water_mark=highest, preserved_row_ids=self.keeps_draft_row_ids
-                )
-                domains = (*domains, mark.as_domain())
-            if self.tracks_rows and highest != slot.highest_row_id:
+            if highest != slot.highest_row_id:
                 domains = (*domains, high_water_mark_domain(highest))
             contents = msgspec.structs.replace(contents, adds=adds, domain_metadata=domains)
         return contents

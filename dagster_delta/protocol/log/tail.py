@@ -23,7 +23,6 @@ from dagster_delta.protocol.actions import (
     Protocol,
     SetTransaction,
 )
-from dagster_delta.protocol.features.row_tracking import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import (
     LenientDomainMetadata,
     LenientMetadata,
@@ -124,7 +123,6 @@ class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
     meta_data: LenientMetadata | None = None
     txn: SetTransaction | None = None
     domain_metadata: LenientDomainMetadata | None = None
-    row_id_high_water_mark: RowIdHighWaterMark | None = None
 
 
 # A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
@@ -203,8 +201,6 @@ def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCom
         elif line.domain_metadata is not None:
             domain = line.domain_metadata.strict()
             tail.domain_metadata[domain.domain] = domain
-        elif line.row_id_high_water_mark is not None:
-            tail.domain_metadata[ROW_ID_MARK] = line.row_id_high_water_mark.as_domain()
     if protocols or metadata:
         _take_configuration(tail, protocols, metadata, commit)
 

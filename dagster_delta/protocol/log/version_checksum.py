@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from dagster_delta.protocol.features.row_tracking import is_row_id_mark
 from dagster_delta.protocol.log.commit_file import (
     CHECKSUM_KEY,
     CommitActions,
@@ -220,9 +219,6 @@ def _next_domains(
 ) -> tuple[DomainMetadata, ...] | None:
     if previous.domain_metadata is None or not actions.domain_metadata:
         return previous.domain_metadata
-    if any(map(is_row_id_mark, actions.domain_metadata)):
-        # Other writers do not treat it as a domain, so it is not in a checksum.
-        return None
     newest = {each.domain: each for each in (*previous.domain_metadata, *actions.domain_metadata)}
     return tuple(each for each in newest.values() if not each.removed)
 

@@ -21,7 +21,6 @@ from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
 from dagster_delta.protocol.features.row_tracking import (
-    RowIdHighWaterMark,
     assign_row_ids,
     high_water_mark_domain,
     parse_high_water_mark,
@@ -280,8 +279,7 @@ def _with_row_ids(
 ) -> tuple[list[AddFile], list[DomainMetadata]]:
     """The adds, with the ids that rows have in the source, and the highest id, if that changes."""
     adds = list(added_again(files))
-    is_draft = configuration.supports("rowIds")
-    if not is_draft and not configuration.supports("rowTracking"):
+    if not configuration.supports("rowTracking"):
         bare = [
             msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
             for add in adds
@@ -292,9 +290,6 @@ def _with_row_ids(
     assigned, highest = assign_row_ids(adds, version=None, highest=highest)
     if highest <= before:
         return list(assigned), []
-    if is_draft:
-        mark = RowIdHighWaterMark(high_water_mark=highest, preserved_row_ids=True)
-        return list(assigned), [mark.as_domain()]
     return list(assigned), [high_water_mark_domain(highest)]
 
 

@@ -427,8 +427,7 @@ class Snapshot:
 
     def domain_metadata(self) -> dict[str, DomainMetadata]:
         """The metadata domains that are set, by name."""
-        # Checksums do not hold the high-water mark of the draft of row tracking.
-        checksum = None if self.configuration.supports("rowIds") else self.checksum
+        checksum = self.checksum
         if checksum is not None and checksum.domain_metadata is not None:
             found = {domain.domain: domain for domain in checksum.domain_metadata}
         else:
@@ -439,7 +438,7 @@ class Snapshot:
     @property
     def highest_row_id(self) -> int:
         """The highest row id that was assigned; -1 if there is none. Spec: Row Tracking."""
-        if not any(map(self.configuration.supports, ("rowTracking", "rowIds"))):
+        if not self.configuration.supports("rowTracking"):
             return NO_ROW_IDS
         return parse_high_water_mark(self.domain_metadata().values())
 

@@ -395,9 +395,6 @@ class Transaction:
             actions=PendingActions(
                 contents,
                 tracks_rows=configuration.assigns_row_ids,
-                keeps_draft_row_ids=(
-                    self._row_ids_stay() if configuration.supports("rowIds") else None
-                ),
                 starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
                 protects_checkpoints=self._protects_checkpoints,
             ),
