@@ -123,3 +123,50 @@ def test_a_lake_is_found_checked_and_maintained(
     assert DeltaTable(clicks).snapshot().num_files == 1
     for name in [name for name in sys.modules if name.partition(".")[0] == "lake_project"]:
         del sys.modules[name]
+
+
+def test_a_shop_keeps_the_history_of_its_customers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    monkeypatch.setenv("SHOP_LAKE", str(tmp_path / "lake"))
+    monkeypatch.setenv("SHOP_LANDING", str(tmp_path / "landing"))
+    defs = load("shop", monkeypatch)
+    make_day = runpy.run_path(str(EXAMPLES / "shop" / "make_day.py"))["make_day"]
+    shop = defs.resolve_job_def("shop")
+
+    def run() -> None:
+        result = shop.execute_in_process(instance=instance, run_config=QUIET)
+        assert result.success
+        assert all(check.passed for check in result.get_asset_check_evaluations())
+
+    for day in (1, 2, 3):
+        make_day(day)
+        run()
+    orders = rows(f"{tmp_path}/lake/silver/orders", "id")
+    assert [row["id"] for row in orders] == [10, 11, 12, 13, 14]
+    customers = DeltaTable(f"{tmp_path}/lake/silver/customers")
+    customers.delete("id = 4")
+    run()
+    customers.append(pa.table({"id": [4], "name": ["Dorothy"], "city": ["York"]}))
+    run()
+    version = DeltaTable(f"{tmp_path}/lake/silver/customer_changes").version()
+    run()
+    assert DeltaTable(f"{tmp_path}/lake/silver/customer_changes").version() == version
+
+    history = DeltaTable(f"{tmp_path}/lake/gold/customer_history").snapshot().scan().to_arrow()
+    states = history.sort_by([("id", "ascending"), ("valid_from", "ascending")]).to_pylist()
+    assert [(row["id"], row["city"], row["is_current"]) for row in states] == [
+        (1, "Delft", True),
+        (2, "Lyon", False),
+        (2, "Paris", False),
+        (2, "Rouen", True),
+        (3, "Bonn", True),
+        (4, "York", False),
+        (4, "York", True),
+    ]
+    of_blaise = [row for row in states if row["id"] == 2]
+    assert [row["valid_to"] for row in of_blaise[:2]] == [
+        row["valid_from"] for row in of_blaise[1:]
+    ]
+    dorothy = [row for row in states if row["id"] == 4]
+    assert dorothy[0]["valid_to"] < dorothy[1]["valid_from"]

@@ -1,0 +1,116 @@
+"""The programs of the guides run, and do what their pages say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+
+DOCS = Path(__file__).parents[2] / "docs"
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def program(page: str, monkeypatch: pytest.MonkeyPatch, index: int = 0) -> dict[str, Any]:
+    """What the program of a page defines, as a module that Dagster can find."""
+    codes = re.findall(r"(?ms)^```python\n(.*?)^```", (DOCS / page).read_text())
+    module = types.ModuleType("guide")
+    monkeypatch.setitem(sys.modules, "guide", module)
+    code = compile(codes[index], page, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+    return module.__dict__
+
+
+def materialize(
+    names: dict[str, Any], instance: dg.DagsterInstance, asset: str, **options: Any
+) -> bool:
+    defs: dg.Definitions = names["defs"]
+    result = dg.materialize(
+        [each for each in defs.assets or () if isinstance(each, dg.AssetsDefinition)],
+        selection=[names[asset]],
+        instance=instance,
+        resources=defs.resources,
+        run_config=QUIET,
+        raise_on_error=False,
+        **options,
+    )
+    return result.success
+
+
+def rows(table: str) -> list[dict[str, Any]]:
+    return DeltaTable(table).snapshot().scan().to_arrow().to_pylist()
+
+
+def test_partitions_are_written_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = program("partitions.md", monkeypatch)
+    days = {
+        "dagster/asset_partition_range_start": "2026-03-01",
+        "dagster/asset_partition_range_end": "2026-03-04",
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materialize(guide, instance, "sales", tags=days)
+        assert DeltaTable("lake/public/sales").version() == 0
+        assert len(rows("lake/public/sales")) == 4
+        assert materialize(guide, instance, "doubled", partition_key="2026-03-02")
+        assert rows("lake/public/doubled") == [{"day": dt.date(2026, 3, 2), "amount": 10.0}]
+        assert materialize(guide, instance, "monthly", partition_key="2026-03-01")
+        assert rows("lake/public/monthly") == [{"month": dt.date(2026, 3, 1), "amount": 20.0}]
+        instance.add_dynamic_partitions("shops", ["Delft"])
+        assert materialize(guide, instance, "stock", partition_key="Delft")
+        key = dg.MultiPartitionKey({"day": "2026-03-01", "region": "eu"})
+        assert materialize(guide, instance, "visits", partition_key=key)
+        before = rows("lake/public/visits")
+        program("partitions.md", monkeypatch, index=1)
+        assert DeltaTable("lake/public/visits").metadata().partition_columns == ("day",)
+        assert rows("lake/public/visits") == before
+        assert not materialize(guide, instance, "visits", partition_key=key)
+
+
+def test_assets_follow_a_table_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = program("sensors.md", monkeypatch)
+    defs: dg.Definitions = guide["defs"]
+    day = dt.date(2026, 3, 1)
+    orders = pa.table({"day": [day, day], "customer": [1, 1], "amount": [2.0, 3.0]})
+    DeltaTable.create(guide["RAW"], orders.schema, partition_by=["day"]).append(orders)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick(name: str, cursor: str | None) -> dg.SensorExecutionData | Any:
+            context = dg.build_sensor_context(instance=instance, definitions=defs, cursor=cursor)
+            return defs.resolve_sensor_def(name).evaluate_tick(context)
+
+        first = {name: tick(name, None) for name in ("orders_changed", "orders_of_days")}
+        assert not any(each.run_requests for each in first.values())
+        later = orders.set_column(0, "day", pa.array([dt.date(2026, 3, 2)] * 2))
+        DeltaTable(guide["RAW"]).append(later)
+        (request,) = tick("orders_changed", first["orders_changed"].cursor).run_requests
+        tags = {name for name in request.tags if name.startswith("delta/")}
+        described = {
+            "delta/table_uri",
+            "delta/table_id",
+            "delta/from_version",
+            "delta/to_version",
+            "delta/operations",
+        }
+        assert described | {"delta/rows"} <= tags
+        (request,) = tick("orders_of_days", first["orders_of_days"].cursor).run_requests
+        assert request.partition_key == "2026-03-02"
+        assert materialize(guide, instance, "report")
+        assert rows("lake/public/report") == [{"customer": 1, "amount": 10.0}]
+        assert materialize(guide, instance, "daily", partition_key="2026-03-02")
+        assert rows("lake/public/daily") == [{"day": dt.date(2026, 3, 2), "amount": 5.0}]
+        assert materialize(guide, instance, "orders")
