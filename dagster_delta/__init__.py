@@ -100,17 +100,17 @@ if TYPE_CHECKING:
     from dagster_delta.streaming.registration import register_delta_log
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.maintenance.health import TableHealth
-    from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
-    from dagster_delta.table.maintenance.missing_files import MissingFiles
-    from dagster_delta.table.maintenance.optimize import OptimizeResult
-    from dagster_delta.table.maintenance.vacuum import VacuumResult
+    from dagster_delta.table.operations.fsck import MissingFiles
+    from dagster_delta.table.operations.health import TableHealth
+    from dagster_delta.table.operations.leftover_files import UnreferencedFiles
+    from dagster_delta.table.operations.optimize import OptimizeResult
+    from dagster_delta.table.operations.vacuum import VacuumResult
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.write.commit_result import CommitResult
-    from dagster_delta.table.write.conflict_retries import ConflictRetries
-    from dagster_delta.table.write.transaction import Transaction
+    from dagster_delta.table.transaction.commit_result import CommitResult
+    from dagster_delta.table.transaction.retries import ConflictRetries
+    from dagster_delta.table.transaction.transaction import Transaction
 
 __all__ = [
     "AzureStorageOptions",
@@ -209,8 +209,8 @@ _HOMES = {
     "CheckpointConfig": "orchestration.maintenance.config",
     "CleanLogConfig": "orchestration.maintenance.config",
     "Column": "evolution.column_definition",
-    "CommitResult": "table.write.commit_result",
-    "ConflictRetries": "table.write.conflict_retries",
+    "CommitResult": "table.transaction.commit_result",
+    "ConflictRetries": "table.transaction.retries",
     "DeltaChangeFeedComponent": "orchestration.components.computed_assets",
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
@@ -233,11 +233,11 @@ _HOMES = {
     "MergeConfig": "orchestration.io.merge_config",
     "MergeOperationsConfig": "orchestration.io.merge_config",
     "MergeType": "orchestration.io.merge_config",
-    "MissingFiles": "table.maintenance.missing_files",
+    "MissingFiles": "table.operations.fsck",
     "FsckConfig": "orchestration.maintenance.config",
     "OptimizeConfig": "orchestration.maintenance.config",
     "ReorgConfig": "orchestration.maintenance.config",
-    "OptimizeResult": "table.maintenance.optimize",
+    "OptimizeResult": "table.operations.optimize",
     "S3StorageOptions": "orchestration.storage_options",
     "Scan": "table.read.scan",
     "SchemaChangeKind": "orchestration.schema_changes.config",
@@ -245,15 +245,15 @@ _HOMES = {
     "SparkSessionResource": "orchestration.resources",
     "StorageOptions": "orchestration.storage_options",
     "TableChanges": "orchestration.sensors.table_changes",
-    "TableHealth": "table.maintenance.health",
+    "TableHealth": "table.operations.health",
     "TableInput": "orchestration.io.type_handlers",
-    "Transaction": "table.write.transaction",
+    "Transaction": "table.transaction.transaction",
     "TypeHandler": "orchestration.io.type_handlers",
-    "UnreferencedFiles": "table.maintenance.leftover_files",
+    "UnreferencedFiles": "table.operations.leftover_files",
     "UpstreamChanges": "orchestration.change_feed.upstream_changes",
     "UpstreamColumns": "orchestration.io.column_lineage",
     "VacuumConfig": "orchestration.maintenance.config",
-    "VacuumResult": "table.maintenance.vacuum",
+    "VacuumResult": "table.operations.vacuum",
     "check_definitions": "orchestration.definition_checks",
     "checkpoint_op": "orchestration.maintenance.ops",
     "clean_log_op": "orchestration.maintenance.ops",

@@ -13,7 +13,7 @@ from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
-from dagster_delta.table.write.clustering import table_clustering
+from dagster_delta.table.operations.clustering import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

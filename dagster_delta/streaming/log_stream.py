@@ -30,7 +30,7 @@ from dagster_delta.table.log.reader import is_newest, located, read_commit
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
-from dagster_delta.table.write.file_actions import descriptor_of
+from dagster_delta.table.transaction.file_actions import descriptor_of
 
 _ROWS_AT_ONCE = 10_000
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from dagster_delta.engines.spark.session.session import is_connect
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.write.planning import SchemaMode
+from dagster_delta.table.operations.write_planning import SchemaMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -30,10 +30,10 @@ from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.streaming.options import SourceOptions
+from dagster_delta.table.operations.append import commit_written, plan_write
+from dagster_delta.table.operations.row_write import PlannedWrite
+from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.operations import commit_written, plan_write
-from dagster_delta.table.write.planning import WriteOptions
-from dagster_delta.table.write.row_write import PlannedWrite
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.commit_result import CommitResult
+from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.column_change.plan import ColumnChangePlan
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.schema import DataType
-    from dagster_delta.table.schema.column_change import ColumnChangeJob
-    from dagster_delta.table.schema.column_change_progress import (
+    from dagster_delta.table.operations.column_change import ColumnChangeJob
+    from dagster_delta.table.operations.column_change_progress import (
         ColumnChangeProgress,
         ColumnChangeState,
     )
@@ -39,7 +39,7 @@ class ColumnChangeMethods(TableHandle):
         and raises the same errors, but returns missing switches as `missing_switches` of the plan.
         """
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
-        from dagster_delta.table.schema.column_change import plan_for
+        from dagster_delta.table.operations.column_change import plan_for
 
         asked = (column, new_type, cast, on_error, nullable, position, enable_features)
         request = ColumnChangeRequest(*asked, self._allow_column_changes)
@@ -105,7 +105,7 @@ class ColumnChangeMethods(TableHandle):
             CommitConflict: others change the table faster than its files can be rewritten.
         """
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
-        from dagster_delta.table.schema.column_change import begin_column_change
+        from dagster_delta.table.operations.column_change import begin_column_change
 
         asked = (column, new_type, cast, on_error, nullable, position, enable_features)
         request = ColumnChangeRequest(*asked, self._allow_column_changes)
@@ -123,7 +123,7 @@ class ColumnChangeMethods(TableHandle):
             TableNotFound: the table does not exist yet.
             InvalidTable: the record of the change is damaged.
         """
-        from dagster_delta.table.schema.column_change_progress import state_of
+        from dagster_delta.table.operations.column_change_progress import state_of
 
         return state_of(self._existing())
 
@@ -162,7 +162,7 @@ class ColumnChangeMethods(TableHandle):
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
         from dagster_delta.engines import engine_for
-        from dagster_delta.table.schema.column_change import ColumnChangeJob
+        from dagster_delta.table.operations.column_change import ColumnChangeJob
 
         return ColumnChangeJob(
             self._store,

@@ -32,17 +32,17 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.evolution.column_definition import Column
     from dagster_delta.evolution.table_definition import TableDefinition
+    from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
-    from dagster_delta.table.write.committer import Conflicted
-    from dagster_delta.table.write.conflict_retries import OnConflict
-    from dagster_delta.table.write.planning import SchemaMode
+    from dagster_delta.table.transaction.committer import Conflicted
+    from dagster_delta.table.transaction.retries import OnConflict
 
 __all__ = ["CommitResult", "DeltaTable"]
 
@@ -164,9 +164,9 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
-        from dagster_delta.table.write.clustering import define_new_table
-        from dagster_delta.table.write.replacement import replace_everything
-        from dagster_delta.table.write.transaction import Transaction
+        from dagster_delta.table.operations.clustering import define_new_table
+        from dagster_delta.table.operations.overwrite import replace_everything
+        from dagster_delta.table.transaction.transaction import Transaction
 
         existing = self._snapshot
         transaction = Transaction(self._store, existing)
@@ -239,7 +239,7 @@ class DeltaTable(
             InvalidTable, StorageFailure: a file cannot be read.
             UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
         """
-        from dagster_delta.table.maintenance.convert import ConvertOptions, convert_directory
+        from dagster_delta.table.operations.convert import ConvertOptions, convert_directory
 
         table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
         options = ConvertOptions(partition_by, properties, name, description, commit_info)
@@ -365,8 +365,8 @@ class DeltaTable(
             InvalidArgument: the arguments contradict each other, or the table that another writer
                 has created.
         """
-        from dagster_delta.table.write.operations import append_rows
-        from dagster_delta.table.write.planning import WriteOptions
+        from dagster_delta.table.operations.append import append_rows
+        from dagster_delta.table.operations.write_planning import WriteOptions
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
         named = (properties, progress, description, sort_by, cluster_by)
@@ -426,9 +426,9 @@ class DeltaTable(
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
                 `append`; an append-only table is refused as an UnsupportedFeature.
         """
-        from dagster_delta.table.write.conflict_retries import conflict_retries
-        from dagster_delta.table.write.operations import overwrite_rows
-        from dagster_delta.table.write.planning import WriteOptions
+        from dagster_delta.table.operations.append import overwrite_rows
+        from dagster_delta.table.operations.write_planning import WriteOptions
+        from dagster_delta.table.transaction.retries import conflict_retries
 
         retries = conflict_retries(on_conflict)
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)

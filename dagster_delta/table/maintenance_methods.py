@@ -13,17 +13,17 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.commit_result import CommitResult
+from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
-    from dagster_delta.table.maintenance.health import TableHealth
-    from dagster_delta.table.maintenance.leftover_files import UnreferencedFiles
-    from dagster_delta.table.maintenance.missing_files import MissingFiles
-    from dagster_delta.table.maintenance.optimize import OptimizeProgress, OptimizeResult
-    from dagster_delta.table.maintenance.restore import RestorePlan
-    from dagster_delta.table.maintenance.vacuum import VacuumResult
-    from dagster_delta.table.schema.outdated_files import Purge
+    from dagster_delta.table.operations.fsck import MissingFiles
+    from dagster_delta.table.operations.health import TableHealth
+    from dagster_delta.table.operations.leftover_files import UnreferencedFiles
+    from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
+    from dagster_delta.table.operations.outdated_files import Purge
+    from dagster_delta.table.operations.restore import RestorePlan
+    from dagster_delta.table.operations.vacuum import VacuumResult
 
 
 class MaintenanceMethods(TableHandle):
@@ -90,7 +90,7 @@ class MaintenanceMethods(TableHandle):
             CommitStateUnknown: a commit may have failed.
         """
         from dagster_delta.engines import engine_for
-        from dagster_delta.table.maintenance.optimize import (
+        from dagster_delta.table.operations.optimize import (
             MAX_COMMIT_BYTES,
             OptimizeOptions,
             optimize_table,
@@ -145,7 +145,7 @@ class MaintenanceMethods(TableHandle):
             for `optimize`.
         """
         from dagster_delta.engines import engine_for
-        from dagster_delta.table.maintenance.optimize import OptimizeOptions, optimize_table
+        from dagster_delta.table.operations.optimize import OptimizeOptions, optimize_table
 
         options = OptimizeOptions(
             where=where,
@@ -203,7 +203,7 @@ class MaintenanceMethods(TableHandle):
                 was deleted.
             StorageFailure: the store refused or failed.
         """
-        from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
+        from dagster_delta.table.operations.vacuum import VacuumOptions, vacuum_table
 
         options = VacuumOptions(
             retention_hours,
@@ -228,7 +228,7 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        from dagster_delta.table.maintenance.leftover_files import find_unreferenced_files
+        from dagster_delta.table.operations.leftover_files import find_unreferenced_files
 
         return find_unreferenced_files(self._existing(), clock=now_ms)
 
@@ -267,7 +267,7 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
                 failed.
         """
-        from dagster_delta.table.maintenance.missing_files import repair_table
+        from dagster_delta.table.operations.fsck import repair_table
 
         snapshot = self._existing()
         result = repair_table(
@@ -366,7 +366,7 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed; or a VACUUM
                 is under way, and the restore was taken back.
         """
-        from dagster_delta.table.maintenance.restore import restore_table
+        from dagster_delta.table.operations.restore import restore_table
 
         return self._adopt(
             restore_table(
@@ -392,7 +392,7 @@ class MaintenanceMethods(TableHandle):
             VersionNotFound: the version does not exist.
             DataFileMissing: a file of that version is missing, so that it cannot be restored.
         """
-        from dagster_delta.table.maintenance.restore import plan_restore
+        from dagster_delta.table.operations.restore import plan_restore
 
         if (version is None) == (timestamp is None):
             raise InvalidArgument("say what to restore by a version or by a timestamp")
@@ -453,7 +453,7 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
                 failed.
         """
-        from dagster_delta.table.maintenance.clone import CloneOptions, clone_table
+        from dagster_delta.table.operations.clone import CloneOptions, clone_table
 
         source = self.snapshot(version, timestamp)
         if store is None:
@@ -472,6 +472,6 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        from dagster_delta.table.maintenance.health import table_health
+        from dagster_delta.table.operations.health import table_health
 
         return table_health(self._known(), small_file_bytes=small_file_size)

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.evolution.table_definition import TableDefinition
-    from dagster_delta.table.write.conflict_retries import OnConflict
-    from dagster_delta.table.write.merge.builder import MergeBuilder
-    from dagster_delta.table.write.merge.statement import MergeSchemaMode
+    from dagster_delta.table.operations.merge_builder import MergeBuilder
+    from dagster_delta.table.operations.merge_statement import MergeSchemaMode
+    from dagster_delta.table.transaction.retries import OnConflict
 
 _AUTO = "delta.autoOptimize"
 
@@ -36,7 +36,7 @@ class RowChangeMethods(TableHandle):
         self._adopt(result)
         if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
             from dagster_delta.engines import engine_for
-            from dagster_delta.table.maintenance.auto_compaction import compact_after
+            from dagster_delta.table.operations.auto_compaction import compact_after
 
             compacted = compact_after(result, engine=engine_for(data, engine), clock=now_ms)
             if compacted is not None and compacted.versions:
@@ -82,9 +82,9 @@ class RowChangeMethods(TableHandle):
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         from dagster_delta.engines import change_engine
-        from dagster_delta.table.write.app_transactions import ApplicationRecord
-        from dagster_delta.table.write.conflict_retries import conflict_retries
-        from dagster_delta.table.write.row_operations import delete_rows
+        from dagster_delta.table.operations.delete import delete_rows
+        from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+        from dagster_delta.table.transaction.retries import conflict_retries
 
         deleted = delete_rows(
             self._existing(),
@@ -128,9 +128,9 @@ class RowChangeMethods(TableHandle):
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
         from dagster_delta.engines import change_engine
-        from dagster_delta.table.write.app_transactions import ApplicationRecord
-        from dagster_delta.table.write.conflict_retries import conflict_retries
-        from dagster_delta.table.write.row_operations import update_rows
+        from dagster_delta.table.operations.delete import update_rows
+        from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+        from dagster_delta.table.transaction.retries import conflict_retries
 
         updated = update_rows(
             self._existing(),
@@ -195,13 +195,13 @@ class RowChangeMethods(TableHandle):
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
         """
-        from dagster_delta.table.write.conflict_retries import conflict_retries
-        from dagster_delta.table.write.merge.builder import MergeBuilder
+        from dagster_delta.table.operations.merge_builder import MergeBuilder
+        from dagster_delta.table.transaction.retries import conflict_retries
 
         retries = conflict_retries(on_conflict)
 
         def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
-            from dagster_delta.table.write.merge.operation import MergeStatement, merge_rows
+            from dagster_delta.table.operations.merge import MergeStatement, merge_rows
 
             statement = MergeStatement(
                 source,

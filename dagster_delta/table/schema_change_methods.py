@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.alter.actions import SchemaAction
     from dagster_delta.evolution.schema_change.plan import ExistingRows
     from dagster_delta.protocol.features.column_change import Position
-    from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
+    from dagster_delta.table.operations.alter import SchemaChangeResult
 
 EngineName = Literal["arrow", "spark"]
 
@@ -108,8 +108,8 @@ class SchemaChangeMethods(TableHandle):
                 failed. If called again, a change reuses the files that it has already written.
         """
         from dagster_delta.evolution.alter.statement import parse_alter
-        from dagster_delta.table.schema.alter_statement import alter_table
-        from dagster_delta.table.schema.schema_change_operation import SchemaChangeOptions
+        from dagster_delta.table.operations.alter import SchemaChangeOptions
+        from dagster_delta.table.operations.alter_statement import alter_table
 
         options = SchemaChangeOptions(
             existing_rows,
@@ -419,7 +419,7 @@ class SchemaChangeMethods(TableHandle):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
-        from dagster_delta.table.schema.schema_change_operation import (
+        from dagster_delta.table.operations.alter import (
             SchemaChangeOptions,
             change_schema,
         )

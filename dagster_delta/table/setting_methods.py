@@ -9,7 +9,7 @@ import msgspec
 from dagster_delta.clock import now_ms
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.commit_result import CommitResult
+from dagster_delta.table.transaction.commit_result import CommitResult
 
 
 class SettingMethods(TableHandle):
@@ -42,7 +42,7 @@ class SettingMethods(TableHandle):
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         from dagster_delta.evolution.properties.changes import normalize_properties, set_properties
-        from dagster_delta.table.write.planning import new_column_name
+        from dagster_delta.table.operations.write_planning import new_column_name
 
         return self._change(
             lambda now: set_properties(now, properties, new_name=new_column_name),
@@ -139,7 +139,7 @@ class SettingMethods(TableHandle):
                 `set_properties`.
         """
         from dagster_delta.evolution.properties.changes import enable_feature
-        from dagster_delta.table.write.planning import new_column_name
+        from dagster_delta.table.operations.write_planning import new_column_name
 
         return self._change(
             lambda now: enable_feature(now, name, new_name=new_column_name),
@@ -180,7 +180,7 @@ class SettingMethods(TableHandle):
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
         from dagster_delta.evolution.alter.actions import DropFeature
-        from dagster_delta.table.schema.schema_change_operation import (
+        from dagster_delta.table.operations.alter import (
             SchemaChangeOptions,
             change_schema,
         )
@@ -215,7 +215,7 @@ class SettingMethods(TableHandle):
             CommitStateUnknown: as for `set_properties`.
         """
         from dagster_delta.evolution.properties.changes import set_properties
-        from dagster_delta.table.write.planning import new_column_name
+        from dagster_delta.table.operations.write_planning import new_column_name
 
         versions = {
             "delta.minReaderVersion": min_reader_version,
@@ -240,7 +240,7 @@ class SettingMethods(TableHandle):
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
     ) -> CommitResult:
-        from dagster_delta.table.schema.configuration_change import commit_configuration
+        from dagster_delta.table.operations.configuration_change import commit_configuration
 
         snapshot = self._existing()
         return self._adopt(

@@ -14,11 +14,11 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.commit_result import CommitResult
+from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.history import HistoryEntry
-    from dagster_delta.table.write.transaction import Transaction
+    from dagster_delta.table.transaction.transaction import Transaction
 
 
 class TableHandle:
@@ -138,7 +138,7 @@ class TableHandle:
             ConditionalPutUnsupported: the store cannot commit safely.
             InvalidArgument: the handle was opened at a version.
         """
-        from dagster_delta.table.write.transaction import Transaction
+        from dagster_delta.table.transaction.transaction import Transaction
 
         return Transaction(self._store, self._latest())
 

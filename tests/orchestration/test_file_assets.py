@@ -20,7 +20,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.io.file_loads import write_load
 from dagster_delta.orchestration.io.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.transaction.transaction import Transaction
 
 Rows = list[dict[str, Any]]
 

@@ -20,7 +20,7 @@ from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_
 from dagster_delta.orchestration.schema_changes.steps import in_launchpad_words
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.column_change import begin_column_change
+from dagster_delta.table.operations.column_change import begin_column_change
 from tests.orchestration.conftest import Lake, library_error, plain
 
 

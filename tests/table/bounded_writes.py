@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.file_actions import tombstones
-from dagster_delta.table.write.planning import write_spec
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.transaction import Transaction
 
 
 def append_bounded(table: DeltaTable, rows: pa.Table | pa.RecordBatchReader, **bounds: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.existing_rows import JournalEntry, RewriteJournal
+from dagster_delta.table.operations.existing_rows import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_delta.errors import ConcurrentTransaction, PartitionMismatch
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
-from dagster_delta.table.write.transaction import AppTransaction
+from dagster_delta.table.transaction.transaction import AppTransaction
 
 ROWS = pa.table({"id": [1, 2], "v": ["a", "b"]})
 

@@ -17,7 +17,7 @@ from dagster_delta.errors import (
     SchemaChangeRefused,
     SchemaMismatch,
 )
-from dagster_delta.table.write.clustering import table_clustering
+from dagster_delta.table.operations.clustering import table_clustering
 from tests.table.bounded_writes import sort_bounded
 
 SCHEMA = pa.schema(

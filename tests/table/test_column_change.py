@@ -31,10 +31,10 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.column_change_progress import ColumnChangeProgress
-from dagster_delta.table.write.commit_result import CommitResult
-from dagster_delta.table.write.planning import write_spec
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.operations.column_change_progress import ColumnChangeProgress
+from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.transaction.commit_result import CommitResult
+from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.sample_tables import texts
 
@@ -326,7 +326,7 @@ def racing_append(store: MemoryStore, at: str, rows: pa.Table) -> DeltaTable:
         other = opened(store)
         if at == "begin":
             from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
-            from dagster_delta.table.schema.column_change import begin_column_change
+            from dagster_delta.table.operations.column_change import begin_column_change
 
             begin_column_change(other.snapshot(), ColumnChangeRequest("v", "INT"), clock=lambda: 1)
         elif at == "cancel":
@@ -599,7 +599,7 @@ def test_nobody_alters_the_column_meanwhile_but_may_alter_others(statement: str)
 def begun(store: MemoryStore, **request: Any) -> DeltaTable:
     """A table whose change is prepared, and no more."""
     from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
-    from dagster_delta.table.schema.column_change import begin_column_change
+    from dagster_delta.table.operations.column_change import begin_column_change
 
     table = make(store)
     wanted = ColumnChangeRequest("v", "INT", **request)

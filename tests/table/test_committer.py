@@ -20,7 +20,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.write.committer import (
+from dagster_delta.table.transaction.committer import (
     CommitRequest,
     Committed,
     Conflicted,
@@ -225,7 +225,7 @@ def test_data_files_of_a_refused_commit_are_deleted(store: MemoryStore) -> None:
     first = open_table(store)
     transaction = first.transaction()
     from dagster_delta.engines.arrow.engine import ArrowEngine
-    from dagster_delta.table.write.planning import write_spec
+    from dagster_delta.table.operations.write_planning import write_spec
 
     spec = write_spec(transaction.configuration, store.location)
     written = ArrowEngine().write(ROWS, spec, store=store)

@@ -21,7 +21,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
-from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
+from dagster_delta.table.operations.vacuum import VacuumOptions, vacuum_table
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.sample_tables import numbered_with_nulls
 from tests.table_rows import ids_of
@@ -139,7 +139,7 @@ import os, signal, sys, time
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.table.log_upkeep.cleanup import clean_log
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
+from dagster_delta.table.operations.vacuum import VacuumOptions, vacuum_table
 
 what, root, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 done = 0

@@ -20,7 +20,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.existing_rows import JournalEntry, RewriteJournal
+from dagster_delta.table.operations.existing_rows import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 from tests.table_rows import stored_rows
 
@@ -255,14 +255,14 @@ DELETES = {
     "storage/local_store.py": "the port itself",
     "storage/unreferenced_files.py": "what the callers of it have created",
     "table/log_upkeep/checkpoint_files.py": "sidecars that no manifest names yet",
-    "table/write/deletion_vector_files.py": "files that this call wrote",
+    "table/transaction/deletion_vector_files.py": "files that this call wrote",
     "table/log_upkeep/symlink_manifests.py": "manifests for other engines, no files of the table",
     "table/log_upkeep/cleanup.py": "the log before the retention",
-    "table/schema/existing_rows.py": "entries of the journal, no files of the table",
+    "table/operations/existing_rows.py": "entries of the journal, no files of the table",
     "streaming/table_writer.py": "files that the tasks of this write reported",
-    "table/write/committer.py": "its own commit, put where a clean-up had deleted another one",
-    "table/write/transaction.py": "files written for this commit, which is not in the log",
-    "table/maintenance/vacuum.py": "VACUUM",
+    "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
+    "table/transaction/transaction.py": "files written for this commit, which is not in the log",
+    "table/operations/vacuum.py": "VACUUM",
     "testing/store_conformance.py": "tests of stores",
 }
 """Every module that deletes files by a store, or below a table, and which."""

@@ -201,7 +201,7 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
 
     from dagster_delta.streaming import table_writer
     from dagster_delta.streaming.options import SourceOptions
-    from dagster_delta.table.write.operations import commit_written
+    from dagster_delta.table.operations.append import commit_written
 
     schema = StructType([StructField("id", LongType())])
     writer = table_writer.TableWriter(SourceOptions(uri), schema, overwrite=False)

@@ -17,8 +17,8 @@ from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.table_properties import TableProperties
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.maintenance import optimize
-from dagster_delta.table.maintenance.auto_compaction import MIN_FILES
+from dagster_delta.table.operations import optimize
+from dagster_delta.table.operations.auto_compaction import MIN_FILES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 

@@ -24,7 +24,7 @@ from dagster_delta.table import delta_table, table_handle
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.commit_result import AppTransaction
+from dagster_delta.table.transaction.commit_result import AppTransaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 HOUR_MS = 60 * 60 * 1000

@@ -24,7 +24,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.maintenance.restore import restored_configuration
+from dagster_delta.table.operations.restore import restored_configuration
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.sample_tables import VECTORS, numbered_with_nulls
 from tests.table.logs import actions

@@ -26,7 +26,7 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.write.conflict_retries import ConflictRetries
+from dagster_delta.table.transaction.retries import ConflictRetries
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import VECTORS, rows
 from tests.table.handles import data_files, interrupted

@@ -27,9 +27,9 @@ from dagster_delta.evolution.schema_change.planning import plan_schema_changes
 from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema import existing_rows, schema_change_operation
-from dagster_delta.table.schema.existing_rows import RewriteJournal
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.operations import alter, existing_rows
+from dagster_delta.table.operations.existing_rows import RewriteJournal
+from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 from tests.sample_tables import IDS, MORE, table_of
 from tests.table.handles import crashing_at_third_batch, data_files
@@ -437,7 +437,7 @@ def test_a_change_is_planned_anew_on_what_another_writer_made(
             table.add_column("theirs", "INT")
         return planned
 
-    monkeypatch.setattr(schema_change_operation, "plan_schema_changes", plan_and_lose)
+    monkeypatch.setattr(alter, "plan_schema_changes", plan_and_lose)
     assert mine.add_column("mine", "INT").version == 3
     assert mine.schema().names == ("id", "theirs", "mine")
 

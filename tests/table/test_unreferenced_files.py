@@ -15,11 +15,11 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write import transaction as transaction_module
-from dagster_delta.table.write.committer import Conflicted
-from dagster_delta.table.write.planning import write_spec
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.transaction import transaction as transaction_module
+from dagster_delta.table.transaction.committer import Conflicted
+from dagster_delta.table.transaction.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
 from tests.table.handles import data_files
 

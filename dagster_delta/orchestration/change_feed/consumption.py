@@ -26,12 +26,12 @@ from dagster_delta.orchestration.change_feed.column_changes import ColumnChange,
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.table.write.app_transactions import (
+from dagster_delta.table.transaction.app_transactions import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
     lasting_transactions,
 )
-from dagster_delta.table.write.transaction import AppTransaction
+from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,11 +26,11 @@ from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.log.commit_range import read_commit_range
-from dagster_delta.table.maintenance.health import TableHealth, table_health
+from dagster_delta.table.operations.health import TableHealth, table_health
+from dagster_delta.table.operations.write_planning import table_constraints
 from dagster_delta.table.read.scan import Scan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import LogCursor, last_data_change
-from dagster_delta.table.write.planning import table_constraints
 
 _MAX_EXAMPLES = 5
 _MEMORY_BYTES = 1_000_000_000

@@ -38,7 +38,7 @@ from dagster_delta.protocol.schema import StructType
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.write.transaction import AppTransaction
+    from dagster_delta.table.transaction.transaction import AppTransaction
 
 
 _RUN_RETENTION = "interval 90 days"
@@ -312,7 +312,7 @@ def _keep_existing(
     For a partitioned asset only rows of its partitions count; otherwise the second partition would
     never be written.
     """
-    from dagster_delta.table.write.app_transactions import ApplicationRecord
+    from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 
     if ApplicationRecord(write.idempotency).is_done(before):
         return None
@@ -443,7 +443,7 @@ def _schema_mode_of_merge(
     write: AssetWrite, before: Snapshot, source: StructType
 ) -> Literal["strict", "merge"]:
     """Whether the merge changes the schema of its table; checks the columns of its rows."""
-    from dagster_delta.table.write.planning import check_widening
+    from dagster_delta.table.operations.write_planning import check_widening
 
     mode, known = write.options.schema_mode, before.schema
     if mode == "merge":

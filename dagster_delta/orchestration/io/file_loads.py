@@ -28,11 +28,11 @@ from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
 from dagster_delta.orchestration.io.landing_files import LandingFiles
 from dagster_delta.orchestration.metadata_keys import DETAILS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.table.write.app_transactions import LOADED_FILE_PREFIX, NOT_FOLLOWED
+from dagster_delta.table.transaction.app_transactions import LOADED_FILE_PREFIX, NOT_FOLLOWED
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.write.transaction import AppTransaction
+    from dagster_delta.table.transaction.transaction import AppTransaction
 
 ChangedFiles = Literal["skip", "load"]
 """What happens to a file that was replaced or modified after it was loaded."""
@@ -86,8 +86,8 @@ def plan_load(
     keys: tuple[str, ...],
 ) -> FileLoad:
     """Which of the files a run loads."""
-    from dagster_delta.table.write.app_transactions import lasting_transactions
-    from dagster_delta.table.write.transaction import AppTransaction
+    from dagster_delta.table.transaction.app_transactions import lasting_transactions
+    from dagster_delta.table.transaction.transaction import AppTransaction
 
     loaded: dict[str, int] = {}
     known = pa.schema([])

@@ -18,7 +18,7 @@ from dagster_delta.orchestration.table_history import plain_markdown
 if TYPE_CHECKING:
     from dagster import AssetKey
 
-    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.operations.health import TableHealth
 
 
 FIGURES_KEY = "delta/figures"

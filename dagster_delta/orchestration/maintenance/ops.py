@@ -45,7 +45,7 @@ from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.operations.health import TableHealth
 
 MAINTENANCE_POOL = "delta_maintenance"
 """Pool of ops whose table is named only in the run's config."""
@@ -143,7 +143,7 @@ def maintain(
 
 def _health_anew(table: "DeltaTable") -> "TableHealth":
     """The current shape of the table, read again: an old handle still reports repaired damage."""
-    from dagster_delta.table.maintenance.health import table_health
+    from dagster_delta.table.operations.health import table_health
     from dagster_delta.table.read.snapshot import Snapshot
 
     health = table.health()

@@ -24,13 +24,13 @@ from dagster_delta.orchestration.maintenance.config import (
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.storage import open_store
-from dagster_delta.table.write.clustering import table_clustering
+from dagster_delta.table.operations.clustering import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.maintenance.health import TableHealth
-    from dagster_delta.table.maintenance.optimize import OptimizeProgress
-    from dagster_delta.table.schema.outdated_files import Purge
+    from dagster_delta.table.operations.health import TableHealth
+    from dagster_delta.table.operations.optimize import OptimizeProgress
+    from dagster_delta.table.operations.outdated_files import Purge
 
 _MAX_NAMED_FILES = 20
 
@@ -190,7 +190,7 @@ def clone_step(
     table: DeltaTable, config: CloneConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Clone the table, or report what it would copy."""
-    from dagster_delta.table.maintenance.clone import CloneOptions, check_clone
+    from dagster_delta.table.operations.clone import CloneOptions, check_clone
 
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)

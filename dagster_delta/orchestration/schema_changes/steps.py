@@ -17,7 +17,7 @@ from dagster_delta.orchestration.schema_changes.config import (
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.schema.column_change_progress import (
+    from dagster_delta.table.operations.column_change_progress import (
         ColumnChangeProgress,
         ColumnChangeState,
     )

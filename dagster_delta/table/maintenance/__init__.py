@@ -1,1 +1,0 @@
-"""OPTIMIZE, VACUUM, RESTORE, CLONE and the health of a table."""

@@ -1,0 +1,350 @@
+"""CLONE: a new table with the rows of one version of another, whose files it references or copies.
+
+Spec: Add File and Remove File (path); Deletion Vectors; Row Tracking; Domain Metadata.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.clock import Clock
+from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.evolution.properties.changes import set_properties
+from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
+from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
+from dagster_delta.protocol.features.row_tracking import (
+    assign_row_ids,
+    high_water_mark_domain,
+    parse_high_water_mark,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+from dagster_delta.protocol.log.pending_actions import (
+    CHECKPOINT_PROTECTION_KEY,
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+)
+from dagster_delta.protocol.log.replay import keys_of
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import CopyingStore, ObjectStore
+from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.operations.clone_plan import (
+    ClonedFiles,
+    FileCopy,
+    Landing,
+    copied_files,
+    referenced_files,
+)
+from dagster_delta.table.operations.clustering import followed_clustering
+from dagster_delta.table.operations.restore import restored_configuration
+from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.operations.write_planning import new_column_name
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.transaction.file_actions import added_again, tombstones
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+# Properties that refer to versions of the source's own log.
+_OF_THE_LOG = (
+    CHECKPOINT_PROTECTION_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+)
+_NO_ID, _SEPARATOR = string_column(["", "\0"])
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+_MAX_WORKERS = 8
+_REUSED_FOR_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CloneOptions:
+    """Options of the caller."""
+
+    deep: bool = False
+    replace: bool = False
+    properties: Mapping[str, object] | None = None
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+
+def clone_table(
+    source: Snapshot, store: ObjectStore, options: CloneOptions, *, clock: Clock
+) -> CommitResult:
+    """Create a table with the rows of a version in another store, in one commit."""
+    existing = check_clone(source, store, options)
+    configuration = _configuration(source, existing, options, now_ms=clock())
+    transaction = Transaction(store, existing, clock=clock)
+    transaction.stage_configuration(configuration)
+    transaction.depend_on(ReadScope(whole_table=True))
+    files = source.live_files()
+    cloned = _name_files(files, source, existing, store, deep=options.deep, now_ms=clock())
+    entering, leaving = _difference(cloned.files, existing)
+    adds, row_ids = _with_row_ids(cloned.files.filter(entering), source, configuration, existing)
+    domains = [*followed_clustering(existing, source), *row_ids]
+    changes = adds or leaving.num_rows or domains
+    if existing is not None and configuration == existing.configuration and not changes:
+        return CommitResult(existing.version, {}, existing, skipped=True)
+    _copy_files(source, store, [*cloned.copies, *cloned.vectors], options.on_progress)
+    for domain in domains:
+        transaction.stage_domain(domain)
+    transaction.stage_removed(tombstones(leaving, clock()))
+    # These are not registered as files of this attempt: another clone into the same location may
+    # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
+    transaction.stage_readded(adds)
+    if configuration.row_tracking_enabled:
+        transaction.declare_row_ids_kept()
+    outcome = transaction.try_commit(
+        "CLONE",
+        parameters={
+            "source": f"delta.`{source.store.location.uri}`",
+            "sourceVersion": source.version,
+        },
+        metrics=_metrics(files, leaving, cloned.copies),
+        user_info=options.commit_info,
+    )
+    if isinstance(outcome, CommitResult):
+        return outcome
+    raise (
+        _already_exists(store)
+        if existing is None
+        else outcome.conflict.to_error(table=store.location.uri)
+    )
+
+
+def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> Snapshot | None:
+    """Check the target of a clone before anything is written; the table that is there, or None.
+
+    Raises:
+        InvalidArgument: the location is in or around the source, or cannot refer to its files.
+        TableAlreadyExists: a table is there, and is not to be replaced.
+    """
+    _check_locations(source, store, deep=options.deep)
+    existing = _existing(store)
+    if existing is not None and not options.replace:
+        raise _already_exists(store)
+    return existing
+
+
+def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> None:
+    own, other = source.store.location.uri, store.location.uri
+    first, second = (f"{_plain(each)}/" for each in (own, other))
+    if first.startswith(second) or second.startswith(first):
+        raise InvalidArgument(
+            f"a clone lies beside its table and not in it, or VACUUM of one would delete files of "
+            f"the other; choose another location than {other}",
+            table=own,
+        )
+    if deep or not source.num_files:
+        return
+    path = referenced_files(source.live_files().slice(0, 1), source.store).files["path"][0].as_py()
+    same_kind = _plain(own).partition(":")[0] == _plain(other).partition(":")[0]
+    if not same_kind or store.head(decode_path(path)) is None:
+        raise InvalidArgument(
+            f"the store of {other} does not find the file {path} of the table, so a clone there "
+            "could not refer to it; pass deep=True to copy the files, or check that the table is "
+            "complete and the storage options reach it",
+            table=own,
+            version=source.version,
+        )
+
+
+def _plain(uri: str) -> str:
+    """A normal form of a location: equal locations have equal texts."""
+    scheme = scheme_of(uri)
+    if scheme in ("s3a", "s3n"):
+        uri = f"s3{uri[len(scheme) :]}"
+    return (f"file:{uri}" if scheme is None else uri).rstrip("/")
+
+
+def _existing(store: ObjectStore) -> Snapshot | None:
+    try:
+        return Snapshot.load(store)
+    except TableNotFound:
+        return None
+
+
+def _already_exists(store: ObjectStore) -> TableAlreadyExists:
+    return TableAlreadyExists(
+        "a table is there already; pass replace=True to make it a clone as a new version, or "
+        "choose another location",
+        table=store.location.uri,
+    )
+
+
+def _configuration(
+    source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
+) -> TableConfiguration:
+    properties = {
+        key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_LOG
+    }
+    if COLUMN_CHANGE_KEY in properties:
+        raise InvalidArgument(
+            "a column change is in progress in that version, and the clone could not carry it on; "
+            "finish or cancel it, or clone an older version",
+            table=source.store.location.uri,
+            version=source.version,
+        )
+    identity = str(uuid.uuid4())
+    created_ms: int | None = now_ms
+    if existing is not None:
+        identity, created_ms = existing.metadata.id, existing.metadata.created_time_ms
+        if (kept := existing.metadata.configuration.get(CHECKPOINT_PROTECTION_KEY)) is not None:
+            properties[CHECKPOINT_PROTECTION_KEY] = kept
+    metadata = msgspec.structs.replace(
+        source.metadata, id=identity, created_time_ms=created_ms, configuration=properties
+    )
+    configuration = TableConfiguration(source.protocol, metadata)
+    if existing is not None:
+        configuration = restored_configuration(existing.configuration, configuration)
+    if options.properties:
+        configuration = set_properties(configuration, options.properties, new_name=new_column_name)
+    if iceberg_compat_version(configuration) not in (
+        None,
+        iceberg_compat_version(source.configuration),
+    ):
+        raise InvalidArgument(
+            "files that were written without Iceberg compatibility do not get it by being cloned; "
+            "clone without that property, and create an Iceberg-compatible table from the rows"
+        )
+    return configuration
+
+
+def _name_files(
+    files: pa.Table,
+    source: Snapshot,
+    existing: Snapshot | None,
+    store: ObjectStore,
+    *,
+    deep: bool,
+    now_ms: int,
+) -> ClonedFiles:
+    if not deep:
+        return referenced_files(files, source.store)
+    live: dict[str, tuple[int, int]] = {}
+    vectors: frozenset[str] = frozenset()
+    if existing is not None:
+        now = existing.live_files(["path", "size_bytes", "modification_time_ms", "deletion_vector"])
+        live = {
+            decode_path(path): (size_bytes, modified_ms)
+            for path, size_bytes, modified_ms in zip(
+                *(now[name].to_pylist() for name in now.column_names[:3]), strict=True
+            )
+        }
+        vectors = frozenset(deletion_vector_paths(now["deletion_vector"]))
+    present = {
+        each.path: each
+        for each in store.list_recursive()
+        if not each.path.startswith(f"{LOG_DIRECTORY}/")
+    }
+    landing = Landing(present, live, vectors, now_ms - _REUSED_FOR_MS)
+    return copied_files(files, source.configuration.physical_partition_columns, landing)
+
+
+def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[pa.ChunkedArray, pa.Table]:
+    """The files to add to the clone, and the files to remove from it."""
+    keys = keys_of(files["path"], files["deletion_vector"])
+    if existing is None:
+        return pc.is_valid(keys), files.slice(0, 0)
+    now = existing.live_files()
+    now_keys = keys_of(now["path"], now["deletion_vector"])
+    same = pc.is_in(_with_ids(keys, files), value_set=_with_ids(now_keys, now))
+    # A clone with row tracking gave ids to files that have none in the source.
+    same = pc.or_(
+        same, pc.and_(pc.is_null(files["base_row_id"]), pc.is_in(keys, value_set=now_keys))
+    )
+    return pc.invert(same), now.filter(pc.invert(pc.is_in(now_keys, value_set=keys)))
+
+
+def _with_ids(keys: pa.ChunkedArray, files: pa.Table) -> pa.ChunkedArray:
+    ids = (
+        pc.coalesce(files[name].cast("string"), _NO_ID)
+        for name in ("base_row_id", "default_row_commit_version")
+    )
+    return pc.binary_join_element_wise(keys, *ids, _SEPARATOR)
+
+
+def _with_row_ids(
+    files: pa.Table, source: Snapshot, configuration: TableConfiguration, existing: Snapshot | None
+) -> tuple[list[AddFile], list[DomainMetadata]]:
+    """The adds, with the ids that rows have in the source, and the highest id, if that changes."""
+    adds = list(added_again(files))
+    if not configuration.supports("rowTracking"):
+        bare = [
+            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
+            for add in adds
+        ]
+        return bare, []
+    before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
+    highest = max(before, parse_high_water_mark(source.domain_metadata().values()))
+    assigned, highest = assign_row_ids(adds, version=None, highest=highest)
+    if highest <= before:
+        return list(assigned), []
+    return list(assigned), [high_water_mark_domain(highest)]
+
+
+def _copy_files(
+    source: Snapshot,
+    store: ObjectStore,
+    copies: Sequence[FileCopy],
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    if not copies:
+        return
+    with ThreadPoolExecutor(min(_MAX_WORKERS, len(copies)), "delta-clone") as workers:
+        running = [workers.submit(_copy_file, source, store, copy) for copy in copies]
+        try:
+            for done, future in enumerate(as_completed(running), start=1):
+                future.result()
+                if on_progress is not None:
+                    on_progress(done, len(copies))
+        except BaseException:
+            workers.shutdown(cancel_futures=True)
+            raise
+
+
+def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
+    try:
+        if isinstance(store, CopyingStore) and store.copy_object(
+            source.store, copy.source, copy.target
+        ):
+            return
+        chunk = source.store.read_range(copy.source, 0, _CHUNK_BYTES)
+        offset = len(chunk)
+        with store.open_output(copy.target) as to:
+            to.write(chunk)
+            while len(chunk) == _CHUNK_BYTES:
+                chunk = source.store.read_range(copy.source, offset, _CHUNK_BYTES)
+                offset += len(chunk)
+                to.write(chunk)
+    except FileNotFoundError as error:
+        raise DataFileMissing(
+            "a file that the version needs is gone, probably vacuumed, so it cannot be cloned; "
+            "clone a newer version",
+            table=source.store.location.uri,
+            version=source.version,
+            file=copy.source,
+        ) from error
+
+
+def _metrics(
+    files: pa.Table, leaving: pa.Table, copies: Sequence[FileCopy]
+) -> dict[str, int | str]:
+    return {
+        "sourceTableSize": total_bytes(files),
+        "sourceNumOfFiles": files.num_rows,
+        "numRemovedFiles": leaving.num_rows,
+        "numCopiedFiles": len(copies),
+        "removedFilesSize": total_bytes(leaving),
+        "copiedFilesSize": sum(copy.size_bytes for copy in copies),
+    }

@@ -1,0 +1,128 @@
+"""The clustering columns of a table: defined, kept, and compared with the options of a write.
+
+Spec: Clustered Table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dagster_delta.clock import now_ms
+from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.alter.actions import ClusterBy
+from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
+from dagster_delta.evolution.schema_change.table_actions import cluster_by
+from dagster_delta.evolution.table_definition import TableDefinition, define_table
+from dagster_delta.protocol.actions import DomainMetadata
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.table.operations.write_planning import new_column_name
+from dagster_delta.table.read.snapshot import Snapshot
+
+
+def define_new_table(
+    definition: TableDefinition, existing: Snapshot | None
+) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
+    """The configuration and the metadata domains of a new table, which may replace one."""
+    configuration = define_table(
+        definition,
+        table_id=str(uuid.uuid4()),
+        created_time_ms=now_ms(),
+        new_name=new_column_name,
+        replaces=existing.configuration if existing else None,
+    )
+    return define_clustering(configuration, definition.cluster_by, existing)
+
+
+def define_clustering(
+    configuration: TableConfiguration, columns: Sequence[str], existing: Snapshot | None
+) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
+    """The configuration and the metadata domains of a new clustered table."""
+    before = None if existing is None else existing.domain_metadata().get(CLUSTERING_DOMAIN)
+    if not columns:
+        # It may name columns that the new table does not have.
+        left = () if before is None else (msgspec.structs.replace(before, removed=True),)
+        return configuration, left
+    draft = SchemaDraft(configuration, new_column_name, {})
+    cluster_by(draft, ClusterBy(tuple(map(to_path, columns))))
+    text = draft.changed_domains[CLUSTERING_DOMAIN]
+    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
+    return draft.configuration, (domain,)
+
+
+def keep_clustering(
+    snapshot: Snapshot, configuration: TableConfiguration
+) -> tuple[TableConfiguration, DomainMetadata | None]:
+    """The configuration of a table that keeps the names of its clustering columns, and the new
+    domain if these columns have other names in the files.
+
+    If the new schema lacks one of them, or a table cannot be clustered by its new type, it is a
+    SchemaChangeRefused.
+    """
+    columns = table_clustering(snapshot)
+    if not columns:
+        return configuration, None
+    draft = SchemaDraft(configuration, new_column_name, {})
+    try:
+        cluster_by(draft, ClusterBy(columns))
+    except SchemaMismatch:
+        raise SchemaChangeRefused(
+            "the table is clustered by a column that the new schema does not have; alter it with "
+            "CLUSTER BY NONE first, or keep the column"
+        ) from None
+    text = draft.changed_domains[CLUSTERING_DOMAIN]
+    before = {CLUSTERING_DOMAIN: snapshot.domain_metadata()[CLUSTERING_DOMAIN].configuration}
+    try:
+        if clustering_columns(draft.configuration, before) == clustering_columns(
+            draft.configuration, {CLUSTERING_DOMAIN: text}
+        ):
+            return draft.configuration, None
+    except InvalidTable:
+        # A table with column mapping now has other columns, with the same names.
+        pass
+    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
+    return draft.configuration, domain
+
+
+def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
+    """Logical paths of the clustering columns; empty if the table has none."""
+    if not snapshot.configuration.supports("clustering"):
+        return ()
+    domains = snapshot.domain_metadata().items()
+    texts = {name: each.configuration for name, each in domains}
+    return clustering_columns(snapshot.configuration, texts)
+
+
+def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[DomainMetadata, ...]:
+    """The metadata domain by which a table gets the clustering of another version or table; none if
+    it has that. Other domains belong to one table only.
+    """
+    now = None if snapshot is None else snapshot.domain_metadata().get(CLUSTERING_DOMAIN)
+    wanted = other.domain_metadata().get(CLUSTERING_DOMAIN)
+    if wanted == now:
+        return ()
+    if wanted is not None:
+        return (wanted,)
+    return () if now is None else (msgspec.structs.replace(now, removed=True),)
+
+
+def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
+    """Check that these are the clustering columns of the table."""
+    own = table_clustering(snapshot)
+    asked = [to_path(column) for column in columns]
+    if _folded(own) != _folded(asked):
+        names = [dotted(each) for each in own]
+        raise InvalidArgument(
+            f"the table is clustered by {names}, not {list(columns)}: leave cluster_by out, or "
+            "change its columns with ALTER TABLE … CLUSTER BY",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+
+
+def _folded(paths: Iterable[ColumnPath]) -> list[str]:
+    return [dotted(path).casefold() for path in paths]

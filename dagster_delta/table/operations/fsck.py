@@ -1,0 +1,112 @@
+"""FSCK: the data files of a table that storage no longer has, and their removal from the log.
+
+Spec: Add File and Remove File; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.clock import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+_CONCURRENT_LOOKUPS = 32
+_LISTED_FROM = 1000
+"""Tables with at least this many files are listed instead of asking for each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFiles:
+    """What an FSCK found."""
+
+    dry_run: bool
+    files: pa.Table
+    """`pa.Table` of the live files that cannot be read: `path` as in the log, `size_bytes`, and
+    `missing`: `data file`, or `deletion vector`."""
+    num_removed: int
+    """Files that were removed from the table."""
+    snapshot: Snapshot
+    """The table after the FSCK."""
+
+    @property
+    def version(self) -> int:
+        """Version of the table after the FSCK."""
+        return self.snapshot.version
+
+
+def repair_table(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    *,
+    dry_run: bool,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> MissingFiles:
+    """Find the live files that storage does not have, and remove them from the table.
+
+    A file whose deletion vector is missing is only reported: its deleted rows would come back.
+    """
+    files = snapshot.live_files()
+    has_data, has_vector = _existing(store, files)
+    lost = files.filter(pc.invert(has_data))
+    kinds = ["deletion vector" if data else "data file" for data in has_data.to_pylist()]
+    broken = pc.invert(pc.and_(has_data, has_vector))
+    found = files.select(["path", "size_bytes"]).append_column("missing", string_column(kinds))
+    result = MissingFiles(dry_run, found.filter(broken), 0, snapshot)
+    if dry_run or not lost.num_rows:
+        return result
+    transaction = Transaction(store, snapshot, clock=clock)
+    transaction.depend_on(ReadScope(paths=frozenset(lost["path"].to_pylist())))
+    transaction.stage_removed(tombstones(lost, clock()))
+    committed = transaction.commit(
+        "FSCK",
+        parameters={"dryRun": False},
+        metrics={
+            "numMissingFilesRemoved": lost.num_rows,
+            "numFilesScanned": files.num_rows,
+        },
+        user_info=commit_info,
+    )
+    return MissingFiles(False, result.files, lost.num_rows, committed.snapshot)
+
+
+def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:
+    """For each file whether storage has it, and whether it has its deletion vector."""
+    paths = [decode_path(path) for path in files["path"].to_pylist()]
+    vectors = [_vector_path(fields) for fields in files["deletion_vector"].to_pylist()]
+    wanted = list(dict.fromkeys([*paths, *(path for path in vectors if path is not None)]))
+    present: set[str] = set()
+    if len(wanted) >= _LISTED_FROM:
+        present = {file.path for file in store.list_recursive()}
+    doubtful = [path for path in wanted if path not in present]
+    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-fsck") as workers:
+        for path, meta in zip(doubtful, workers.map(store.head, doubtful), strict=True):
+            if meta is not None:
+                present.add(path)
+    return _flags(paths, present), _flags(vectors, present)
+
+
+def _vector_path(fields: Mapping[str, object] | None) -> str | None:
+    if fields is None or fields["storage_type"] == "i":
+        return None
+    return deletion_vector_path(DeletionVectorDescriptor(**fields))  # type: ignore[arg-type]
+
+
+def _flags(paths: Sequence[str | None], present: set[str]) -> pa.BooleanArray:
+    return boolean_column([path is None or path in present for path in paths])

@@ -1,0 +1,123 @@
+"""The condition of a table, from the log alone: how much maintenance it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.table.log.reader import find_segment
+from dagster_delta.table.operations.optimize import MIN_SIZE_SHARE
+from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.read.file_totals import add_up_files
+from dagster_delta.table.read.partition_codes import partition_texts
+from dagster_delta.table.read.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """Statistics on the files of one version of a table, computed from the log alone."""
+
+    version: int
+    num_files: int
+    size_bytes: int
+    """Total size of all data files, deleted rows included."""
+    num_records: int | None
+    """Live rows; None if a file has no statistics."""
+    num_small_files: int
+    """Files that are small for OPTIMIZE, in partitions that have more than one of them."""
+    num_files_with_deletions: int
+    """Files with a deletion vector."""
+    num_deleted_records: int
+    """Rows that deletion vectors hide, and that OPTIMIZE would remove."""
+    num_partitions: int
+    largest_partition_bytes: int
+    commits_since_checkpoint: int
+    """Commits that a reader has to replay."""
+    checkpoint_version: int | None
+    damaged_log_files: tuple[str, ...] = ()
+    """Damaged files of the log that the version does not need while no clean-up deletes the
+    commits: write a new checkpoint. Only damage in files that were read is found."""
+
+    @property
+    def average_file_bytes(self) -> float:
+        """Mean size of a file; 0 if there are no files."""
+        return self.size_bytes / self.num_files if self.num_files else 0.0
+
+    @property
+    def small_file_share(self) -> float:
+        """Small files among all, 0 to 1."""
+        return self.num_small_files / self.num_files if self.num_files else 0.0
+
+    @property
+    def deleted_share(self) -> float | None:
+        """Deleted rows among all rows in files, 0 to 1; None if they are not counted."""
+        if self.num_records is None:
+            return None
+        total = self.num_records + self.num_deleted_records
+        return self.num_deleted_records / total if total else 0.0
+
+    @property
+    def partition_skew(self) -> float:
+        """Size of the largest partition divided by the mean size; 1 if all are equal."""
+        if not self.size_bytes:
+            return 1.0
+        return self.largest_partition_bytes * self.num_partitions / self.size_bytes
+
+
+def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> TableHealth:
+    """The facts about a version."""
+    if small_file_bytes is None:
+        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
+        small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
+    totals = add_up_files(snapshot)
+    partitions = _partitions(snapshot, small_file_bytes)
+    # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
+    # with.
+    checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
+    return TableHealth(
+        version=snapshot.version,
+        num_files=totals.num_files,
+        size_bytes=totals.size_bytes,
+        num_records=snapshot.num_records,
+        num_small_files=sum(
+            partition.num_small for partition in partitions if partition.num_small > 1
+        ),
+        num_files_with_deletions=totals.num_deletion_vectors,
+        num_deleted_records=totals.num_deleted_records,
+        num_partitions=len(partitions),
+        largest_partition_bytes=max((partition.size_bytes for partition in partitions), default=0),
+        commits_since_checkpoint=snapshot.version
+        - (-1 if checkpoint is None else checkpoint.version),
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+        damaged_log_files=snapshot.damaged_log_files,
+    )
+
+
+@dataclass(slots=True)
+class _Partition:
+    size_bytes: int = 0
+    num_small: int = 0
+
+
+def _partitions(snapshot: Snapshot, small_file_bytes: int) -> Collection[_Partition]:
+    """Totals of the files of each partition; two spellings of a value make two partitions."""
+    names = snapshot.configuration.physical_partition_columns
+    found: dict[str, _Partition] = {}
+    for batch in snapshot.file_batches(["size_bytes", "partition_values"]):
+        sizes = batch.files["size_bytes"]
+        columns = {
+            "partition": partition_texts(batch.files["partition_values"], names),
+            "size": sizes,
+            "small": pc.less(sizes, integer_scalar(small_file_bytes)).cast(pa.int64()),
+        }
+        table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+        grouped = table.group_by("partition").aggregate([("size", "sum"), ("small", "sum")])
+        for row in grouped.to_pylist():
+            partition = found.setdefault(row["partition"], _Partition())
+            partition.size_bytes += row["size_sum"]
+            partition.num_small += row["small_sum"]
+    return found.values()

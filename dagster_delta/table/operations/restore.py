@@ -1,0 +1,282 @@
+"""RESTORE: the rows, the schema and the properties of an older version, as a new version.
+
+Spec: Add File and Remove File; Protocol Evolution; Domain Metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
+from dagster_delta.evolution.plan_report import configuration_lines
+from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
+from dagster_delta.evolution.schema_history import compare_schemas
+from dagster_delta.protocol.actions import DomainMetadata, Metadata
+from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.replay import keys_of
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.operations.clustering import followed_clustering
+from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.read.history import latest_commits
+from dagster_delta.table.transaction.app_transactions import (
+    FOLLOWED_TABLE_PREFIX,
+    LOADED_FILE_PREFIX,
+    NOT_FOLLOWED,
+)
+from dagster_delta.table.transaction.file_actions import added_again, tombstones
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.clock import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+_CONCURRENT_LOOKUPS = 32
+_MAX_EXAMPLES = 5
+_MAX_COMMITS_BACK = 1000
+_DAY_MS = 24 * 60 * 60 * 1000
+
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """Difference between the latest version of a table and the version to restore."""
+
+    before: Snapshot = field(repr=False)
+    target: Snapshot = field(repr=False)
+    returning: pa.Table = field(repr=False)
+    """Files of the target that the latest version does not have, as `Snapshot.live_files`."""
+    leaving: pa.Table = field(repr=False)
+    """Files of the latest version that the target does not have, as `Snapshot.live_files`."""
+    configuration: TableConfiguration = field(repr=False)
+    """Metadata and protocol after the restore."""
+    domains: tuple[DomainMetadata, ...] = field(repr=False)
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        is_same = self.configuration.metadata == self.before.metadata and not self.domains
+        return bool(not is_same or self.returning.num_rows or self.leaving.num_rows)
+
+    def to_markdown(self) -> str:
+        """The difference for people: rows, files, bytes, schema, properties."""
+        return "\n".join(_lines(self)) + "\n"
+
+
+def plan_restore(current: Snapshot, target: Snapshot) -> RestorePlan:
+    """What restoring an older version changes. It writes nothing."""
+    now, then = current.live_files(), target.live_files()
+    now_keys = keys_of(now["path"], now["deletion_vector"])
+    then_keys = keys_of(then["path"], then["deletion_vector"])
+    returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
+    leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
+    _check_files(returning, target)
+    return RestorePlan(
+        before=current,
+        target=target,
+        returning=returning,
+        leaving=leaving,
+        configuration=restored_configuration(current.configuration, target.configuration),
+        domains=followed_clustering(current, target),
+    )
+
+
+def restore_table(
+    plan: RestorePlan,
+    *,
+    by_timestamp: str | None,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Commit an older state of the table as a new version; no commit if the table already has it.
+
+    `by_timestamp` is the timestamp that selected the version, for the history.
+    """
+    if not plan.changes_anything:
+        return CommitResult(plan.before.version, {}, plan.before, skipped=True)
+    result = _commit(plan, by_timestamp, clock, commit_info)
+    try:
+        _check_not_vacuumed(plan, result, clock())
+    except DeltaError as error:
+        error.version = result.version
+        try:
+            back = _commit(plan_restore(result.snapshot, plan.before), None, clock, commit_info)
+        except DeltaError as failure:
+            error.message += f"; version {result.version} could not be taken back: {failure}"
+        else:
+            error.message += f"; version {back.version} took version {result.version} back"
+        raise
+    return result
+
+
+def _commit(
+    plan: RestorePlan,
+    by_timestamp: str | None,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None,
+) -> CommitResult:
+    transaction = Transaction(plan.before.store, plan.before, clock=clock)
+    transaction.depend_on(ReadScope(whole_table=True))
+    transaction.stage_configuration(plan.configuration)
+    for domain in plan.domains:
+        transaction.stage_domain(domain)
+    for app_id, version in _followed_versions(plan.before, plan.target).items():
+        transaction.record_application(app_id, version)
+    transaction.stage_removed(tombstones(plan.leaving, clock()))
+    transaction.stage_readded(added_again(plan.returning))
+    return transaction.commit(
+        "RESTORE",
+        parameters={
+            "version": None if by_timestamp is not None else plan.target.version,
+            "timestamp": by_timestamp,
+        },
+        metrics=_metrics(plan),
+        user_info=commit_info,
+    )
+
+
+def restored_configuration(
+    current: TableConfiguration, target: TableConfiguration
+) -> TableConfiguration:
+    """The metadata of an older version under a protocol at least as high as the present one.
+
+    Files and log entries of later features stay in the log, so readers must still support these
+    features. Counters that must never decrease, and the in-commit timestamps of a log that has
+    them, keep their present values.
+    """
+    now = current.metadata.configuration
+    properties = {
+        key: value
+        for key, value in target.metadata.configuration.items()
+        if not key.startswith(_KEPT_PREFIXES)
+    }
+    properties |= {key: value for key, value in now.items() if key.startswith(_KEPT_PREFIXES)}
+    if _MAX_COLUMN_ID in now:
+        # Spec: column ids are never used twice.
+        ids = (each.properties.column_mapping_max_column_id for each in (current, target))
+        properties[_MAX_COLUMN_ID] = str(max(ids))
+    metadata: Metadata = msgspec.structs.replace(
+        target.metadata, configuration=properties, id=current.metadata.id
+    )
+    protocol = upgrade_protocol(current.protocol, target.features)
+    # Spec: Identity Columns. A value that was assigned once is never assigned again.
+    marks = {
+        column.column: column.high_water_mark
+        for column in identity_columns(current)
+        if column.high_water_mark is not None
+    }
+    return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
+
+
+def _check_files(files: pa.Table, target: Snapshot) -> None:
+    """Check that every file that the version needs exists."""
+    paths = [decode_path(file) for file in files["path"].to_pylist()]
+    paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
+    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
+        found = list(workers.map(target.store.head, paths))
+    missing = [path for path, meta in zip(paths, found, strict=True) if meta is None]
+    if missing:
+        raise DataFileMissing(
+            f"{len(missing)} of the {len(paths)} files that version {target.version} needs beside "
+            "today's are gone, probably vacuumed; restore a newer version, or copy them back from "
+            "a backup",
+            table=target.store.location.uri,
+            version=target.version,
+            file=missing[0],
+            examples=tuple(missing[:_MAX_EXAMPLES]),
+        )
+
+
+def _check_not_vacuumed(plan: RestorePlan, result: CommitResult, now_ms: int) -> None:
+    """Check that no VACUUM has deleted, or may still delete, a file that was restored.
+
+    One that begins after the restore spares its files; one that began before records its end, if it
+    records anything, after it has deleted the last file. One of which a day later no end is
+    recorded was stopped.
+    """
+    if not plan.returning.num_rows:
+        return
+    newest = result.snapshot.update()
+    distance = newest.version - plan.target.version
+    num_ended = 0
+    for commit in latest_commits(newest, min(distance, _MAX_COMMITS_BACK)):
+        if now_ms - commit.timestamp_ms > _DAY_MS:
+            break
+        if commit.operation == "VACUUM END":
+            num_ended += 1
+        elif commit.operation == "VACUUM START":
+            num_ended -= 1
+            if num_ended < 0 and commit.version < result.version:
+                raise CommitConflict(
+                    f"the VACUUM of version {commit.version} may still delete files of version "
+                    f"{plan.target.version}: repeat the restore after its end",
+                    table=newest.store.location.uri,
+                )
+    _check_files(plan.returning, plan.target)
+
+
+def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
+    """How far the restored rows follow other tables, and which files they are of, by application id
+    where it differs from now.
+    """
+    now, then = (
+        {
+            transaction.app_id: transaction.version
+            for transaction in snapshot.transactions()
+            if transaction.app_id.startswith((FOLLOWED_TABLE_PREFIX, LOADED_FILE_PREFIX))
+        }
+        for snapshot in (current, target)
+    )
+    versions = {app_id: then.get(app_id, NOT_FOLLOWED) for app_id in {**now, **then}}
+    return {app_id: each for app_id, each in versions.items() if now.get(app_id) != each}
+
+
+def _metrics(plan: RestorePlan) -> dict[str, int | str]:
+    return {
+        "tableSizeAfterRestore": plan.target.size_bytes,
+        "numOfFilesAfterRestore": plan.target.num_files,
+        "numRemovedFiles": plan.leaving.num_rows,
+        "numRestoredFiles": plan.returning.num_rows,
+        "removedFilesSize": total_bytes(plan.leaving),
+        "restoredFilesSize": total_bytes(plan.returning),
+    }
+
+
+def _lines(plan: RestorePlan) -> Iterator[str]:
+    before, target = plan.before, plan.target
+    if not plan.changes_anything:
+        yield f"The table is already as it was at version {target.version}."
+        return
+    yield f"| | version {before.version}, now | version {target.version}, restored | difference |"
+    yield "|---|---:|---:|---:|"
+    figures = (
+        ("rows", before.num_records, target.num_records),
+        ("files", before.num_files, target.num_files),
+        ("bytes", before.size_bytes, target.size_bytes),
+    )
+    for name, now, then in figures:
+        if now is None or then is None:
+            yield f"| {name} | {_number(now)} | {_number(then)} | unknown |"
+        else:
+            yield f"| {name} | {now:,} | {then:,} | {then - now:+,} |"
+    yield ""
+    for files, what in ((plan.returning, "added again"), (plan.leaving, "removed")):
+        yield f"- {files.num_rows:,} files ({total_bytes(files):,} bytes) are {what}"
+    yield from configuration_lines(before.configuration, plan.configuration)
+    if changes := compare_schemas(before.schema, plan.configuration.schema):
+        yield from ("", "```diff", *changes.lines, "```")
+
+
+def _number(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"

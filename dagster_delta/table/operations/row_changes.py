@@ -1,0 +1,256 @@
+"""Taking rows out of a table, or changing them, as actions of a transaction.
+
+Merge-on-read where the table has deletion vectors: the files stay, and a vector hides the rows.
+Copy-on-write otherwise: the files are removed, and their remaining rows are rewritten. Either way a
+file that loses all its rows is only removed.
+
+Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyroaring import BitMap64
+
+import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.footers import count_file_rows
+from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
+from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.generated_columns import changed_values
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.read.row_selection import SelectedRows, read_plan
+from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
+from dagster_delta.table.transaction.file_actions import (
+    added_row,
+    descriptor_of,
+    file_table,
+    tombstone,
+)
+from dagster_delta.table.transaction.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.transaction.conflicts import SelectsRows
+
+
+class RowChangeCounts(msgspec.Struct, frozen=True):
+    """What a change did."""
+
+    num_changed_rows: int | None = 0
+    """Rows that left or changed; None where only files left whose rows the log does not count."""
+    num_copied_rows: int = 0
+    """Rows that were written again as they were."""
+    num_removed_files: int = 0
+    """Data files that left the table."""
+    num_removed_bytes: int = 0
+    num_added_files: int = 0
+    """Data files that were written."""
+    num_added_bytes: int = 0
+    num_change_files: int = 0
+    """Change data files that were written."""
+    num_vectors_added: int = 0
+    """Files that have a new deletion vector."""
+    num_vectors_updated: int = 0
+    """Those of them that had another before."""
+    num_vectors_removed: int = 0
+    """Files that had a deletion vector and have another now, or left."""
+
+
+def refuse_append_only(transaction: Transaction, what: str) -> None:
+    """Make sure that rows may leave the table."""
+    if transaction.configuration.append_only:
+        # Spec: Append-only Tables.
+        raise UnsupportedFeature(
+            f"the table is append-only (delta.appendOnly), and {what} would remove rows; unset the "
+            "property first",
+            table=transaction.store.location.uri,
+            version=transaction.read_version,
+        )
+
+
+def change_rows(
+    transaction: Transaction,
+    selected: SelectedRows,
+    engine: Engine,
+    *,
+    assignments: tuple[Assignment, ...] = (),
+    where: SqlExpression | None = None,
+    written: RewriteResult | None = None,
+    selects: SelectsRows | None = None,
+) -> RowChangeCounts:
+    """Stage that rows leave the table, or that they get new values.
+
+    The transaction depends on what the selection depends on from here on. Without assignments the
+    rows leave. `where` is the expression that selected the rows, if one did, for engines that would
+    rather evaluate it again than take row indexes. `written` is what the caller has written and
+    staged instead: change data, and the rows that stay. `selects` is as for
+    `Transaction.depend_on`; by default what `where` says.
+    """
+    refuse_append_only(transaction, "this change")
+    if selects is None and where is not None:
+        selects = selection(transaction, engine, where)
+    merges_on_read = transaction.configuration.deletion_vectors_enabled
+    transaction.depend_on(selected.reads, selects=selects if merges_on_read else None)
+    touched = list(_touched_files(transaction, selected))
+    rewritten = written
+    if written is None:
+        rewritten = _rewrite(transaction, selected, touched, engine, assignments, where)
+    if rewritten is not None:
+        transaction.stage_written(rewritten.files)
+        transaction.stage_change_files(rewritten.change_files)
+    kept = [each for each in touched if merges_on_read and not each.leaves]
+    _stage_vectors(transaction, kept)
+    now_ms = transaction.clock()
+    transaction.stage_removed(tombstone(each.row, now_ms) for each in touched)
+    return _count(touched, kept, rewritten)
+
+
+def selection(transaction: Transaction, engine: Engine, where: SqlExpression) -> SelectsRows:
+    """Whether files that others added hold a row for which a condition is true."""
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  its files were selected
+
+    def selects(added: Sequence[AddFile]) -> bool:
+        plan = read_plan(snapshot, file_table(added), where)
+        return any(True for _ in engine.find_matches(plan))
+
+    return selects
+
+
+class _TouchedFile(msgspec.Struct, frozen=True):
+    row: Mapping[str, Any]
+    """Its row of LIVE_FILE_SCHEMA."""
+    vector: DeletionVectorDescriptor | None
+    num_records: int | None
+    """Rows of the data file, deleted ones included; None where every live row goes anyway."""
+    selected: BitMap64 | None
+    """Indexes of the rows that go; None for every live row."""
+
+    @property
+    def num_live(self) -> int | None:
+        deleted = 0 if self.vector is None else self.vector.cardinality
+        return None if self.num_records is None else self.num_records - deleted
+
+    @property
+    def num_selected(self) -> int | None:
+        return self.num_live if self.selected is None else len(self.selected)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether no row of the file stays in the table."""
+        return self.selected is None or len(self.selected) == self.num_live
+
+    def to_add(self, vector: DeletionVectorDescriptor) -> AddFile:
+        """The file with another deletion vector."""
+        assert self.num_records is not None  # noqa: S101  counted, as some of its rows stay
+        # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
+        stats = with_record_count(self.row["stats"], self.num_records, tight_bounds=False)
+        return msgspec.structs.replace(added_row(self.row), deletion_vector=vector, stats=stats)
+
+
+def _touched_files(transaction: Transaction, selected: SelectedRows) -> Iterator[_TouchedFile]:
+    counts = parse_statistics_json(selected.files["stats"], ())["num_records"].to_pylist()
+    for row, counted in zip(selected.files.to_pylist(), counts, strict=True):
+        rows = selected.rows.get(row["path"])
+        if counted is None and rows is not None:
+            # Spec: a file with a deletion vector MUST say how many rows it has.
+            counted = count_file_rows(transaction.store, decode_path(row["path"]))
+        yield _TouchedFile(row, descriptor_of(row), counted, rows)
+
+
+def _rewrite(
+    transaction: Transaction,
+    selected: SelectedRows,
+    touched: list[_TouchedFile],
+    engine: Engine,
+    assignments: tuple[Assignment, ...],
+    where: SqlExpression | None,
+) -> RewriteResult | None:
+    """The new files that the change needs; None where it needs none."""
+    configuration = transaction.configuration
+    keeps_rest = not transaction.configuration.deletion_vectors_enabled and not all(
+        each.leaves for each in touched
+    )
+    if not assignments and not keeps_rest:
+        # Readers of the feed need only the removes, and the adds with larger deletion vectors.
+        return None
+    records = configuration.change_data_feed_enabled
+    files = selected.files
+    if not assignments and not records:
+        staying = boolean_column([not each.leaves for each in touched])
+        files = pc.filter(files, staying)
+    assert transaction.snapshot is not None  # noqa: S101  its files were selected
+    location = transaction.store.location
+    data = write_spec(configuration, location, check_rows=False)
+    if assignments:
+        values = changed_values(configuration, {assignment.column[0] for assignment in assignments})
+        data = write_spec(configuration, location, values=values)
+    source = read_plan(transaction.snapshot, files, where, configuration)
+    source, tracked = keep_row_ids(source, data)
+    transaction.declare_row_ids_kept()
+    return engine.rewrite(
+        RowRewrite(
+            source=source,
+            matches=selected.rows,
+            assignments=assignments,
+            keeps_rest=keeps_rest,
+            data=tracked,
+            # As soon as a commit has change data files, they alone are the feed.
+            change_data=data if records else None,
+        )
+    )
+
+
+def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
+    """Stage files again, with the selected rows in their deletion vectors."""
+    if not files:
+        return
+    old = [each.vector for each in files if each.vector is not None]
+    loader = DeletionVectorLoader(transaction.store, old)
+    vectors = []
+    for each in files:
+        assert each.selected is not None  # noqa: S101  else no row would stay
+        hidden = each.selected
+        if each.vector is not None:
+            hidden = hidden | loader.load(each.vector, data_file=decode_path(each.row["path"]))
+        vectors.append(hidden)
+    stored = store_deletion_vectors(transaction.store, transaction.configuration, vectors)
+    transaction.stage_readded(
+        (
+            file.to_add(descriptor)
+            for file, descriptor in zip(files, stored.descriptors, strict=True)
+        ),
+        written=stored.paths,
+    )
+
+
+def _count(
+    touched: list[_TouchedFile], kept: list[_TouchedFile], rewritten: RewriteResult | None
+) -> RowChangeCounts:
+    changed = [each.num_selected for each in touched]
+    known = [each for each in changed if each is not None]
+    kept_paths = {each.row["path"] for each in kept}
+    left = [each for each in touched if each.row["path"] not in kept_paths]
+    files = () if rewritten is None else rewritten.files
+    return RowChangeCounts(
+        num_changed_rows=sum(known) if len(known) == len(changed) else None,
+        num_copied_rows=0 if rewritten is None else rewritten.num_copied_rows,
+        num_removed_files=len(left),
+        num_removed_bytes=sum(each.row["size_bytes"] for each in left),
+        num_added_files=len(files),
+        num_added_bytes=sum(file.size_bytes for file in files),
+        num_change_files=0 if rewritten is None else len(rewritten.change_files),
+        num_vectors_added=len(kept),
+        num_vectors_updated=sum(each.vector is not None for each in kept),
+        num_vectors_removed=sum(each.vector is not None for each in touched),
+    )

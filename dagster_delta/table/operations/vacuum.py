@@ -1,0 +1,473 @@
+"""VACUUM: deletes the files that no retained version of a table refers to.
+
+VACUUM LITE finds them in the log: `_delta_log/_last_vacuum_info` says how far earlier VACUUMs went,
+in the format of delta-spark.
+
+Spec: Action Reconciliation (tombstones); Vacuum Protocol Check.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.clock import Clock
+from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
+from dagster_delta.protocol.actions import AddCDCFile, RemoveFile
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.log.commit_file import (
+    decode_commit,
+    decode_lines,
+    garbage_collection_paused,
+)
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.unreferenced_files import delete_with_checksums
+from dagster_delta.table.log.columns import listed_files, total_bytes
+from dagster_delta.table.log.reader import list_log, read_versions
+from dagster_delta.table.operations.file_listing import EmptiedDirectories, ListedFiles
+from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.transaction.transaction import Transaction
+
+_LOG = logging.getLogger(__name__)
+
+_UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
+_UNUSUAL_PATH = "(^|/)([_./]|$)|^metadata/|:"
+"""Matches every path that may be outside the table or belong to others."""
+_HOUR_MS = 60 * 60 * 1000
+_FILES_PER_DELETE = 1000
+_MAX_WORKERS = 8
+_END_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumOptions:
+    """Options of the caller."""
+
+    retention_hours: float | None = None
+    dry_run: bool = True
+    enforce_retention: bool = True
+    record_in_log: bool = True
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[int, int], None] | None = None
+    lite: bool = False
+    """Whether files are found in the log instead of in a listing."""
+    keep_versions: Sequence[int] = ()
+    """Versions whose files are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumResult:
+    """What a VACUUM deleted, or would delete."""
+
+    dry_run: bool
+    files: pa.Table
+    """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
+    `modified_ms`; of VACUUM LITE the last is the time of the removal, and a file may be gone
+    already."""
+    retention_ms: int
+    """How long files were kept after they were removed from the table, in milliseconds."""
+    num_listed_files: int
+    """Number of files under the root that are not hidden, or that VACUUM LITE found in the log."""
+    snapshot: Snapshot
+    """The table after the VACUUM; at the version of `VACUUM END` if one was committed."""
+
+    @property
+    def num_files(self) -> int:
+        """Number of files."""
+        return int(self.files.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the files."""
+        return total_bytes(self.files)
+
+
+def vacuum_table(
+    store: ObjectStore, snapshot: Snapshot, options: VacuumOptions, *, clock: Clock
+) -> VacuumResult:
+    """Delete the files that neither the latest version nor a retained older one refers to.
+
+    After an error of the store, all files deleted until then were unreferenced.
+    """
+    # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
+    # without vacuumProtocolCheck: a feature that is not known may refer to files.
+    snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
+    retention_ms = _retention_ms(snapshot, options)
+    before_ms = clock() - retention_ms
+    kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
+    needed = _NeededFiles(before_ms, retention_ms, kept)
+    find = _find_logged if options.lite else _find_listed
+    found = find(snapshot, needed)
+    result = VacuumResult(options.dry_run, found.files, retention_ms, found.num_seen, found.latest)
+    if options.dry_run:
+        return result
+    if found.files.num_rows:
+        result = _Vacuum(store, options, clock, needed).run(result)
+    if not kept:
+        # Files of kept versions remain, and a later VACUUM LITE has to find them again.
+        record_last_vacuum(store, found.last_version())
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    files: pa.Table
+    """`pa.Table` of LISTED_FILE_SCHEMA: the files to delete."""
+    num_seen: int
+    latest: Snapshot
+    """The newest version that was compared."""
+    last_version: Callable[[], int | None]
+    """Every file that this version or an earlier one removed was found. It takes a listing."""
+
+
+def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
+    listed = ListedFiles(
+        snapshot.store,
+        is_vacuumed(columns, others=others),
+        is_entered(columns, others=others),
+        needed.of(snapshot).mask,
+    )
+    # Commits made during the listing count as well.
+    latest = snapshot.update()
+    newer = None
+    if latest.version != snapshot.version:
+        newer = needed.of(latest).mask
+    found = listed.describe(newer, before_ms=needed.before_ms)
+    # Clocks differ: a file as old as its commit may count as younger, and is kept.
+    last = partial(last_version_before, latest, needed.before_ms - _HOUR_MS)
+    return _Found(found, listed.num_listed, latest, last)
+
+
+def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
+    removed = removed_files(snapshot, needed.before_ms)
+    columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
+    is_ours = is_vacuumed(columns, others=others)
+    unusual = pc.match_substring_regex(removed.files["path"], _UNUSUAL_PATH)
+    some = removed.files.filter(unusual)
+    inside = [_is_relative(path) and is_ours(path) for path in some["path"].to_pylist()]
+    files = pa.concat_tables(
+        [removed.files.filter(pc.invert(unusual)), some.filter(boolean_column(inside))]
+    )
+    # A restore that was committed while the log was read may have made files live again.
+    latest = snapshot.update()
+    files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
+    return _Found(files, removed.files.num_rows, latest, lambda: removed.last_version)
+
+
+def _is_relative(path: str) -> bool:
+    names = path.split("/")
+    return scheme_of(path) is None and not {"", ".", ".."}.intersection(names)
+
+
+def _other_formats(snapshot: Snapshot) -> tuple[str, ...]:
+    # The Iceberg metadata of such a table are in a directory without an underscore.
+    is_uniform = _UNIVERSAL_FORMAT in snapshot.configuration.metadata.configuration
+    return ("metadata",) if is_uniform else ()
+
+
+def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
+    own = snapshot.configuration.properties.deleted_file_retention_ms
+    if options.retention_hours is None:
+        return own
+    hours = options.retention_hours
+    if not isinstance(hours, int | float) or not 0 <= hours < math.inf:
+        raise InvalidArgument(f"the retention is a number of hours from 0 on, not {hours!r}")
+    retention_ms = int(hours * _HOUR_MS)
+    if retention_ms < own and options.enforce_retention:
+        raise InvalidArgument(
+            f"a retention of {options.retention_hours:g} hours is shorter than the "
+            f"{own / _HOUR_MS:g} hours of the table (delta.deletedFileRetentionDuration): readers "
+            "of older versions and writers that have not committed yet would lose their files; "
+            "leave it out, or pass enforce_retention=False if no one else uses the table",
+            table=snapshot.store.location.uri,
+        )
+    return retention_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _NeededFiles:
+    before_ms: int
+    """Files that were removed from the table before this time may be deleted."""
+    retention_ms: int
+    versions: tuple[Snapshot, ...]
+    """Versions whose files are kept."""
+
+    def of(self, snapshot: Snapshot) -> ReferencedFiles:
+        """The files that a version, its retained predecessors or a kept version refer to."""
+        referenced = ReferencedFiles()
+        columns = ["path", "deletion_vector"]
+        for version in (snapshot, *self.versions):
+            for batch in version.file_batches(columns):
+                referenced.add(batch.files)
+            # A file whose log entry was lost to damage would count as unreferenced.
+            version.check_totals()
+        own = snapshot.configuration.properties.deleted_file_retention_ms
+        # The state keeps tombstones for the table's own retention and must not lose any, so a
+        # shorter retention is applied to its result.
+        now_ms = self.before_ms + min(own, self.retention_ms)
+        for removed in snapshot.tombstone_batches(now_ms=now_ms):
+            times = removed["deletion_timestamp_ms"]
+            is_retained = pc.greater_equal(times, integer_scalar(self.before_ms))
+            referenced.add(removed.select(columns).filter(is_retained))
+        if self.retention_ms > own:
+            for files in _removed_since(snapshot, self.before_ms):
+                referenced.add(files)
+        return referenced
+
+
+def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
+    """The files removed by all commits since a time, including those that checkpoints have
+    dropped.
+    """
+    listing = list_log(snapshot.store, end=snapshot.version)
+    files = sorted(listing.commits.items())
+    recent = [version for version, file in files if file.modified_ms >= since_ms]
+    for commit in read_versions(snapshot.store, listing, recent):
+        removes = decode_commit(commit.data, version=commit.version).removes
+        vectors = [
+            None
+            if remove.deletion_vector is None
+            else {
+                name: getattr(remove.deletion_vector, name) for name in DELETION_VECTOR_TYPE.names
+            }
+            for remove in removes
+        ]
+        yield pa.table(
+            {
+                "path": string_column([remove.path for remove in removes]),
+                "deletion_vector": pa.array(vectors, DELETION_VECTOR_TYPE),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacuum:
+    store: ObjectStore
+    options: VacuumOptions
+    clock: Clock
+    needed: _NeededFiles
+
+    def run(self, planned: VacuumResult) -> VacuumResult:
+        files, snapshot = planned.files, planned.snapshot
+        if self.options.record_in_log:
+            snapshot = self._record_start(planned)
+            # A restore that was committed first may have made files live again.
+            files = files.filter(pc.invert(self.needed.of(snapshot).mask(files["path"])))
+        paths = files["path"].to_pylist()
+        directories = EmptiedDirectories(self.store, paths, before_ms=self.needed.before_ms)
+        deleted, failure = self._delete(paths)
+        num_directories = directories.remove()
+        files = files.filter(pc.is_in(files["path"], value_set=string_column(deleted)))
+        if self.options.record_in_log:
+            snapshot = self._record_end(snapshot, files, num_directories, completed=failure is None)
+        if failure is not None:
+            raise failure
+        return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
+
+    def _delete(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
+        """The paths that were deleted, and the first failure."""
+        chunks = [
+            paths[first : first + _FILES_PER_DELETE]
+            for first in range(0, len(paths), _FILES_PER_DELETE)
+        ]
+        deleted: list[str] = []
+        failure = None
+        with ThreadPoolExecutor(min(_MAX_WORKERS, len(chunks) or 1), "delta-vacuum") as workers:
+            running = {
+                workers.submit(delete_with_checksums, self.store, chunk): chunk for chunk in chunks
+            }
+            for future in as_completed(running):
+                try:
+                    future.result()
+                except StorageFailure as error:
+                    failure = failure or error
+                    continue
+                deleted += running[future]
+                if self.options.on_progress is not None:
+                    self.options.on_progress(len(deleted), len(paths))
+        return deleted, failure
+
+    def _record_start(self, planned: VacuumResult) -> Snapshot:
+        own = planned.snapshot.configuration.properties.deleted_file_retention_ms
+        return self._record(
+            planned.snapshot,
+            "VACUUM START",
+            {
+                "retentionCheckEnabled": self.options.enforce_retention,
+                "specifiedRetentionMillis": planned.retention_ms
+                if self.options.retention_hours is not None
+                else None,
+                "defaultRetentionMillis": own,
+            },
+            {
+                "numFilesToDelete": planned.num_files,
+                "sizeOfDataToDelete": planned.size_bytes,
+            },
+        )
+
+    def _record_end(
+        self, snapshot: Snapshot, deleted: pa.Table, num_directories: int, *, completed: bool
+    ) -> Snapshot:
+        status = {"status": "COMPLETED" if completed else "FAILED"}
+        metrics = {
+            "numDeletedFiles": deleted.num_rows,
+            "numVacuumedDirectories": num_directories,
+        }
+        for _ in range(_END_ATTEMPTS):
+            try:
+                return self._record(snapshot, "VACUUM END", status, metrics)
+            except CommitConflict:
+                # It depends on nothing, so it can follow any concurrent commit.
+                snapshot = snapshot.update()
+        _LOG.warning("VACUUM of %s is done, but its end was not recorded", self.store.location.uri)
+        return snapshot
+
+    def _record(
+        self,
+        snapshot: Snapshot,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int],
+    ) -> Snapshot:
+        transaction = Transaction(self.store, snapshot, clock=self.clock)
+        return transaction.commit(
+            operation,
+            parameters=parameters,
+            metrics=metrics,
+            user_info=self.options.commit_info,
+        ).snapshot
+
+
+_LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"
+
+
+class _RemovedLine(msgspec.Struct, gc=False):
+    remove: RemoveFile | None = None
+    cdc: AddCDCFile | None = None
+
+
+_DECODER = msgspec.json.Decoder(_RemovedLine)
+
+
+class _LastVacuum(msgspec.Struct, frozen=True, rename="camel"):
+    latest_commit_version_outside_of_retention_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    """Data files, deletion vectors and change data of a range of commits."""
+
+    files: pa.Table
+    """`pa.Table` of LISTED_FILE_SCHEMA with decoded paths; the time is that of the removal."""
+    last_version: int | None
+    """Every file that this version or an earlier one removed is among them, or was found by an
+    earlier VACUUM; None if no commit is old enough."""
+
+
+def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
+    """The files that commits before a time removed, since the last VACUUM.
+
+    Files with absolute paths are left out: a VACUUM that lists the directory finds those in it. The
+    range ends before the first commit that is as young as `before_ms`, in milliseconds since the
+    epoch, or that removed a file then. A commit of the range that is no longer in the log is an
+    InvalidArgument.
+    """
+    store = snapshot.store
+    last = _read_last_vacuum(store)
+    start = 0 if last is None else last + 1
+    found: dict[str, ObjectMeta] = {}
+    with garbage_collection_paused():
+        for version, lines in _commits_before(snapshot, start, before_ms):
+            removes = [line.remove for line in lines if line.remove is not None]
+            if any((remove.deletion_timestamp_ms or 0) >= before_ms for remove in removes):
+                break
+            changes = [line.cdc for line in lines if line.cdc is not None]
+            for file in _files_of(removes, changes):
+                found.setdefault(file.path, file)
+            last = version
+    return RemovedFiles(listed_files(found.values()), last)
+
+
+def last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
+    """The last version of an unbroken series that was committed before a time; None if there is
+    none.
+    """
+    last = None
+    commits = list_log(snapshot.store, end=snapshot.version).commits
+    for version, file in sorted(commits.items()):
+        if file.modified_ms >= before_ms:
+            break
+        last = version
+    return last
+
+
+def record_last_vacuum(store: ObjectStore, version: int | None) -> None:
+    """Record how far a VACUUM went, unless an earlier one went further."""
+    last = _read_last_vacuum(store)
+    if version is None or (last is not None and last >= version):
+        return
+    try:
+        store.put(_LAST_VACUUM_PATH, msgspec.json.encode(_LastVacuum(version)) + b"\n")
+    except StorageFailure:
+        # The next VACUUM LITE reads more commits.
+        _LOG.warning("%s could not be written", _LAST_VACUUM_PATH, exc_info=True)
+
+
+def _read_last_vacuum(store: ObjectStore) -> int | None:
+    try:
+        info = msgspec.json.decode(store.read(_LAST_VACUUM_PATH), type=_LastVacuum)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return info.latest_commit_version_outside_of_retention_window
+
+
+def _commits_before(
+    snapshot: Snapshot, start: int, before_ms: int
+) -> Iterator[tuple[int, list[_RemovedLine]]]:
+    store = snapshot.store
+    listing = list_log(store, start=start, end=snapshot.version)
+    listed = listing.commits
+    versions = []
+    for version in range(start, snapshot.version + 1):
+        if version not in listed:
+            raise InvalidArgument(
+                f"VACUUM LITE reads the removed files from the log, and commit {version} is not "
+                "there any more: run a full VACUUM (lite=False), after which LITE goes on from "
+                "its version",
+                table=store.location.uri,
+                version=version,
+            )
+        if listed[version].modified_ms >= before_ms:
+            break
+        versions.append(version)
+    for commit in read_versions(store, listing, versions):
+        version, data, path = commit.version, commit.data, commit.path
+        yield version, list(decode_lines(data, _DECODER, version=version, path=path))
+
+
+def _files_of(removes: Iterable[RemoveFile], changes: Iterable[AddCDCFile]) -> Iterator[ObjectMeta]:
+    for remove in removes:
+        removed_ms = remove.deletion_timestamp_ms or 0
+        yield ObjectMeta(decode_path(remove.path), remove.size_bytes or 0, removed_ms)
+        vector = remove.deletion_vector
+        if vector is not None and vector.storage_type != "i":
+            path = deletion_vector_path(vector)
+            yield ObjectMeta(path, vector.size_in_bytes, removed_ms)
+    for change in changes:
+        yield ObjectMeta(decode_path(change.path), change.size_bytes, 0)

@@ -1,0 +1,393 @@
+"""How a write changes the schema, and what its rows must satisfy: decided before any I/O.
+
+Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata and Data Files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
+from dagster_delta.evolution.column_rules import (
+    check_fields_of_structs,
+    check_file_columns,
+    check_nesting,
+)
+from dagster_delta.evolution.merge_schema import check_strict, merge_schemas, widenable_columns
+from dagster_delta.evolution.type_promotion import records_versions
+from dagster_delta.protocol.features.column_values import (
+    NO_VALUES,
+    ColumnValues,
+    column_defaults,
+    filled_columns,
+    generated_columns,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.text_limits import text_limits
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
+from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.transaction import AppTransaction
+
+SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
+
+_DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
+
+_SORTABLE = (PrimitiveType, DecimalType)
+_VARIANT = PrimitiveType("variant")
+_STRING = PrimitiveType("string")
+
+
+class WriteOptions(msgspec.Struct, frozen=True):
+    """Options of a write."""
+
+    schema_mode: SchemaMode = "strict"
+    """How the write may change the table's schema."""
+    partition_by: Sequence[str] | None = None
+    """Partition columns of a new table; on an existing one they must be its own."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version; the write is done at most once with them."""
+    commit_info: Mapping[str, object] | None = None
+    """Recorded in the commitInfo."""
+    engine: str | None = None
+    """`arrow` or `spark`; None: chosen by the data."""
+    check: str | None = None
+    """Spark SQL that every new row must satisfy."""
+    properties: Mapping[str, object] | None = None
+    """Table properties, if the write creates the table."""
+    progress: Sequence[AppTransaction] = ()
+    """`txn` actions to record with the write, each only if the table has the expected version."""
+    description: str | None = None
+    """Description of the table for catalogs and tools, if the write creates the table."""
+    sort_by: Sequence[str] = ()
+    """Columns that the rows of each file are sorted by."""
+    cluster_by: Sequence[str] | None = None
+    """Clustering columns of a new table; on an existing one they must be its own."""
+    merge_option: str = 'schema_mode="merge"'
+    """The option that lets a write add columns, as the caller spells it, for messages."""
+    absent: str | None = None
+    """Spark SQL that no row of the table may satisfy before an append."""
+
+    def __post_init__(self) -> None:
+        if self.schema_mode not in get_args(SchemaMode):
+            raise InvalidArgument(
+                "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
+                f"{self.schema_mode!r}"
+            )
+        if isinstance(self.partition_by, str):
+            raise InvalidArgument(
+                f"partition_by is a list of columns; write [{self.partition_by!r}]"
+            )
+        if isinstance(self.sort_by, str):
+            raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
+        if isinstance(self.cluster_by, str):
+            raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
+        ApplicationRecord(self.idempotency)  # raises for an invalid one
+
+    @property
+    def record(self) -> ApplicationRecord:
+        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
+        return ApplicationRecord(self.idempotency, tuple(self.progress))
+
+
+def new_column_name() -> str:
+    """A physical column name that no other column ever had."""
+    return f"col-{uuid.uuid4()}"
+
+
+def physical_names(configuration: TableConfiguration | None) -> Callable[[], str]:
+    """Physical names computed from the table and its largest column id; None for a new table.
+
+    Ids are never reused, so the names are unique in the table. The same change planned twice, by
+    one writer or by two, has the same names, so both can use the files written for it.
+    """
+    table, start = "", 0
+    if configuration is not None:
+        table = configuration.metadata.id
+        start = configuration.properties.column_mapping_max_column_id
+    numbers = itertools.count(1)
+
+    def next_name() -> str:
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{table}/{start}/{next(numbers)}')}"
+
+    return next_name
+
+
+def plan_configuration(
+    current: TableConfiguration | None,
+    data_schema: StructType,
+    options: WriteOptions,
+    *,
+    now_ms: int,
+    next_version: int | None = None,
+) -> TableConfiguration:
+    """Protocol and metadata after the write: unchanged if the write changes neither.
+
+    `current` is None if the write creates the table; `next_version` is the version of the write.
+    """
+    if current is None:
+        # Imported late, as in the functions below: most writes change no schema.
+        from dagster_delta.evolution.table_definition import TableDefinition, define_table
+
+        return define_table(
+            TableDefinition(
+                data_schema,
+                options.partition_by or (),
+                options.properties,
+                description=options.description,
+            ),
+            table_id=str(uuid.uuid4()),
+            created_time_ms=now_ms,
+            new_name=physical_names(None),
+        )
+    if options.schema_mode == "overwrite":
+        return _overwritten(current, data_schema, options)
+    _check_partitioning(current, options.partition_by)
+    filled = filled_columns(current)
+    if options.schema_mode == "strict":
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
+        return current
+    if options.schema_mode == "widen":
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
+        check_widening(current, data_schema)
+    return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
+
+
+def _overwritten(
+    current: TableConfiguration, data_schema: StructType, options: WriteOptions
+) -> TableConfiguration:
+    from dagster_delta.evolution.table_definition import with_schema
+
+    planned = with_schema(
+        current,
+        data_schema,
+        partition_columns=options.partition_by,
+        new_name=physical_names(current),
+    )
+    if planned is not current and current.supports("checkConstraints"):
+        from dagster_delta.evolution.dependants import check_expressions
+
+        check_expressions(planned)
+    return planned
+
+
+def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
+    """Refuse wider types of the data if the table does not allow type changes."""
+    wider = widenable_columns(current.schema, data_schema)
+    if wider and not current.type_widening_enabled:
+        raise SchemaChangeRefused(
+            'schema_mode="widen" changes types only where the table allows it: set the property '
+            "delta.enableTypeWidening = true first. The data are wider in\n"
+            + "\n".join(map(str, wider)),
+            column=wider[0].column,
+        )
+
+
+def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
+    """Advice on values that are too wide for their columns, as the end of a message; empty if the
+    types of the data are not wider.
+    """
+    wider = widenable_columns(current.schema, data_schema)
+    if not wider:
+        return ""
+    fixed = _fixed_columns(current)
+    option = 'schema_mode="widen" (or "merge")'
+    if not current.type_widening_enabled:
+        option += " once the table has the property delta.enableTypeWidening = true"
+    if any(each.path[0] in fixed for each in wider):
+        option = "ALTER TABLE … ALTER COLUMN … TYPE"
+    return f". {option} gives the columns the wider types of the data:\n" + "\n".join(
+        map(str, wider)
+    )
+
+
+def grown_configuration(
+    current: TableConfiguration,
+    data_schema: StructType,
+    *,
+    filled: Collection[str],
+    next_version: int | None = None,
+) -> TableConfiguration:
+    """The configuration with the columns of the data that the table lacks, and with types widened
+    as far as the table allows.
+
+    The rows may lack the columns in `filled`, nullable or not; `next_version` is the version of the
+    write.
+    """
+    from dagster_delta.evolution.table_definition import with_schema
+
+    merged = merge_schemas(
+        current.schema,
+        data_schema,
+        fixed_columns=_fixed_columns(current),
+        filled=filled,
+        widen_types=current.type_widening_enabled,
+        widen_dates=current.supports("timestampNtz"),
+        table_version=next_version if records_versions(current) else None,
+    )
+    return with_schema(current, merged, new_name=physical_names(current))
+
+
+def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
+    """Logical names of the columns whose types are never widened automatically: rows are laid out
+    or filled by them, or an expression uses them.
+    """
+    fixed = {*configuration.partition_columns, *filled_columns(configuration)}
+    if any(map(configuration.supports, ("checkConstraints", "invariants", "generatedColumns"))):
+        # Legacy protocols imply all of these; the SQL parser is needed only if one is used.
+        has_expressions = (
+            configuration.properties.constraints
+            or configuration.invariants
+            or generated_columns(configuration)
+        )
+        if has_expressions:
+            from dagster_delta.evolution.dependants import columns_of_expressions
+
+            fixed |= columns_of_expressions(configuration)
+    return frozenset(fixed)
+
+
+def _check_partitioning(current: TableConfiguration, asked: Sequence[str] | None) -> None:
+    if asked is None:
+        return
+    own = [name.casefold() for name in current.partition_columns]
+    if [name.casefold() for name in asked] != own:
+        raise InvalidArgument(
+            f"the table is partitioned by {list(current.partition_columns)}, not {list(asked)}; "
+            "leave partition_by out, or replace the table by an overwrite with "
+            'schema_mode="overwrite"'
+        )
+
+
+def write_spec(
+    configuration: TableConfiguration,
+    location: StoreLocation,
+    *,
+    constraints: Sequence[Constraint] = (),
+    check_rows: bool = True,
+    values: ColumnValues = NO_VALUES,
+    sort_by: Sequence[str] = (),
+    is_exact: bool = False,
+) -> WriteSpec:
+    """How rows of a table are written to data files.
+
+    `constraints` are checked in addition to those of the table. Rows that are already in the table
+    have passed these, so `check_rows` is False for them. `values` is the source of columns that the
+    rows lack; `is_exact` refuses values that lose a part in the type of their column.
+    """
+    check_fields_of_structs(configuration.schema)
+    check_file_columns(configuration.schema, configuration.partition_columns)
+    check_nesting(configuration.schema)
+    own = table_constraints(configuration) if check_rows else ()
+    if check_rows:
+        _check_own_expressions(configuration, location.uri)
+    constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
+    own = (*own, *(_text_limits(configuration) if check_rows else ()))
+    if values.verified:
+        from dagster_delta.engines.statements.generated_columns import generation_constraints
+
+        own = (*own, *generation_constraints(values))
+    return WriteSpec(
+        location=location,
+        configuration=configuration,
+        values=values,
+        constraints=(*own, *constraints),
+        target_file_size_bytes=configuration.properties.target_file_size_bytes
+        or _DEFAULT_FILE_SIZE_BYTES,
+        sort_by=_sort_columns(configuration, sort_by),
+        is_exact=is_exact,
+    )
+
+
+def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
+    """Refuse table expressions that do more than compute, before any engine evaluates them."""
+    from dagster_delta.sql.table_expressions import check_table_expression
+
+    schema = configuration.schema
+    for constraint in _declared_constraints(configuration):
+        check_table_expression(constraint.sql, schema, constraint.name, table=table)
+    for column in generated_columns(configuration):
+        what = f"generated column {column.column}"
+        check_table_expression(column.sql, schema, what, table=table)
+    for column in column_defaults(configuration):
+        what = f"the default of column {column.column}"
+        nothing = StructType(())
+        check_table_expression(column.sql, nothing, what, table=table, is_default=True)
+
+
+def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The lengths of VARCHAR(n) and CHAR(n) columns, which Spark declares beside their type."""
+    for limit in text_limits(configuration.schema):
+        name = f"{limit.declared.upper()} of column {dotted(limit.path)}"
+        sql = f"length({quote_path(limit.path)}) <= {limit.length}"
+        yield Constraint(name, sql, null_passes=True)
+
+
+def _stored_as_given(
+    configuration: TableConfiguration, constraints: Sequence[Constraint]
+) -> Iterator[Constraint]:
+    """Constraints that keep conditions on partition columns true for the stored rows.
+
+    Spec: an empty string is a null partition value.
+    """
+    texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
+    if not texts or not constraints:
+        return
+    from dagster_delta.sql.expressions import parse_expression
+
+    parsed = (parse_expression(constraint.sql, configuration.schema) for constraint in constraints)
+    named = {path[0].casefold() for each in parsed for path in each.references}
+    for name in texts:
+        if name.casefold() in named:
+            what = f"a constraint on partition column {name}, where an empty string becomes null"
+            yield Constraint(what, f"{quote_path((name,))} <> ''", null_passes=True)
+
+
+def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:
+    found = []
+    for name in asked:
+        field = configuration.schema.get(name)
+        if field is None:
+            raise InvalidArgument(
+                f"sort_by names {name!r}; the columns are {', '.join(configuration.schema.names)}"
+            )
+        if field.name in configuration.partition_columns:
+            raise InvalidArgument(
+                f"sort_by names the partition column {field.name!r}, which has one value in every "
+                "file; leave it out"
+            )
+        if not isinstance(field.data_type, _SORTABLE) or field.data_type == _VARIANT:
+            raise InvalidArgument(
+                f"sort_by names {field.name!r}, whose values have no order; rows are sorted by "
+                "columns of atomic types"
+            )
+        found.append(field.name)
+    return tuple(found)
+
+
+def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ...]:
+    """Constraints that every row of a table must satisfy."""
+    not_null = (
+        Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
+        for path in configuration.not_null_columns
+    )
+    return (*not_null, *_declared_constraints(configuration))
+
+
+def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The conditions that the metadata declare as SQL."""
+    for column, sql in configuration.invariants:
+        yield Constraint(f"invariant {column}", sql)
+    # Spec: CHECK constraints apply if the protocol supports them.
+    checks = (
+        configuration.properties.constraints if configuration.supports("checkConstraints") else {}
+    )
+    for name, sql in checks.items():
+        yield Constraint(f"CHECK {name}", sql)

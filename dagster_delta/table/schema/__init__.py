@@ -1,1 +1,0 @@
-"""Changes of the schema, and online changes of a column."""

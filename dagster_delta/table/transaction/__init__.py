@@ -1,0 +1,1 @@
+"""What a change of a table reads and stages, and its commit to the log."""

@@ -1,0 +1,487 @@
+"""One optimistic change of a table: planned on a snapshot, committed once or not at all.
+
+Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_delta.clock import Clock, now_ms
+from dagster_delta.errors import (
+    CommitRetriesExhausted,
+    ConditionalPutUnsupported,
+    InvalidArgument,
+    InvalidTable,
+    UnsupportedFeature,
+)
+from dagster_delta.protocol.actions import (
+    AddCDCFile,
+    AddFile,
+    DomainMetadata,
+    Metadata,
+    RemoveFile,
+    SetTransaction,
+)
+from dagster_delta.protocol.features.column_values import advance_high_water_marks
+from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.features.row_tracking import (
+    NO_ROW_IDS,
+    ROW_IDS_KEPT_TAG,
+    materialized_columns,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
+from dagster_delta.protocol.log.pending_actions import PendingActions
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import CreatedFiles
+from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
+from dagster_delta.table.log_upkeep.post_commit import follow_commit
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.committer import (
+    MAX_ATTEMPTS,
+    CommitRequest,
+    Committed,
+    Conflicted,
+    commit_with_retry,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.transaction.conflicts import SelectsRows, UnitedChange
+    from dagster_delta.table.transaction.moved_groups import MovedGroups
+
+__all__ = ["AppTransaction", "CommitResult", "Transaction"]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A change of one table, staged and then committed.
+
+    Args:
+        store: store of the table.
+        snapshot: what the change is planned on; None where there is no table yet.
+        clock: gives timestamps.
+        new_id: makes the unique id of the commit.
+
+    Raises:
+        ConditionalPutUnsupported: the store cannot commit safely.
+        UnsupportedFeature, UnsupportedWriterVersion: the table cannot be written by this library.
+        CorruptLog: the newest commit is damaged.
+    """
+
+    store: ObjectStore
+    snapshot: Snapshot | None
+    clock: Clock = now_ms
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+    _staged: TableConfiguration | None = field(default=None, init=False)
+    _reads: ReadScope = field(default_factory=ReadScope, init=False)
+    _selects: SelectsRows | None = field(default=None, init=False)
+    _moved: MovedGroups | None = field(default=None, init=False)
+    _adds: list[AddFile] = field(default_factory=list, init=False)
+    _removes: list[RemoveFile] = field(default_factory=list, init=False)
+    _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
+    created_files: CreatedFiles = field(init=False)
+    """The files written for the change, until it is committed."""
+    _applications: dict[str, int] = field(default_factory=dict, init=False)
+    _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
+    _keeps_row_ids: bool = field(default=False, init=False)
+    _protects_checkpoints: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.created_files = CreatedFiles(self.store)
+        if not self.store.supports_put_if_absent:
+            raise ConditionalPutUnsupported(
+                "this storage cannot create a file only if it is absent, so two writers could "
+                "overwrite each other's commits; the table is read-only here",
+                table=self.store.location.uri,
+            )
+        if self.snapshot is not None:
+            self.snapshot.configuration.check_writable(
+                table=self.store.location.uri, version=self.snapshot.version
+            )
+            self.snapshot.check_newest_commit()
+
+    @property
+    def read_version(self) -> int | None:
+        """Version the change is planned on; None where there is no table yet."""
+        return None if self.snapshot is None else self.snapshot.version
+
+    @property
+    def configuration(self) -> TableConfiguration:
+        """Protocol and metadata as they will be after the commit.
+
+        Raises:
+            InvalidArgument: there is no table and none has been staged.
+        """
+        if self._staged is not None:
+            return self._staged
+        if self.snapshot is None:
+            raise InvalidArgument(
+                "the table does not exist, and the transaction does not say what it is to be",
+                table=self.store.location.uri,
+            )
+        return self.snapshot.configuration
+
+    def stage_configuration(self, configuration: TableConfiguration) -> None:
+        """Add protocol and metadata to the commit, if they change.
+
+        Raises:
+            InvalidArgument: the table is to stay readable as Iceberg, and would not.
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
+        """
+        configuration.check_writable(
+            table=self.store.location.uri,
+            version=0 if self.read_version is None else self.read_version + 1,
+        )
+        check_iceberg_compat(configuration)
+        self._staged = configuration
+
+    def stage_high_water_marks(self, marks: Mapping[str, int]) -> None:
+        """Record the last values of identity columns that were given out for this change, so that
+        no later one repeats them; a concurrent change of the metadata is a conflict then.
+
+        Args:
+            marks: last value by logical name of the column; none changes nothing.
+        """
+        if marks:
+            # Spec: delta.identity.highWaterMark is updated when the write commits.
+            self.stage_configuration(advance_high_water_marks(self.configuration, marks))
+
+    def depend_on(self, reads: ReadScope, *, selects: SelectsRows | None = None) -> None:
+        """Declare which part of the table the change depends on, replacing what was declared.
+
+        Args:
+            reads: that part.
+            selects: for a change of single rows, whether new files that it may depend on hold a row
+                that it would have selected; it then conflicts only with changes of the same rows.
+        """
+        self._reads, self._selects = reads, selects
+
+    def stage_written(self, files: Iterable[AddFile]) -> None:
+        """Add data files that were written for this change and are deleted if it fails."""
+        for file in files:
+            self._adds.append(file)
+            self.created_files.add_logged([file.path])
+
+    def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
+        """Add logical files whose data files are already in the table.
+
+        Args:
+            files: with other deletion vectors, say.
+            written: paths of files that were made for it and are deleted if the change fails.
+        """
+        self._adds.extend(files)
+        self.created_files.add(written)
+
+    def stage_change_files(self, files: Iterable[AddCDCFile]) -> None:
+        """Add change data files that were written for this change and are deleted if it fails."""
+        for file in files:
+            self._change_files.append(file)
+            self.created_files.add_logged([file.path])
+
+    def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
+        """Remove logical files from the table."""
+        self._removes.extend(removes)
+
+    def stage_moved(self, moved: MovedGroups) -> None:
+        """Replace groups of files, of which those that others change meanwhile may be left out."""
+        self._moved = moved
+        self.stage_written(moved.adds)
+        self.stage_removed(moved.removes)
+
+    def declare_row_ids_kept(self) -> None:
+        """Declare that every row moved to another file keeps its row id, and its row commit version
+        unless it changes; otherwise such a commit says that ids were lost.
+        """
+        self._keeps_row_ids = True
+
+    def protect_earlier_checkpoints(self) -> None:
+        """Protect the checkpoints before the commit until all of them can be deleted at once. The
+        staged configuration must support `checkpointProtection`.
+        """
+        self._protects_checkpoints = True
+
+    def record_application(self, app_id: str, version: int) -> None:
+        """Record that an application has reached `version`, as part of the commit."""
+        self._applications[app_id] = version
+
+    def advance_application(self, progress: AppTransaction) -> None:
+        """Record the progress of an application as part of the commit, if it is still where the
+        change expects it.
+
+        Raises:
+            ConcurrentTransaction: it is somewhere else than where it should start from.
+        """
+        found = None
+        if self.snapshot is not None:
+            found = self.snapshot.transaction_version(progress.app_id)
+        progress.check(found, table=self.store.location.uri, version=self.read_version)
+        self.record_application(progress.app_id, progress.version)
+
+    def stage_domain(self, domain: DomainMetadata) -> None:
+        """Set or remove a metadata domain of the protocol, for callers that follow its rules."""
+        self._domains[domain.domain] = domain
+
+    def set_domain_metadata(self, domain: str, configuration: str) -> None:
+        """Set a user-defined metadata domain.
+
+        Raises:
+            InvalidArgument: the domain is one of the protocol's own.
+            UnsupportedFeature: the table does not support metadata domains.
+        """
+        if domain.startswith("delta."):
+            # Spec: clients MUST NOT allow users to modify system-controlled domains.
+            raise InvalidArgument(
+                f"the metadata domain {domain} belongs to the protocol; choose a name that does "
+                "not start with 'delta.'"
+            )
+        if not self.configuration.supports("domainMetadata"):
+            raise UnsupportedFeature(
+                "the table does not support metadata domains; create it with the property "
+                "delta.feature.domainMetadata = supported",
+                table=self.store.location.uri,
+            )
+        self._domains[domain] = DomainMetadata(
+            domain=domain, configuration=configuration, removed=False
+        )
+
+    def commit(
+        self,
+        operation: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
+        user_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Commit the change as the next version, rebased on concurrent commits where that is safe.
+
+        Args:
+            operation: what was done, by the name other engines know.
+            parameters: of the operation.
+            metrics: of the operation, or what counts them when the files to commit are known.
+            user_info: kept in the commitInfo beside ours.
+
+        Raises:
+            CommitConflict: another writer won and the change cannot be rebased; the files written
+                for it are deleted.
+            CommitStateUnknown: the store would not say whether the commit landed; nothing is
+                deleted.
+            CorruptLog: another writer won and its commit is damaged; the files written for the
+                change are deleted.
+            InvalidArgument: `user_info` cannot be recorded.
+            UnsupportedFeature: the table is append-only and rows would be removed.
+            StorageFailure: the store refused; nothing is deleted.
+        """
+        outcome = self.try_commit(
+            operation, parameters=parameters, metrics=metrics, user_info=user_info
+        )
+        if isinstance(outcome, Conflicted):
+            self.created_files.delete()
+            raise outcome.conflict.to_error(table=self.store.location.uri)
+        return outcome
+
+    def try_commit(
+        self,
+        operation: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int]] | None = None,
+        user_info: Mapping[str, object] | None = None,
+    ) -> CommitResult | Conflicted:
+        """Like `commit`, but returns a conflict, and keeps the files written for the change."""
+        while True:
+            counted = dict((metrics() if callable(metrics) else metrics) or {})
+            started_ms = self.clock()
+            outcome = self._put(operation, parameters or {}, counted, user_info or {})
+            if isinstance(outcome, Committed):
+                newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
+                newest.seen_ms = started_ms
+                return CommitResult(outcome.version, counted, newest)
+            with self.created_files:
+                if not self._unite_with(outcome):
+                    return outcome
+
+    def _put(
+        self,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int | str],
+        user_info: Mapping[str, object],
+    ) -> Committed | Conflicted:
+        created = self.created_files.paths
+        try:
+            request = self._request(operation, parameters, metrics, user_info)
+            # From here on the log may refer to them, whatever is raised.
+            self.created_files.release()
+            outcome = commit_with_retry(self.store, request, clock=self.clock)
+        except (
+            CommitRetriesExhausted,
+            ConditionalPutUnsupported,
+            InvalidArgument,
+            InvalidTable,
+            UnsupportedFeature,
+        ):
+            # These say that the commit is surely not in the log.
+            self.created_files.add(created)
+            self.created_files.delete()
+            raise
+        if isinstance(outcome, Conflicted):
+            self.created_files.add(created)
+        return outcome
+
+    def _unite_with(self, lost: Conflicted) -> bool:
+        """Whether the change was moved on top of commits about other rows."""
+        changes_rows = self._selects is not None or self._moved is not None
+        if self.snapshot is None or not changes_rows or self._staged is not None:
+            return False
+        if not lost.commits:
+            return False
+        from dagster_delta.table.transaction.conflicts import concurrent_row_changes
+
+        # Each of the commits that have followed by now would be another conflict.
+        newer = read_commits_after(self.store, lost.commits[-1][0], at_most=MAX_ATTEMPTS)
+        if newer is None:
+            return False
+        commits = [*lost.commits, *newer]
+        others = concurrent_row_changes(lost.conflict, commits, self._facts(self._contents()))
+        if others is None:
+            return False
+        united = self._united(others)
+        if united is None:
+            return False
+        self.created_files.add(united.new_files)
+        checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
+        self.snapshot = self.snapshot.advance(commits, checksum=checksum)
+        self.created_files.delete(keep=set(self.created_files.paths) - united.superseded)
+        self._adds, self._removes = list(united.adds), list(united.removes)
+        return True
+
+    def _united(self, concurrent_commits: Sequence[CommitActions]) -> UnitedChange | None:
+        if self._moved is not None:
+            return self._moved.unite(self.store, self.configuration, concurrent_commits)
+        from dagster_delta.table.transaction.conflicts import RowChange, unite_row_changes
+
+        assert self._selects is not None  # noqa: S101
+        change = RowChange(self._adds, self._removes, self._reads, self._selects)
+        return unite_row_changes(self.store, self.configuration, change, concurrent_commits)
+
+    def _request(
+        self,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int | str],
+        user_info: Mapping[str, object],
+    ) -> CommitRequest:
+        contents = self._contents()
+        configuration = self.configuration
+        current = configuration if self.snapshot is None else self.snapshot.configuration
+        if contents.removes_data and current.append_only:
+            # Spec: new log entries MUST NOT change or remove data from the table.
+            raise UnsupportedFeature(
+                "the table is append-only (delta.appendOnly), and this write would remove rows; "
+                "append instead, or unset the property first",
+                table=self.store.location.uri,
+                version=self.read_version,
+            )
+        return CommitRequest(
+            read_version=self.read_version,
+            actions=PendingActions(
+                contents,
+                tracks_rows=configuration.assigns_row_ids,
+                starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
+                protects_checkpoints=self._protects_checkpoints,
+            ),
+            facts=self._facts(contents),
+            transaction_id=self.new_id(),
+            operation=operation,
+            parameters=parameters,
+            metrics=metrics,
+            user_info=user_info,
+            is_blind_append=self._reads.is_empty and not contents.removes,
+            in_commit_timestamps=configuration.in_commit_timestamps_enabled,
+            read_timestamp_ms=self._read_timestamp_ms(),
+            log_is_kept=self.snapshot.keeps_log if self.snapshot else lambda _: False,
+            read_highest_row_id=self.snapshot.highest_row_id if self.snapshot else NO_ROW_IDS,
+            tags=self._tags(),
+        )
+
+    def _starts_in_commit_timestamps(self) -> bool:
+        # Spec: a table that has them from its first version on does not say when they began.
+        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
+            return False
+        return not self.snapshot.configuration.in_commit_timestamps_enabled
+
+    def _tags(self) -> dict[str, str]:
+        if not self.configuration.row_tracking_enabled:
+            return {}
+        return {ROW_IDS_KEPT_TAG: "true" if self._row_ids_stay() else "false"}
+
+    def _row_ids_stay(self) -> bool:
+        # Spec: true where no row was updated or copied, or all of them kept their ids.
+        written = set(self.created_files.paths)
+        moves_rows = bool(self._removes) and any(
+            decode_path(add.path) in written for add in self._adds
+        )
+        return not moves_rows or (
+            self._keeps_row_ids and materialized_columns(self.configuration) is not None
+        )
+
+    def _read_timestamp_ms(self) -> int:
+        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
+            return 0
+        return self.snapshot.timestamp_ms
+
+    def _contents(self) -> CommitContents:
+        old = None if self.snapshot is None else self.snapshot.configuration
+        new = self._staged
+        return CommitContents(
+            protocol=new.protocol if new and (not old or new.protocol != old.protocol) else None,
+            metadata=new.metadata if new and self._changes_metadata(old, new) else None,
+            transactions=tuple(
+                SetTransaction(app_id=app_id, version=version, last_updated_ms=self.clock())
+                for app_id, version in self._applications.items()
+            ),
+            domain_metadata=tuple(self._domains.values()),
+            removes=tuple(self._removes),
+            adds=tuple(self._adds),
+            change_files=tuple(self._change_files),
+        )
+
+    def _changes_metadata(self, old: TableConfiguration | None, new: TableConfiguration) -> bool:
+        # The property that protects checkpoints comes in when the version is known.
+        return old is None or new.metadata != old.metadata or self._protects_checkpoints
+
+    def _facts(self, contents: CommitContents) -> TransactionFacts:
+        old = None if self.snapshot is None else self.snapshot.configuration
+        return TransactionFacts(
+            protocol=old.protocol if old else None,
+            metadata=old.metadata if old else None,
+            isolation_level=isolation_level(self.configuration, contents),
+            reads=self._reads,
+            removed_paths=frozenset(remove.path for remove in contents.removes),
+            changes_metadata=contents.metadata is not None,
+            app_ids=frozenset(self._applications),
+            domains=frozenset(self._domains),
+            survives=self._survival(contents),
+        )
+
+    def _survival(self, contents: CommitContents) -> Callable[[Metadata], bool] | None:
+        """Which metadata of others the change can live with: a step of a column change."""
+        if self.snapshot is None or contents.metadata is not None or contents.protocol is not None:
+            return None
+        mine, change_files = self.snapshot.metadata, contents.change_files
+
+        def survives(concurrent: Metadata) -> bool:
+            from dagster_delta.evolution.column_change.states import survives_column_change
+
+            # What is recorded for the feed has the columns of the old schema.
+            return not change_files and survives_column_change(mine, concurrent, contents.adds)
+
+        return survives

@@ -1,1 +1,0 @@
-"""Transactions, commits, and the writes built on them."""

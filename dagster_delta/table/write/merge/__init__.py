@@ -1,1 +1,0 @@
-"""MERGE: its statement, its plan and its commit."""
