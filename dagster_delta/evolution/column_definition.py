@@ -212,7 +212,6 @@ def _parse(field: StructField, key: str, scope: StructType, explained: str) -> S
             f"column {field.name} {explained}, and {sql!r} does not fit: {mismatch.message}",
             column=field.name,
         ) from None
-    expression.check_valid()
     data_type = expression.data_type
     if key == GENERATION_KEY and data_type is not None and data_type != field.data_type:
         # The reference implementation does not open such a table for writing either.

@@ -109,28 +109,11 @@ class SqlExpression:
         """Check that the embedded engine computes it exactly as Spark does.
 
         Raises:
-            InvalidArgument: Spark refuses it as well.
             UnsupportedExpression: it holds a construct outside the whitelist.
         """
-        self.check_valid()
         for each in walk(self.typed):
             if isinstance(each, Refused):
                 raise UnsupportedExpression(
                     f"the embedded engine cannot evaluate {self.sql!r} exactly as Spark would, "
                     f"because of {each.construct}: {each.remedy}"
-                )
-
-    def check_valid(self) -> None:
-        """Check that no part is certainly wrong in every engine.
-
-        Raises:
-            InvalidArgument: it calls a function with the wrong number of arguments, or combines
-                types that Spark SQL does not combine.
-        """
-        for each in walk(self.typed):
-            if isinstance(each, Refused) and each.is_wrong:
-                from dagster_delta.sql.mistakes import hint_for
-
-                raise InvalidArgument(
-                    f"{self.sql!r} is wrong in Spark SQL: {each.construct}{hint_for(self.sql)}"
                 )

@@ -61,8 +61,6 @@ class Refused(msgspec.Struct, frozen=True):
     operands: tuple[Typed, ...] = ()
     remedy: str = "use the Spark engine"
     """What to do about it, for an error."""
-    is_wrong: bool = False
-    """Whether Spark refuses it as well; `construct` then says why, and there is no remedy."""
 
     @property
     def data_type(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from functools import reduce
 
@@ -10,18 +11,12 @@ from msgspec.structs import replace
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.schema import DataType, MapType, StructType
 from dagster_delta.sql.casts import cast
-from dagster_delta.sql.functions.built_in import (
-    count_problem,
-    is_built_in,
-    row_problem,
-    similar_name,
-)
+from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.sql.parser import columns_in, parse_syntax
 from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
 from dagster_delta.sql.time_zone import ZONE
 from dagster_delta.sql.tokens import GrammarUnknown, syntax_error
-from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
 from dagster_delta.sql.typed import (
     Call,
     Column,
@@ -68,10 +63,7 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
             operands = (_analyse(child, schema),)
-            found = _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
-            source = operands[0].data_type
-            problem = None if source is None else cast_problem(source, data_type)
-            return _wrong_if(problem, found)
+            return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
         case Function(".", (base, Literal(str() as name))):
             return _field(_analyse(base, schema), name)
         case Function("between", (value, low, high)):
@@ -84,37 +76,31 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
         if len(operands) < 2 and name != "not":
             return Refused(f"{name} with {len(operands)} arguments", operands)
-        return Call(name, tuple(_truth(name, operand) for operand in operands), BOOLEAN)
-    if problem := count_problem(name, len(operands)) or row_problem(name):
-        return Refused(problem, operands, is_wrong=True)
-    problem = type_problem(name, [operand.data_type for operand in operands])
+        return Call(name, tuple(_truth(operand) for operand in operands), BOOLEAN)
     name = canonical_name(name)
     function = WHITELIST.get(name)
     if function is None or (resolve := function.resolve) is None:
-        return _wrong_if(problem, _unknown_function(name, operands))
-    found = _unless_refused(
+        return _unknown_function(name, operands)
+    if not function.takes_count(len(operands)):
+        return Refused(f"{name} with {len(operands)} arguments", operands)
+    return _unless_refused(
         name, operands, lambda: _computed(resolve(name, _with_padded_literals(name, operands)))
     )
-    return _wrong_if(problem, found)
+
+
+_ROW_FUNCTIONS = OF_ARGUMENTS | RANDOM | OF_THE_SESSION
 
 
 def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
-    if is_built_in(name) or not name.isidentifier():
+    if name in _ROW_FUNCTIONS or not name.isidentifier():
         return Refused(f"the function {name}", operands)
-    similar = similar_name(name)
-    hint = "" if similar is None else f" (did you mean {similar}?)"
+    close = difflib.get_close_matches(name, sorted(_ROW_FUNCTIONS), n=1, cutoff=0.75)
+    hint = f" (did you mean {close[0]}?)" if close else ""
     return Refused(
-        f"{name}, which is no built-in function of Spark SQL{hint}",
+        f"the function {name}, which is not known to compute a value of one row{hint}",
         operands,
         remedy="correct its name, or use the Spark engine if its session defines it",
     )
-
-
-def _wrong_if(problem: str | None, found: Typed) -> Typed:
-    """The result; marked wrong if it is refused for a reason for which Spark refuses it too."""
-    if problem is None or not isinstance(found, Refused) or found.is_wrong:
-        return found
-    return Refused(problem, found.operands, is_wrong=True)
 
 
 def _between(value: Typed, low: Typed, high: Typed) -> Typed:
@@ -148,15 +134,12 @@ def _computed(result: Typed) -> Typed:
     return replace(result, char_length=None) if isinstance(result, Column) else result
 
 
-def _truth(name: str, operand: Typed) -> Typed:
+def _truth(operand: Typed) -> Typed:
     if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
         return operand
     if operand.data_type == VOID and isinstance(operand, Literal):
         return Literal(None, BOOLEAN)
-    return _wrong_if(
-        type_problem(name, [operand.data_type]),
-        Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,)),
-    )
+    return Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,))
 
 
 def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
@@ -191,16 +174,15 @@ def _field(base: Typed, name: str) -> Typed:
     if isinstance(base, Refused):
         return replace(base, operands=(base,))
     # A field of an array of structs can be selected by name too.
-    refused = Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
-    return _wrong_if(field_problem(base.data_type, name), refused)
+    return Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
 
 
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
-    from dagster_delta.sql.mistakes import hint_for_column
-
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
-    hint = "" if path else hint_for_column(parts, level.names)
+    known = {each.casefold(): each for each in level.names}
+    close = difflib.get_close_matches(parts[-1].casefold(), known, n=1)
+    hint = f"; did you mean {known[close[0]]}?" if close else ""
     return SchemaMismatch(
         f"there is no column {name}; the {what} are {', '.join(level.names)}{hint}", column=name
     )
@@ -213,11 +195,6 @@ def typed_tree(sql: str, schema: StructType, zone: str) -> Typed:
         expression = _analyse(_parse(sql), schema)
     except RecursionError:
         raise _too_deep() from None
-    except (InvalidArgument, SchemaMismatch) as error:
-        from dagster_delta.sql.mistakes import hint_for
-
-        error.message += hint_for(sql)
-        raise
     finally:
         ZONE.reset(token)
     if is_too_deep(expression):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import math
 from decimal import Decimal
@@ -17,8 +16,8 @@ from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
 from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.functions.built_in import count_problem, is_built_in
-from dagster_delta.sql.functions.whitelist import WHITELIST
+from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
+from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from tests.sql.random_expressions import random_expressions
 
 if TYPE_CHECKING:
@@ -411,53 +410,30 @@ def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> 
             evaluate(parse_expression(sql, schema), TABLE)
 
 
-WRONG = [
-    "upper() = 'A'", "nvl(i) = 1", "greatest(i) = 1", "sum(i) = 1", "row_number() = 1", "NOT i", "i AND flag",
-    "i IN (1, DATE '2020-01-01')", "flag > 3", "bin + 1 > 0", "flag + 1 > 0", "id > 1 + flag",
-    "year(flag) = 1", "year(i) = 1", "CAST(flag AS date) IS NULL", "CAST(i AS date) IS NULL",
-    "CAST(bin AS int) = 1", "CAST(i AS binary) IS NULL", "coalesce(i, flag) = 1", "if(i, 1, 2) = 1",
-    "if(flag, 1, bin) = 1", "CASE WHEN i THEN 1 END = 1", "size(i) = 1", "s.x = 1", "i['x'] = 1", "abs(flag) = 1",
-    "length(array(1)) = 1", "date_add(s) IS NULL", "DATE '2020-01-01' + DATE '2020-01-01' IS NULL",
-    "TIMESTAMP '2020-01-01 00:00:00' + 1 IS NULL", "DATE '2020-01-01' - 1.5 IS NULL", "date_format(i, 'y') = 'x'",
-]  # fmt: skip
-
-
-def test_what_is_called_wrong_is_refused_by_spark(frame: DataFrame) -> None:
-    from pyspark.errors import PySparkException
-
-    accepted = []
-    for sql in WRONG:
-        with contextlib.suppress(PySparkException):
-            _ = frame.where(sql).schema
-            accepted.append(sql)
-    assert not accepted
-
-
 def test_the_built_in_functions_are_those_of_spark(spark: SparkSession) -> None:
     rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
     names = [row[0] for row in rows if row[0].isidentifier()]
-    others = {"and", "collations", "in", "not", "or", "python_worker_logs", "range", "sql_keywords"}
-    assert [name for name in names if not is_built_in(name) and name not in others] == []
+    assert (OF_ARGUMENTS | OF_THE_SESSION | RANDOM) - set(names) == set()
 
 
 @pytest.mark.exhaustive
-def test_functions_take_as_many_arguments_as_those_of_spark(spark: SparkSession) -> None:
+def test_functions_take_no_other_number_of_arguments_than_those_of_spark(
+    spark: SparkSession,
+) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     frame, differing = spark.range(1), []
-    # Those with a unit before the others are calls of another form to Spark.
-    unlike = {"case", "date_add", "datediff", "date_diff"}
-    for name in (name for name in WHITELIST if is_built_in(name) and name not in unlike):
-        taken = [count_problem(name, count) is None for count in range(10)]
-        for count in {taken.index(value) for value in (True, False) if value in taken}:
-            refused = False
+    for name in OF_ARGUMENTS:
+        function = WHITELIST.get(canonical_name(name))
+        for count in range(10) if function is not None and function.resolve is not None else ():
+            if function is None or not function.takes_count(count):
+                continue
             try:
                 _ = frame.selectExpr(f"{name}({', '.join(['id'] * count)})").schema
             except (PySparkException, Py4JError) as error:
-                refused = "WRONG_NUM_ARGS" in str(error)
-            if refused is taken[count]:
-                differing.append(f"{name} with {count}")
+                if "WRONG_NUM_ARGS" in str(error):
+                    differing.append(f"{name} with {count}")
     assert differing == []
 
 

@@ -50,7 +50,6 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
         )
     expression = parse_expression(action.expression, draft.schema)
     expression.check_filter()
-    expression.check_valid()
     check_table_expression(action.expression, draft.schema, f"CHECK {name}")
     draft.set_raw_properties({**properties, f"{CONSTRAINT_PREFIX}{name}": action.expression})
     draft.configuration = TableConfiguration(

@@ -49,8 +49,6 @@ def _has_column(operand: Typed) -> bool:
 
 
 def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) < 2:
-        raise Refusal("an empty IN list")
     _check_comparable("IN", arguments)
     _, operands = typed_alike("IN", arguments)
     return boolean_call(name, operands)
@@ -103,10 +101,8 @@ def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: 
 
 
 def _resolve_coalesce(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if not arguments:
-        raise Refusal(f"{name} without arguments")
-    target, operands = typed_alike(name, arguments, with_variants=name == "coalesce")
-    return Call(name, tuple(operands), target)
+    target, operands = typed_alike(name, arguments, with_variants=True)
+    return Call("coalesce", tuple(operands), target)
 
 
 def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
@@ -120,15 +116,21 @@ def _sql_case(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
 CONDITIONS: Mapping[str, Function] = {
     **dict.fromkeys(("and", "or"), Function(None, "({joined})", is_strict=False)),
     "not": Function(None, "(NOT {0})"),
-    **dict.fromkeys(("=", "<", "<=", ">", ">="), Function(_resolve_comparison, "({0} {name} {1})")),
-    "<=>": Function(_resolve_comparison, "({0} IS NOT DISTINCT FROM {1})", is_strict=False),
-    "in": Function(_resolve_in, "({0} IN ({rest}))", is_strict=False),
+    **dict.fromkeys(
+        ("=", "<", "<=", ">", ">="),
+        Function(_resolve_comparison, "({0} {name} {1})", takes=(2, 2)),
+    ),
+    "<=>": Function(
+        _resolve_comparison, "({0} IS NOT DISTINCT FROM {1})", is_strict=False, takes=(2, 2)
+    ),
+    "in": Function(_resolve_in, "({0} IN ({rest}))", is_strict=False, takes=(2, None)),
     "is null": Function(_resolve_is_null, "({0} IS NULL)", is_strict=False),
     "isnotnull": Function(_resolve_is_not_null),
     "isnan": Function(_resolve_is_nan, "coalesce(isnan({0}), FALSE)", is_strict=False),
-    "case": Function(_resolve_case, _sql_case, is_strict=False),
-    "if": Function(_resolve_if),
-    "nullif": Function(_resolve_nullif),
-    "nvl2": Function(_resolve_nvl2),
-    "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False),
+    "case": Function(_resolve_case, _sql_case, is_strict=False, takes=(2, None)),
+    "if": Function(_resolve_if, takes=(3, 3)),
+    "nullif": Function(_resolve_nullif, takes=(2, 2)),
+    "nvl2": Function(_resolve_nvl2, takes=(3, 3)),
+    **dict.fromkeys(("nvl", "ifnull"), Function(_resolve_coalesce, takes=(2, 2))),
+    "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False, takes=(1, None)),
 }

@@ -182,7 +182,7 @@ def _of_unix(per_second: int) -> Function:
 
 _TRUNCATED = "CAST(date_trunc({all}) AS {type})"
 _SHIFTED = "CAST({0} + to_months({1}) + to_days({2}) + to_microseconds({3}) AS {type})"
-_difference = Function(fixed(INTEGER, DATE, DATE), "CAST({0} - {1} AS INTEGER)")
+_difference = Function(fixed(INTEGER, DATE, DATE), "CAST({0} - {1} AS INTEGER)", takes=(2, 2))
 
 DATE_FUNCTIONS: Mapping[str, Function] = {
     **{name: _part(f"{name}({{0}})") for name in ("year", "quarter", "month", "dayofyear")},
@@ -191,12 +191,14 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     "weekday": _part("isodow({0}) + -1"),
     "weekofyear": _part("week({0})"),
     **{name: _part(f"{name}({{0}})", _as_local) for name in ("hour", "minute", "second")},
-    "extract": Function(_resolve_extract),
-    "date_trunc": Function(_resolve_date_trunc, _TRUNCATED),
-    "date_format": Function(calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True),
-    "trunc": Function(_resolve_trunc, _TRUNCATED),
+    "extract": Function(_resolve_extract, takes=(2, 2)),
+    "date_trunc": Function(_resolve_date_trunc, _TRUNCATED, takes=(2, 2)),
+    "date_format": Function(
+        calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True, takes=(2, 2)
+    ),
+    "trunc": Function(_resolve_trunc, _TRUNCATED, takes=(2, 2)),
     "make_date": Function(
-        calls(DATE, _integer, _integer, _integer), "make_date({all})", may_raise=True
+        calls(DATE, _integer, _integer, _integer), "make_date({all})", may_raise=True, takes=(3, 3)
     ),
     "date_from_unix_date": Function(
         fixed(DATE, INTEGER), "CAST(DATE '1970-01-01' + {0} AS DATE)", may_raise=True
@@ -207,6 +209,6 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     "timestamp_seconds": _of_unix(1),
     "timestamp_millis": _of_unix(1_000),
     "timestamp_micros": _of_unix(1_000_000),
-    "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True),
+    "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True, takes=(4, 4)),
     **dict.fromkeys(("datediff", "date_diff"), _difference),
 }

@@ -29,8 +29,8 @@ class Function(msgspec.Struct, frozen=True):
     """One function or operator of the whitelist."""
 
     resolve: Resolve | None
-    """How Spark types a call with a number of arguments that Spark allows; None if only the
-    analysis makes such calls."""
+    """How Spark types a call of as many arguments as it `takes`; None if only the analysis makes
+    such calls."""
     sql: str | Render = ""
     """DuckDB SQL of a typed call: a template of the operands `{0}`, `{1}` and so on, `{all}` of
     them, the `{rest}` after the first or all of them `{joined}` by the `{name}` of the call, and of
@@ -39,6 +39,13 @@ class Function(msgspec.Struct, frozen=True):
     """Whether it fails for some values, so that earlier operands must guard it."""
     is_strict: bool = True
     """Whether a call is null wherever an operand is null."""
+    takes: tuple[int, int | None] = (1, 1)
+    """The least and the greatest number of arguments; None: no limit."""
+
+    def takes_count(self, count: int) -> bool:
+        """Whether a call may have this number of arguments."""
+        fewest, most = self.takes
+        return count >= fewest and (most is None or count <= most)
 
     def render(self, call: Call, operands: Sequence[str]) -> str:
         """The DuckDB SQL of a call."""
@@ -83,15 +90,11 @@ Operand = Callable[[str, Typed], Typed]
 """Makes an operand from the name of the function and the argument, or raises Refusal."""
 
 
-def calls(result: DataType, *operands: Operand, defaults: Sequence[Literal] = ()) -> Resolve:
-    """A rule for a function of these operands; `defaults` are those of the last ones."""
+def calls(result: DataType, *operands: Operand) -> Resolve:
+    """A rule for a function of these operands."""
 
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-        missing = len(operands) - len(arguments)
-        if not 0 <= missing <= len(defaults):
-            raise Refusal(f"{name} with {len(arguments)} arguments")
-        given = (*arguments, *defaults[len(defaults) - missing :])
-        made = (operand(name, each) for operand, each in zip(operands, given, strict=True))
+        made = (operand(name, given) for operand, given in zip(operands, arguments, strict=True))
         return Call(name, tuple(made), result)
 
     return resolve

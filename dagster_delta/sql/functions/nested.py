@@ -131,11 +131,15 @@ _SUBSCRIPT = f"{UNLESS_NULL} WHEN {{1}} < 0 OR {{1}} >= len({{0}}) THEN {_OUTSID
 NESTED_FUNCTIONS: Mapping[str, Function] = {
     # With other settings than Spark's defaults, the size of null is -1.
     "size": Function(_resolve_size, _sql_size, is_strict=False),
-    "array_contains": Function(_resolve_contains, _CONTAINS),
-    "get": Function(_element("get"), _GET),
-    "[]": Function(_element("[]"), _SUBSCRIPT, may_raise=True),
-    "element_at": Function(_element("element_at"), _sql_element_at(_OUTSIDE), may_raise=True),
-    "try_element_at": Function(_element("try_element_at"), _sql_element_at("NULL"), may_raise=True),
+    "array_contains": Function(_resolve_contains, _CONTAINS, takes=(2, 2)),
+    "get": Function(_element("get"), _GET, takes=(2, 2)),
+    "[]": Function(_element("[]"), _SUBSCRIPT, may_raise=True, takes=(2, 2)),
+    "element_at": Function(
+        _element("element_at"), _sql_element_at(_OUTSIDE), may_raise=True, takes=(2, 2)
+    ),
+    "try_element_at": Function(
+        _element("try_element_at"), _sql_element_at("NULL"), may_raise=True, takes=(2, 2)
+    ),
     "map value": Function(None, "{0}[{1}]"),
     ".": Function(None, _sql_field),
 }
@@ -202,7 +206,7 @@ def _sql_get(call: Call, operands: Sequence[str]) -> str:
 
 
 _parsed = Function(fixed(VARIANT, STRING), "{name}({all})", may_raise=True)
-_got = Function(_resolve_get, _sql_get, may_raise=True)
+_got = Function(_resolve_get, _sql_get, may_raise=True, takes=(2, 3))
 
 VARIANT_FUNCTIONS: Mapping[str, Function] = {
     "parse_json": _parsed,

@@ -67,7 +67,7 @@ def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Type
     """The two operands; a NULL gets the type of the other one."""
     types = types_of(arguments)
     known = [each for each in types if each != VOID]
-    if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
+    if not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
         raise refused_type(name, *arguments)
     return [
         cast(argument, known[0]) if argument.data_type == VOID else argument
@@ -112,7 +112,7 @@ def _decimal_type(operand: Typed) -> DecimalType:
 
 
 def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) != 2 or types_of(arguments)[0] != DATE:
+    if types_of(arguments)[0] != DATE:
         raise Refusal(f"{name} of these arguments")
     return _resolve("+" if name == "date_add" else "-", arguments)
 
@@ -147,11 +147,11 @@ def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if len(types) == 1 and is_integral(types[0]):
+    source = types_of(arguments)[0]
+    if is_integral(source):
         return cast(arguments[0], LONG)
-    if len(types) == 1 and isinstance(types[0], DecimalType):
-        precision = types[0].precision - types[0].scale + 1
+    if isinstance(source, DecimalType):
+        precision = source.precision - source.scale + 1
         if precision <= _MAX_PRECISION:
             return Call(name, arguments, DecimalType(precision, 0))
     raise refused_type(name, *arguments)
@@ -204,19 +204,22 @@ _ROUNDED = "CAST({name}({0}) AS {type})"
 
 NUMERIC_FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(
-        ("+", "-", "*"), Function(_resolve, "CAST({0} {name} {1} AS {type})", may_raise=True)
+        ("+", "-", "*"),
+        Function(_resolve, "CAST({0} {name} {1} AS {type})", may_raise=True, takes=(2, 2)),
     ),
-    "%": Function(_resolve, _sql_remainder, may_raise=True),
+    "%": Function(_resolve, _sql_remainder, may_raise=True, takes=(2, 2)),
     "date +": Function(None, "CAST({0} + {1} AS DATE)", may_raise=True),
     "date -": Function(None, "CAST({0} - {1} AS DATE)", may_raise=True),
-    **dict.fromkeys(("date_add", "date_sub"), Function(_resolve_date_function)),
-    "/": Function(_resolve_division, _QUOTIENT.replace("%s", "/"), may_raise=True),
-    "div": Function(_resolve_integral_division, _QUOTIENT.replace("%s", "//"), may_raise=True),
+    **dict.fromkeys(("date_add", "date_sub"), Function(_resolve_date_function, takes=(2, 2))),
+    "/": Function(_resolve_division, _QUOTIENT.replace("%s", "/"), may_raise=True, takes=(2, 2)),
+    "div": Function(
+        _resolve_integral_division, _QUOTIENT.replace("%s", "//"), may_raise=True, takes=(2, 2)
+    ),
     "negative": Function(_resolve_signed, _sql_negative, may_raise=True),
     "positive": Function(_resolve_positive),
     "abs": Function(_resolve_signed, _ROUNDED, may_raise=True),
     "ceil": Function(_resolve_rounding, _ROUNDED),
     "floor": Function(_resolve_rounding, _ROUNDED),
     "sign": Function(_resolve_of_double, _SIGN),
-    "pmod": Function(_resolve_pmod, _POSITIVE_REST, may_raise=True),
+    "pmod": Function(_resolve_pmod, _POSITIVE_REST, may_raise=True, takes=(2, 2)),
 }

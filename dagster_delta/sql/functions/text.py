@@ -39,8 +39,6 @@ def _resolve_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
-    if not types:
-        raise Refusal(f"{name} without arguments")
     if BINARY in types:
         raise Refusal(f"{name} of binary")
     return Call("||", tuple(cast(argument, STRING) for argument in arguments), STRING)
@@ -109,18 +107,18 @@ _text = fixed(STRING, STRING)
 _text_test = fixed(BOOLEAN, STRING, STRING)
 
 TEXT_FUNCTIONS: Mapping[str, Function] = {
-    **dict.fromkeys(("concat", "||"), Function(_resolve_concat, "({joined})")),
+    **dict.fromkeys(("concat", "||"), Function(_resolve_concat, "({joined})", takes=(1, None))),
     "upper": _changed_case("upper"),
     "lower": _changed_case("lower"),
     **dict.fromkeys(("trim", "ltrim", "rtrim"), Function(_text, "{name}({0}, ' ')")),
-    "startswith": Function(_text_test, "starts_with({all})"),
-    "endswith": Function(_text_test, "ends_with({all})"),
-    "contains": Function(_text_test, "contains({all})"),
+    "startswith": Function(_text_test, "starts_with({all})", takes=(2, 2)),
+    "endswith": Function(_text_test, "ends_with({all})", takes=(2, 2)),
+    "contains": Function(_text_test, "contains({all})", takes=(2, 2)),
     "length": Function(calls(INTEGER, of_types(STRING, BINARY)), _sql_length),
-    "substring": Function(_resolve_substring, "substring({all})"),
-    "left": Function(_resolve_left),
-    "replace": Function(_resolve_replace, "replace({all})"),
-    "right": Function(calls(STRING, text_operand, _count), "right({all})"),
+    "substring": Function(_resolve_substring, "substring({all})", takes=(2, 3)),
+    "left": Function(_resolve_left, takes=(2, 2)),
+    "replace": Function(_resolve_replace, "replace({all})", takes=(2, 3)),
+    "right": Function(calls(STRING, text_operand, _count), "right({all})", takes=(2, 2)),
     # LIKE has no default escape in DuckDB.
-    "like": Function(_resolve_like, f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')"),
+    "like": Function(_resolve_like, f"({{0}} LIKE {{1}} ESCAPE '{ESCAPE}')", takes=(2, 3)),
 }

@@ -15,14 +15,12 @@ from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIO
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.functions.time_zones import ZONE_FUNCTIONS
-from dagster_delta.sql.typed import Literal, Refusal, Typed
+from dagster_delta.sql.typed import Literal, Typed
 from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 
 def _cast_function(target: DataType) -> Function:
-    def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-        if len(arguments) != 1:
-            raise Refusal(f"{name} with {len(arguments)} arguments")
+    def resolve(_name: str, arguments: tuple[Typed, ...]) -> Typed:
         result = cast(arguments[0], target)
         return replace(result, is_written=False) if isinstance(result, Literal) else result
 
@@ -46,10 +44,10 @@ _CAST_FUNCTIONS = {
 
 
 _SYNONYMS = {
-    "abs": "abs", "cardinality": "size", "ceiling": "ceil", "char_length": "length",
+    "cardinality": "size", "ceiling": "ceil", "char_length": "length",
     "character_length": "length", "date_part": "extract", "datepart": "extract",
-    "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>", "ifnull": "coalesce",
-    "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%", "nvl": "coalesce",
+    "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>",
+    "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%",
     "signum": "sign", "starts_with": "startswith", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
 
