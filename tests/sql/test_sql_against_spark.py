@@ -413,7 +413,8 @@ def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> 
 def test_the_built_in_functions_are_those_of_spark(spark: SparkSession) -> None:
     rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
     names = [row[0] for row in rows if row[0].isidentifier()]
-    assert (OF_ARGUMENTS | OF_THE_SESSION | RANDOM) - set(names) == set()
+    unlisted = {"ends_with", "starts_with", "timestamp_ntz", "timestampadd", "timestampdiff", "try_cast"}  # fmt: skip
+    assert (OF_ARGUMENTS | OF_THE_SESSION | RANDOM) - set(names) <= unlisted
 
 
 @pytest.mark.exhaustive
