@@ -13,12 +13,6 @@ from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
     from dagster_delta.engines.spark.session.shipping import ship_package
-    from dagster_delta.engines.variant.variants import (
-        variants_from_json,
-        variants_from_python,
-        variants_to_json,
-        variants_to_python,
-    )
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
@@ -96,6 +90,12 @@ if TYPE_CHECKING:
         LocalStorageOptions,
         S3StorageOptions,
         StorageOptions,
+    )
+    from dagster_delta.parquet.variants import (
+        variants_from_json,
+        variants_from_python,
+        variants_to_json,
+        variants_to_python,
     )
     from dagster_delta.streaming.registration import register_delta_log
     from dagster_delta.streaming.sink import DeltaSink, delta_sink
@@ -285,10 +285,10 @@ _HOMES = {
     "restore_op": "orchestration.maintenance.ops",
     "sql_column_lineage": "orchestration.io.column_lineage",
     "vacuum_op": "orchestration.maintenance.ops",
-    "variants_from_json": "engines.variant.variants",
-    "variants_from_python": "engines.variant.variants",
-    "variants_to_json": "engines.variant.variants",
-    "variants_to_python": "engines.variant.variants",
+    "variants_from_json": "parquet.variants",
+    "variants_from_python": "parquet.variants",
+    "variants_to_json": "parquet.variants",
+    "variants_to_python": "parquet.variants",
 }
 
 

@@ -158,7 +158,7 @@ def test_rows_in_polars_load_nothing_that_they_do_not_need(tmp_path: Path) -> No
     )
     forbidden = {"dagster", "pyspark", "pandas", "duckdb", "fsspec", "pyarrow.compute"}
     # polars decodes these files.
-    forbidden.add("dagster_delta.engines.parquet.read.data_file_reader")
+    forbidden.add("dagster_delta.parquet.data_file_reader")
     assert _loaded(statement).isdisjoint(forbidden)
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.parquet.plans import BUFFER_BYTES
 
 MEMORY_LIMIT_VARIABLE = "DAGSTER_DELTA_MEMORY_LIMIT"
 """Environment variable: the limit where a call sets none."""
 
 _MIB = 1024 * 1024
-BUFFER_BYTES = 128 * _MIB
-"""Arrow bytes of rows that wait to be written, at most."""
 _LEAST_BYTES = 64 * _MIB
 _DEFAULT_SHARE = 0.5
 _MAX_WORKERS = 4

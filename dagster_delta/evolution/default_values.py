@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dagster_delta.engines.rows.completion import ComputedColumns
-from dagster_delta.engines.values.ansi_cast import can_store
+from dagster_delta.engines.statements.completion import ComputedColumns
 from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
     SchemaMismatch,
     UnsupportedExpression,
 )
+from dagster_delta.parquet.casts import can_store
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, ColumnExpression
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type

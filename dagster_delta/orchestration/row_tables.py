@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
-from dagster_delta.engines.rows.constraint_check import python_rows
+from dagster_delta.engines.statements.constraint_check import python_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
 

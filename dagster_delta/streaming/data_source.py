@@ -29,8 +29,8 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.engines.spark.session.schema import to_spark_schema
-from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.parquet.nested_arrays import rename_nested
 from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.streaming.log_stream import LogStream, files_of_snapshot

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet.read import batch_sizes
-from dagster_delta.engines.parquet.read.source import columns_with_long_entries
+from dagster_delta.parquet import batch_sizes
+from dagster_delta.parquet.source import columns_with_long_entries
 from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
 from tests.families import family
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.write.file_statistics import truncate_upper_bound
+from dagster_delta.parquet.statistics import truncate_upper_bound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (

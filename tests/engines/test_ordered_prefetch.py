@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.read.ordered_prefetch import (
+from dagster_delta.parquet.ordered_prefetch import (
     BatchSource,
     FetchedSource,
     prefetch_in_order,

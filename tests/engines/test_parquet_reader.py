@@ -18,11 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet.read import batch_sizes, opened_file, reader
-from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
-from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
-from dagster_delta.engines.parquet.read.ordered_prefetch import prefetch_in_order
-from dagster_delta.engines.parquet.read.reader import SMALL_BATCH_ROWS, read_files
 from dagster_delta.errors import (
     CorruptDeletionVector,
     DataFileMissing,
@@ -30,6 +25,11 @@ from dagster_delta.errors import (
     InvalidTable,
     MemoryExhausted,
 )
+from dagster_delta.parquet import batch_sizes, opened_file, reader
+from dagster_delta.parquet.data_file import DataFile, data_files
+from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.ordered_prefetch import prefetch_in_order
+from dagster_delta.parquet.reader import SMALL_BATCH_ROWS, read_files
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_path,

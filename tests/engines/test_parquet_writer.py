@@ -16,10 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.parquet.write import encodings, writer
-from dagster_delta.engines.parquet.write import file as file_module
-from dagster_delta.engines.parquet.write.file import EncodedRowGroup
-from dagster_delta.engines.parquet.write.writer import split_by_partition, write_data_files
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import (
     ConstraintViolation,
@@ -27,6 +23,10 @@ from dagster_delta.errors import (
     StorageFailure,
     UnsupportedFeature,
 )
+from dagster_delta.parquet import encodings, writer
+from dagster_delta.parquet import file_format as file_module
+from dagster_delta.parquet.file_format import EncodedRowGroup
+from dagster_delta.parquet.writer import split_by_partition, write_data_files
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import decode_path

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.write import writer
-from dagster_delta.engines.parquet.write.writer import PartitionColumn, split_by_partition
 from dagster_delta.errors import SchemaMismatch
+from dagster_delta.parquet import writer
+from dagster_delta.parquet.writer import PartitionColumn, split_by_partition
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
 STRING = PrimitiveType("string")

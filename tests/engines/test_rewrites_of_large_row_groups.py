@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.read import data_file_reader, ordered_prefetch
-from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
-from dagster_delta.engines.parquet.read.opened_file import OpenedFile
+from dagster_delta.parquet import data_file_reader, ordered_prefetch
+from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.opened_file import OpenedFile
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

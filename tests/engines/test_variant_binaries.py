@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.variant.binaries import describe_malformed, first_malformed
 from dagster_delta.errors import DeltaError
+from dagster_delta.parquet.variant_binaries import describe_malformed, first_malformed
 from dagster_delta.protocol.variant.binary import encode_names, encode_object
 from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
 from tests.protocol.variant_strategies import VARIANTS

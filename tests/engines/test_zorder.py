@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.arrow.compaction import sorted_along
-from dagster_delta.engines.rows.zorder import ZOrderCurve
+from dagster_delta.engines.zorder import ZOrderCurve
 
 
 def test_a_curve_through_one_column_is_its_order() -> None:

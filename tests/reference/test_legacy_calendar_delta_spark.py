@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet.read import data_file_reader
+from dagster_delta.parquet import data_file_reader
 from tests.families import family
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark

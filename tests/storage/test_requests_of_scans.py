@@ -8,8 +8,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.read import data_file_reader, reader
 from dagster_delta.errors import DataFileMissing, InvalidTable
+from dagster_delta.parquet import data_file_reader, reader
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.cloud.store import CloudStore
 from dagster_delta.storage.object_store import FetchBudget, RangeStore

@@ -14,8 +14,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.write.writer import write_data_files
-from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import (
     ColumnChangeFailed,
     DeltaError,
@@ -24,6 +22,8 @@ from dagster_delta.errors import (
     SchemaMismatch,
     UnsupportedExpression,
 )
+from dagster_delta.parquet.shadow_column import ShadowColumn
+from dagster_delta.parquet.writer import write_data_files
 from dagster_delta.protocol.features.column_change import without_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path

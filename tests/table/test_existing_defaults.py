@@ -214,7 +214,7 @@ def test_no_filter_skips_a_file_wrongly(
 def test_a_file_of_other_values_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet.read import opened_file
+    from dagster_delta.parquet import opened_file
 
     table = DeltaTable.create(str(tmp_path), IDS.schema)
     table.append(IDS)

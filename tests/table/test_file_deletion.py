@@ -245,7 +245,7 @@ def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
 
 DELETES = {
     "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
-    "engines/parquet/write/writer.py": "files that this writer created",
+    "parquet/writer.py": "files that this writer created",
     "engines/spark/changes/merge.py": "files that the tasks of this merge reported",
     "engines/spark/changes/row_changes.py": "files that the tasks of this change reported, united",
     "engines/spark/executor_reports.py": "files that the tasks of this write reported",

@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.read.reader import read_ahead
-from dagster_delta.engines.rows.source_rows import SourceRows
+from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,
@@ -34,6 +33,7 @@ from dagster_delta.errors import (
     UnsupportedExpression,
 )
 from dagster_delta.evolution.table_definition import TableDefinition
+from dagster_delta.parquet.reader import read_ahead
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
@@ -449,7 +449,7 @@ def test_wide_rows_of_the_source_are_taken_a_few_at_a_time(
         taken.append(len(rows))
         return take(source, rows, columns)
 
-    monkeypatch.setattr("dagster_delta.engines.rows.source_rows._TAKEN_BYTES", 40_000)
+    monkeypatch.setattr("dagster_delta.engines.statements.source_rows._TAKEN_BYTES", 40_000)
     monkeypatch.setattr(SourceRows, "take", counted)
     table = make("rewrite", numbered(*range(300)))
     narrow = {each: f"s{each}" for each in range(100)}

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines.parquet.read import data_file_reader
 from dagster_delta.errors import ConstraintViolation
+from dagster_delta.parquet import data_file_reader
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.memory_store import MemoryStore

@@ -15,8 +15,6 @@ import pytest
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.parquet.write import file as written_file
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentAppend,
@@ -29,6 +27,8 @@ from dagster_delta.errors import (
     TableNotFound,
     UnsupportedExpression,
 )
+from dagster_delta.parquet import file_format as written_file
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -138,7 +138,7 @@ def test_what_the_log_proves_is_deleted_without_reading(properties: dict[str, st
 def test_only_the_columns_of_the_predicate_are_read(
     properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet.read.opened_file import OpenedFile
+    from dagster_delta.parquet.opened_file import OpenedFile
 
     decoded: list[list[int]] = []
     decode = OpenedFile.decode

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.write import file as written_file
 from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
@@ -24,6 +23,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
 from dagster_delta.evolution.schema_change.planning import plan_schema_changes
+from dagster_delta.parquet import file_format as written_file
 from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable

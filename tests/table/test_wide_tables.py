@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 import dagster_delta
-from dagster_delta.engines.parquet.read import reader
-from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.parquet import reader
+from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, project_parsed_statistics
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore

@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.statements.row_tracking import CarriedIds
+from dagster_delta.parquet.writer import DataFileWriter
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.change_data import RowChangeType, change_data_configuration
 from dagster_delta.protocol.values.arrow_columns import string_column

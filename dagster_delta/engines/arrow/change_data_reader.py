@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from dagster_delta.engines.parquet.read.data_file import DataFile
-from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.plans import ChangeFileSet
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
+from dagster_delta.parquet.data_file import DataFile
+from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.ordered_prefetch import BatchSource
+from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.storage.object_store import ObjectStore
 

@@ -12,14 +12,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
-from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
-from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.parquet.data_file import data_files
+from dagster_delta.parquet.data_file_reader import FILE_ORDINAL
+from dagster_delta.parquet.ordered_prefetch import BatchSource
+from dagster_delta.parquet.reader import plan_reader, read_ahead
+from dagster_delta.parquet.shadow_column import ShadowColumn
+from dagster_delta.parquet.writer import DataFileWriter
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 _NUM_POSITION_COLUMNS = 2

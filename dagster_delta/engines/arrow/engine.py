@@ -20,7 +20,7 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
-from dagster_delta.engines.values.data_input import to_reader
+from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -67,7 +67,7 @@ class ArrowEngine:
             plan.where.check_filter()
             plan.where.check_embeddable()
         # Reading and writing are imported late: a process often does only one of them.
-        from dagster_delta.engines.parquet.read.reader import read_files
+        from dagster_delta.parquet.reader import read_files
 
         batches = read_files(
             plan.store,
@@ -82,7 +82,7 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.engines.rows.constraint_check import python_rows
+        from dagster_delta.engines.statements.constraint_check import python_rows
 
         for batch in self.read(plan):
             if batch.num_rows:
@@ -116,14 +116,14 @@ class ArrowEngine:
 
     def write(self, data: object, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
         """Write the rows of `data` as data files."""
-        from dagster_delta.engines.values.store_assignment import assign_batches
+        from dagster_delta.parquet.store_assignment import assign_batches
 
         schema, table = spec.configuration.schema, spec.location.uri
         spec = self._bounded(spec, computes=bool(spec.constraints or spec.values.columns))
         if not spec.values.columns:
             batches = assign_batches(to_reader(data), schema, table=table, is_exact=spec.is_exact)
             return _write_checked(batches, spec, store)
-        from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
+        from dagster_delta.engines.statements.completion import IdentityNumbers, RowCompletion
 
         numbers = IdentityNumbers()
         zone = spec.time_zone
@@ -211,11 +211,11 @@ class ArrowEngine:
 def _write_checked(
     batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
 ) -> WriteResult:
-    from dagster_delta.engines.parquet.write.writer import write_data_files
+    from dagster_delta.parquet.writer import write_data_files
 
     schema = spec.configuration.schema
     if spec.constraints:
-        from dagster_delta.engines.rows.constraint_check import ConstraintCheck
+        from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 
         table, zone = spec.location.uri, spec.time_zone
         check = ConstraintCheck(spec.constraints, schema, table=table, zone=zone)

@@ -29,26 +29,26 @@ from dagster_delta.engines.arrow.merge_join import (
 from dagster_delta.engines.arrow.merge_matching import ClauseChoice, RowActions, find_row_actions
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
 from dagster_delta.engines.memory_budget import MemoryBudget
-from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX
-from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
 from dagster_delta.engines.plans import Constraint
-from dagster_delta.engines.rows.completion import (
+from dagster_delta.engines.statements.completion import (
     IdentityNumbers,
     RowCompletion,
     RowUpdate,
     compute_assigned,
 )
-from dagster_delta.engines.rows.constraint_check import ConstraintCheck
-from dagster_delta.engines.rows.row_tracking import remaining_rows
-from dagster_delta.engines.rows.source_rows import SourceRows
+from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, SourceSummary
-from dagster_delta.engines.values.nested_arrays import index_of
-from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.engines.statements.row_tracking import remaining_rows
+from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.parquet.data_file import data_files
+from dagster_delta.parquet.data_file_reader import ROW_INDEX
+from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.reader import plan_reader, read_ahead
+from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema

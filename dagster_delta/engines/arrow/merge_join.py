@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, with_changed_batches
-from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_condition import MergeCondition
-from dagster_delta.engines.values.nested_arrays import index_of
+from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
+from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of

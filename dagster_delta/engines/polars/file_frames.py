@@ -20,10 +20,10 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
-from dagster_delta.engines.parquet.read.file_projection import FileProjection
-from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.engines.plans import ReadPlan
+from dagster_delta.parquet.data_file import DataFile, data_files
+from dagster_delta.parquet.projection import FileProjection
+from dagster_delta.parquet.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import (
@@ -216,7 +216,7 @@ class FileFrames:
 
     def _by_arrow(self, files: list[tuple[DataFile, _NativeFile | None]]) -> Iterator[pl.DataFrame]:
         # It loads what decodes files, which polars does for most tables.
-        from dagster_delta.engines.parquet.read.reader import read_files
+        from dagster_delta.parquet.reader import read_files
 
         plan = self._plan
         chosen = plan.files.slice(files[0][0].ordinal, len(files))

@@ -86,8 +86,8 @@ class SparkEngine:
 
         from dagster_delta.engines.spark.session.schema import to_spark_schema
         from dagster_delta.engines.spark.session.session import frame_of
-        from dagster_delta.engines.values.data_input import to_reader
-        from dagster_delta.engines.values.store_assignment import assign_batches
+        from dagster_delta.parquet.data_input import to_reader
+        from dagster_delta.parquet.store_assignment import assign_batches
         from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 
         reader = to_reader(data)

@@ -12,8 +12,8 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 
 from dagster_delta.engines.plans import Assignment
-from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
+from dagster_delta.parquet.casts import can_store
 from dagster_delta.protocol.features.column_values import (
     column_defaults,
     generated_columns,

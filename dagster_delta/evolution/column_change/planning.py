@@ -11,7 +11,6 @@ from typing import cast
 
 import msgspec
 
-from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.evolution.column_change.plan import ColumnChangePlan, ColumnChangeRequest
@@ -42,6 +41,7 @@ from dagster_delta.evolution.dependants import (
 from dagster_delta.evolution.plan_report import ENABLE_FEATURES, MissingSwitch
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
+from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     COLUMN_CHANGE_SWITCH,

@@ -299,7 +299,7 @@ def _read_once(data: object) -> object:
     """A value whose schema can be read without reading its rows twice."""
     if type(data).__module__.startswith("pyspark."):
         return data
-    from dagster_delta.engines.values.data_input import to_reader
+    from dagster_delta.parquet.data_input import to_reader
 
     return to_reader(data)
 

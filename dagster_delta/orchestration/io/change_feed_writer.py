@@ -217,7 +217,7 @@ def _net(rows: Any, applied: AppliedChanges, asset: str, *, deletes: bool) -> An
         if deletes:
             return frame
         return frame.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
-    from dagster_delta.engines.values.data_input import to_reader
+    from dagster_delta.parquet.data_input import to_reader
 
     return net_changes(to_reader(rows), applied.keys, asset=asset, deletes=deletes)
 

@@ -35,7 +35,7 @@ def run_query(
     """
     import duckdb
 
-    from dagster_delta.engines.values.data_input import to_reader
+    from dagster_delta.parquet.data_input import to_reader
 
     datasets = {
         table: scan if isinstance(scan, pa.Table) else scan.duckdb_dataset()

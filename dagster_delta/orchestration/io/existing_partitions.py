@@ -45,7 +45,7 @@ def rows_outside(data: Any, partitions: PartitionSelection, schema: StructType) 
 def _batches_outside(
     reader: pa.RecordBatchReader, predicate: str, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    from dagster_delta.engines.values.store_assignment import assign_batches
+    from dagster_delta.parquet.store_assignment import assign_batches
     from dagster_delta.sql.evaluation import evaluate_filter
     from dagster_delta.sql.filters import parse_filter
     from dagster_delta.sql.time_zone import UTC

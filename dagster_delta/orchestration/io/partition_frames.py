@@ -64,7 +64,7 @@ class PartitionFrames:
         """The rows of all frames as a `pa.RecordBatchReader`; frames are read one at a time, and
         each row is checked, when it is read, to be in the frame's partition.
         """
-        from dagster_delta.engines.values.data_input import to_reader
+        from dagster_delta.parquet.data_input import to_reader
 
         readers = {}
         for key in self.written_keys:
@@ -119,8 +119,8 @@ class PartitionFrames:
     def _batches(
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
     ) -> Iterator[pa.RecordBatch]:
-        from dagster_delta.engines.rows.constraint_check import python_rows
-        from dagster_delta.engines.values.store_assignment import assign_batches
+        from dagster_delta.engines.statements.constraint_check import python_rows
+        from dagster_delta.parquet.store_assignment import assign_batches
         from dagster_delta.sql.evaluation import evaluate_filter
 
         for key, reader in readers.items():

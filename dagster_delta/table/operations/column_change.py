@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dagster_delta.clock import Clock
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Problems
-from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import (
     ColumnChangeFailed,
     CommitConflict,

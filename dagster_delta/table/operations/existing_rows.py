@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, ReadPlan
-from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import ConstraintViolation, DeltaError
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues

@@ -11,7 +11,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import WriteResult
-from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.actions import AddFile

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import msgspec
 from pyroaring import BitMap64
 
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteDelete,
     ConcurrentDeleteRead,
     DataFileMissing,
 )
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -24,7 +24,6 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
-from dagster_delta.engines.rows.constraint_check import refuse_violations
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -34,7 +33,8 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.write.tasks import joined_batches, nonempty
-from dagster_delta.engines.values.store_assignment import assign_batches, misfit
+from dagster_delta.engines.statements.constraint_check import refuse_violations
+from dagster_delta.parquet.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA

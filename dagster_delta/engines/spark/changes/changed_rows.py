@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.changes.change_tasks import (
     ChangeDetail,
     ChangeTask,
@@ -46,6 +45,7 @@ from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.writer import identity_value
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields
 from dagster_delta.engines.statements.generated_columns import generation_constraints
+from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.schema import (

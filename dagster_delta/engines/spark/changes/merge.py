@@ -21,8 +21,6 @@ import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import RewriteResult, WriteSpec
-from dagster_delta.engines.rows.row_tracking import keep_row_ids, remaining_rows
-from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.row_changes import copy_rows
@@ -55,6 +53,8 @@ from dagster_delta.engines.statements.merge_plan import (
     SourceSummary,
     ambiguous_matches,
 )
+from dagster_delta.engines.statements.row_tracking import keep_row_ids, remaining_rows
+from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown

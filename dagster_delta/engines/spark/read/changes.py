@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import ChangeFileSet, ReadPlan
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.spark.read.reader import read_frame
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN
 from dagster_delta.protocol.features.deletion_vectors import encode_inline

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import (
+from dagster_delta.engines.plans import ReadPlan
+from dagster_delta.parquet.data_file import data_files
+from dagster_delta.parquet.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
 )
-from dagster_delta.engines.parquet.read.reader import plan_reader, read_ahead
-from dagster_delta.engines.plans import ReadPlan
+from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.storage import StoreLocation, open_store

@@ -20,7 +20,6 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.row_matching import bitmap_of
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.spark.read.file_keys import (
     FILE_KEY,
     ROW_INDEX,
@@ -30,6 +29,7 @@ from dagster_delta.engines.spark.read.file_keys import (
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.row_tracking import MaterializedColumns
 from dagster_delta.protocol.values.partition_values import decode_path

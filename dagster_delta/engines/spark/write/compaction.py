@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteResult, WriteSpec
-from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
     Reports,
@@ -36,7 +35,8 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
-from dagster_delta.engines.values.nested_arrays import index_of
+from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
+from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:

@@ -15,11 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.parquet.write.writer import (
-    write_data_files,
-)
 from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.engines.rows.constraint_check import refuse_violations
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -27,7 +23,11 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
-from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.engines.statements.constraint_check import refuse_violations
+from dagster_delta.parquet.store_assignment import assign_batches
+from dagster_delta.parquet.writer import (
+    write_data_files,
+)
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store

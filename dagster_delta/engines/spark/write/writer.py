@@ -30,7 +30,7 @@ from dagster_delta.engines.spark.write.tasks import (
     WriteTask,
     result_of,
 )
-from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import (
     LONG_MAX,
     LONG_MIN,

@@ -20,16 +20,16 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.parquet.read.arrow_views import without_views
-from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
-from dagster_delta.engines.parquet.read.data_file import DataFile
-from dagster_delta.engines.parquet.read.file_projection import FileProjection
-from dagster_delta.engines.parquet.read.opened_file import OpenedFile
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, FetchedSource
-from dagster_delta.engines.parquet.read.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
-from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
-from dagster_delta.engines.values.nested_arrays import with_padded_text
+from dagster_delta.parquet.arrow_views import without_views
+from dagster_delta.parquet.batch_sizes import BATCH_BYTES
+from dagster_delta.parquet.data_file import DataFile
+from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.nested_arrays import with_padded_text
+from dagster_delta.parquet.opened_file import OpenedFile
+from dagster_delta.parquet.ordered_prefetch import BatchSource, FetchedSource
+from dagster_delta.parquet.projection import FileProjection
+from dagster_delta.parquet.row_group_skipping import matching_row_groups
+from dagster_delta.parquet.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.variant.binaries import describe_malformed, first_malformed
-from dagster_delta.engines.variant.variants import variants_from_python
 from dagster_delta.errors import InvalidArgument, InvalidCast
+from dagster_delta.parquet.variant_binaries import describe_malformed, first_malformed
+from dagster_delta.parquet.variants import variants_from_python
 from dagster_delta.protocol.variant.variant import SingleFloat
 
 _Convert = Callable[[pa.Array], pa.Array]

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.values.ansi_cast import value_cast
-from dagster_delta.engines.values.nested_arrays import (
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.parquet.casts import value_cast
+from dagster_delta.parquet.nested_arrays import (
     list_elements,
     list_numbers,
     map_entries,
@@ -24,7 +25,6 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,

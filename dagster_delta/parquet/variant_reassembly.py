@@ -19,14 +19,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.values.nested_arrays import (
+from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
+from dagster_delta.parquet.nested_arrays import (
     is_list_like,
     list_elements,
     plain_array,
     plain_type,
     rebuild_struct,
 )
-from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.binary import (
     VARIANT_NULL,

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.plans import WriteSpec
-from dagster_delta.engines.values.value_conversion import (
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.parquet.plans import WriteSpec
+from dagster_delta.parquet.value_conversion import (
     MAX_EXAMPLES,
     Converted,
     ValueConversion,
     convert_at,
     value_conversion,
 )
-from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,

@@ -15,14 +15,14 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
-from dagster_delta.engines.parquet.read.source import (
+from dagster_delta.errors import InvalidTable
+from dagster_delta.parquet.batch_sizes import BatchSizes, split_by_bytes
+from dagster_delta.parquet.source import (
     STREAM_BYTES,
     columns_with_long_entries,
     open_parquet,
     repetitive_columns,
 )
-from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.checkpoint.parquet_reader import column_ranges
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
@@ -31,7 +31,7 @@ from dagster_delta.storage.object_store import FetchBudget, RangeStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.engines.parquet.read.data_file import DataFile
+    from dagster_delta.parquet.data_file import DataFile
 
 _REMOTE_STREAM_BYTES = 1024 * 1024
 """Bytes read at once from a column, if a read costs a round trip."""

@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.values.ansi_cast import failing_values, value_cast
-from dagster_delta.engines.values.nested_arrays import (
+from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
+from dagster_delta.parquet.casts import failing_values, value_cast
+from dagster_delta.parquet.nested_arrays import (
     is_list_like,
     list_elements,
     map_entries,
@@ -26,7 +27,6 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
-from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -273,13 +273,13 @@ def _plan_struct(source: pa.StructType, target: StructType, place: _Place) -> _A
 
 def _variant_cast(source: pa.DataType) -> _Assign:
     # Imported late: few tables have variants.
-    from dagster_delta.engines.variant.assignment import variant_cast
+    from dagster_delta.parquet.variant_assignment import variant_cast
 
     return variant_cast(source)
 
 
 def _plan_variant(source: pa.DataType, place: _Place) -> _Assign:
-    from dagster_delta.engines.variant.assignment import encoded_variants
+    from dagster_delta.parquet.variant_assignment import encoded_variants
 
     store = _plan_struct(source, _VARIANT, place)
     check = encoded_variants(table=place.table, column=place.column)

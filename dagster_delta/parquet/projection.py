@@ -19,9 +19,10 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
-from dagster_delta.engines.values.ansi_cast import holds_bytes, value_cast
-from dagster_delta.engines.values.nested_arrays import (
+from dagster_delta.errors import InvalidTable
+from dagster_delta.parquet.casts import holds_bytes, value_cast
+from dagster_delta.parquet.legacy_calendar import LegacyCalendar
+from dagster_delta.parquet.nested_arrays import (
     is_list_like,
     list_elements,
     map_entries,
@@ -32,7 +33,6 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_struct,
     with_padded_text,
 )
-from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.column_mapping import (
     PARQUET_FIELD_ID_KEY,
@@ -327,7 +327,7 @@ def _unreadable(source: pa.DataType, target: DataType, path: tuple[str, ...]) ->
 
 def _plan_variant(source: pa.DataType, path: tuple[str, ...]) -> _Convert:
     # Imported late: few tables have variants.
-    from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
+    from dagster_delta.parquet.variant_reassembly import VariantReassembly
 
     return VariantReassembly.plan(source, ".".join(path)).apply
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings, leaf_arrays
-from dagster_delta.engines.parquet.write.file_statistics import (
+from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.parquet.encodings import PLAIN, ColumnEncodings, leaf_arrays
+from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.parquet.nested_arrays import rename_nested
+from dagster_delta.parquet.plans import WriteSpec
+from dagster_delta.parquet.statistics import (
     FileStatistics,
     StatisticsLayout,
     holds_nan,
 )
-from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
-from dagster_delta.engines.plans import WriteSpec
-from dagster_delta.engines.values.nested_arrays import rename_nested
-from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.checkpoint.parquet_footer import sealed
 from dagster_delta.protocol.checkpoint.parquet_reader import (
     decoding_pool,

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
-from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
+from dagster_delta.parquet.data_file import data_files
+from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.plans import ReadPlan
+    from dagster_delta.parquet.plans import ReadPlan
     from dagster_delta.sql.expressions import SqlExpression
 
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024

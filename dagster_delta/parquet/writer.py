@@ -28,11 +28,11 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
-from dagster_delta.engines.parquet.write.encodings import SharedEncodings
-from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
-from dagster_delta.engines.plans import WriteResult, WriteSpec
-from dagster_delta.engines.values.nested_arrays import index_of
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
+from dagster_delta.parquet.encodings import SharedEncodings
+from dagster_delta.parquet.file_format import EncodedRowGroup, FileFormat, FileInWriting
+from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -48,7 +48,7 @@ from dagster_delta.storage.unreferenced_files import delete_unreferenced
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dagster_delta.engines.rows.shadow_column import ShadowColumn
+    from dagster_delta.parquet.shadow_column import ShadowColumn
 
 
 _LOG = logging.getLogger(__name__)
@@ -425,7 +425,7 @@ def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
     """The shadow column to fill in while a column changes its type."""
     if spec.is_change_data or COLUMN_CHANGE_KEY not in spec.configuration.metadata.configuration:
         return None
-    from dagster_delta.engines.rows.shadow_column import ShadowColumn
+    from dagster_delta.parquet.shadow_column import ShadowColumn
 
     try:
         return ShadowColumn.of(spec.configuration)

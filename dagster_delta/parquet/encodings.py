@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.values.nested_arrays import list_elements, map_entries
+from dagster_delta.parquet.nested_arrays import list_elements, map_entries
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 
 SAMPLE_ROWS = 64_000

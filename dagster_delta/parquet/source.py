@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.read.batch_sizes import (
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
+from dagster_delta.parquet.batch_sizes import (
     BATCH_BYTES,
     BATCH_ROWS,
     longest_entry,
     may_expand,
 )
-from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore

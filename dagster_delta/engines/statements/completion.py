@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import Assignment, Constraint
-from dagster_delta.engines.rows.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
-from dagster_delta.engines.values.store_assignment import assign_batches, misfit
+from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.parquet.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
     ColumnValues,

@@ -1,1 +1,0 @@
-"""Reads and writes Parquet data files with the schema of a table."""

@@ -1,1 +1,0 @@
-"""Reads Parquet files as rows of a table."""

@@ -1,1 +1,0 @@
-"""Writes Parquet files with their statistics."""

@@ -1,1 +1,0 @@
-"""Converts values of one type to another, as Spark does."""

@@ -1,1 +1,0 @@
-"""Variants as columns."""

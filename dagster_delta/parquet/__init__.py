@@ -1,0 +1,1 @@
+"""Reads and writes one data file at a time, for both engines."""

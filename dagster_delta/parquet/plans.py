@@ -1,0 +1,139 @@
+"""What to read from data files and how to write them: plain data, fully planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+import dagster_delta.arrow_compute as pc
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.time_zone import UTC
+from dagster_delta.storage.object_store import ObjectStore, StoreLocation
+
+if TYPE_CHECKING:
+    from dagster_delta.sql.expressions import SqlExpression
+
+BUFFER_BYTES = 128 * 1024 * 1024
+"""Arrow bytes of rows that wait to be written, at most."""
+
+
+class ReadPlan(msgspec.Struct, frozen=True):
+    """One scan, fully planned.
+
+    Raises:
+        InvalidTable: a file has a deletion vector, but the protocol does not support them.
+    """
+
+    store: ObjectStore
+    version: int
+    """Version of the table that is read."""
+    configuration: TableConfiguration
+    """Schema, partitioning, column mapping and features of that version."""
+    files: pa.Table
+    """pyarrow.Table of the files that may have rows, with the columns of `LIVE_FILE_SCHEMA`."""
+    columns: tuple[str, ...]
+    """Logical top-level columns of the result, in order."""
+    where: SqlExpression | None = None
+    """Exact row filter; files are already pruned with it."""
+    verifies_pages: bool = True
+    """Whether to verify Parquet page checksums. Required for rows that are rewritten or select what
+    to rewrite: otherwise damaged data would get a new, valid checksum."""
+    is_collected: bool = False
+    """Whether the caller keeps all rows, so that reading ahead needs no bound."""
+
+    def __post_init__(self) -> None:
+        if self.configuration.supports("deletionVectors"):
+            return
+        if "deletion_vector" not in self.files.column_names:
+            return
+        marked = pc.filter(self.files, pc.is_valid(self.files["deletion_vector"]))
+        if marked.num_rows:
+            # Other readers ignore deletion vectors in their count, and return the deleted rows.
+            raise InvalidTable(
+                "a data file has a deletion vector, and the protocol does not list the feature "
+                "deletionVectors, so that readers disagree about its rows; restore an older "
+                "version, or add the feature with the engine that wrote the file",
+                table=self.store.location.uri,
+                version=self.version,
+                file=marked["path"][0].as_py(),
+            )
+
+    @property
+    def schema(self) -> StructType:
+        """Logical schema of the result."""
+        schema = self.configuration.schema
+        return StructType(tuple(schema.field(name) for name in self.columns))
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """A predicate that every written row must satisfy (null counts as a violation)."""
+
+    name: str
+    """Its name in an error: `NOT NULL c`, `invariant c`, `CHECK name`, `replaceWhere`."""
+    sql: str
+    """Spark SQL over logical columns."""
+    null_passes: bool = False
+    """Whether an unknown result passes, as for a partition predicate on null."""
+    is_partition: bool = False
+    """Whether a violation is a `PartitionMismatch` rather than a `ConstraintViolation`."""
+
+
+class WriteSpec(msgspec.Struct, frozen=True):
+    """How to write rows as data files. Picklable, so that executors can use it."""
+
+    location: StoreLocation
+    configuration: TableConfiguration
+    """Target schema (logical, partition columns included), partitioning, mapping, properties."""
+    values: ColumnValues = NO_VALUES
+    """Sources of the columns that the rows lack; filled before constraints are checked."""
+    constraints: tuple[Constraint, ...] = ()
+    """Checked on every row before it is written."""
+    time_zone: str = UTC
+    """Time zone in which the embedded engine computes the values and checks the constraints."""
+    target_file_size_bytes: int = 128 * 1024 * 1024
+    """A data file is closed when it reaches about this size."""
+    row_group_rows: int = 1_000_000
+    """Maximum rows of a row group."""
+    row_group_bytes: int = 32 * 1024 * 1024
+    """Arrow bytes of the rows that make one row group."""
+    buffer_bytes: int = BUFFER_BYTES
+    """Maximum Arrow bytes of waiting rows in all partitions together."""
+    compression: str = "zstd"
+    compression_level: int | None = 1
+    max_open_partitions: int = 64
+    """Partition writers kept open at once; beyond it the least recently used one is closed. While
+    workers are busy with it, others may have opened some more."""
+    sort_by: tuple[str, ...] = ()
+    """Logical columns to sort the rows of each file by."""
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Tags put on every add action."""
+    is_change_data: bool = False
+    """Whether the files are change data (`_change_data/cdc-…`) rather than data of the table."""
+    is_exact: bool = False
+    """Whether values are refused that lose a part in the type of their column."""
+
+
+class WriteResult(msgspec.Struct, frozen=True):
+    """The files an engine wrote, none of them referenced yet."""
+
+    files: tuple[AddFile, ...]
+    num_rows: int
+    num_bytes: int
+    high_water_marks: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """The last value assigned, by logical name of each identity column that was numbered."""
+
+    @classmethod
+    def combined(cls, results: Sequence[WriteResult]) -> WriteResult:
+        """The result of several writes that numbered no column."""
+        return cls(
+            tuple(file for result in results for file in result.files),
+            sum(result.num_rows for result in results),
+            sum(result.num_bytes for result in results),
+        )
