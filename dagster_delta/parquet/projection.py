@@ -415,8 +415,10 @@ def _one_after_another(*steps: _Convert | None) -> _Convert | None:
 def _plan_cast(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> _Convert | None:
     if source == to_arrow_type(target):
         return None
-    if to_arrow_type(target) == pa.binary() and holds_bytes(source):
-        return lambda array: pc.cast(array, pa.binary())
+    arrow_type = to_arrow_type(target)
+    is_duration = pa.types.is_duration(arrow_type) and source == pa.int64()
+    if is_duration or (arrow_type == pa.binary() and holds_bytes(source)):
+        return lambda array: pc.cast(array, arrow_type)
     if not _may_hold(source, target):
         raise _unreadable(source, target, path)
     return value_cast(source, target)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,7 +37,11 @@ PRIMITIVE_NAMES = frozenset(
     }
 )
 
-_INTERVAL = re.compile(r"interval( (year|month|day|hour|minute|second|to))*")
+_YEAR_TO_MONTH = r"year to month|year|month"
+_DAY_TO_SECOND = (
+    r"day( to (hour|minute|second))?|hour( to (minute|second))?|minute( to second)?|second"
+)
+_INTERVAL = re.compile(rf"interval ((?P<months>{_YEAR_TO_MONTH})|{_DAY_TO_SECOND})")
 MAX_DECIMAL_PRECISION = 38
 MAX_NESTING = 98
 """How deep data files may be nested, see `nesting_of`; Arrow's limit."""
@@ -55,8 +59,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveType:
-    """A type without parts: `variant` and `void` included, and geospatial types with their
-    parameters.
+    """A type without parts: `variant` and `void` included, geospatial types with their parameters,
+    and intervals with their units.
     """
 
     name: str
@@ -66,6 +70,17 @@ class PrimitiveType:
         """Coordinate reference system of a geospatial type, None for any other type."""
         match = _GEOSPATIAL.fullmatch(self.name)
         return match and match[2].strip()
+
+    @property
+    def interval_unit(self) -> Literal["month", "microsecond"] | None:
+        """What values of an interval type count, None for any other type."""
+        match = _INTERVAL.fullmatch(self.name)
+        return match and ("month" if match["months"] else "microsecond")
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether columns of the type are read as they are, and neither compared nor written."""
+        return self.coordinates is not None or self.interval_unit is not None
 
     def __str__(self) -> str:
         return self.name
@@ -290,7 +305,7 @@ def _member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
 
 
 def _parse_primitive(name: str) -> DataType:
-    if name in PRIMITIVE_NAMES or _GEOSPATIAL.fullmatch(name):
+    if name in PRIMITIVE_NAMES or PrimitiveType(name).is_read_only:
         return PrimitiveType(name)
     if name == "decimal":
         return DecimalType(10, 0)
@@ -301,11 +316,6 @@ def _parse_primitive(name: str) -> DataType:
         raise InvalidTable(
             f"the schema holds the type {name!r}, and decimals have 1 to {MAX_DECIMAL_PRECISION} "
             "digits, no more of them after the point, and no fewer than 0"
-        )
-    if _INTERVAL.fullmatch(name):
-        raise UnsupportedFeature(
-            f"the schema holds the type {name!r}, and intervals are not supported; read the table "
-            "with Spark, which knows them, or drop the column there"
         )
     raise _undefined(name)
 

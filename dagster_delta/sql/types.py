@@ -50,7 +50,7 @@ def is_numeric(data_type: DataType) -> bool:
 def is_primitive(data_type: DataType) -> bool:
     """Whether expressions can compute with values of the type."""
     if isinstance(data_type, PrimitiveType):
-        return data_type != VARIANT and data_type.coordinates is None
+        return data_type != VARIANT and not data_type.is_read_only
     return isinstance(data_type, DecimalType)
 
 

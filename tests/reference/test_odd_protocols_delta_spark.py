@@ -163,17 +163,3 @@ def test_a_column_mapping_that_no_protocol_announces_is_refused(tmp_path: Path) 
         checksum.unlink()
     with pytest.raises(InvalidTable, match="columnMapping"):
         DeltaTable(uri).snapshot().scan().to_arrow()
-
-
-@pytest.mark.parametrize("kind", ["interval year to month", "interval day to second", "interval"])
-def test_columns_of_intervals_are_unsupported_by_name_and_type(tmp_path: Path, kind: str) -> None:
-    uri = make(tmp_path / "t", (1, 2, None, None), kind)
-    with pytest.raises(UnsupportedFeature, match=f"'{kind}'") as caught:
-        DeltaTable(uri).snapshot()
-    assert caught.value.column == "second"
-    nested = {"type": "array", "elementType": kind, "containsNull": True}
-    inside = {"type": "struct", "fields": [{"name": "x", "type": nested}]}
-    uri = make(tmp_path / "nested", (1, 2, None, None), inside)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedFeature, match=f"'{kind}'") as caught:
-        DeltaTable(uri).snapshot()
-    assert caught.value.column == "second.x"

@@ -36,6 +36,7 @@ from dagster_delta.protocol.values.partition_values import check_partition_type
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 INVARIANTS_KEY = "delta.invariants"
+_READ_ONLY_TYPES = ('"geometry(', '"geography(', '"interval ')
 
 
 @dataclass(frozen=True)
@@ -243,23 +244,22 @@ class TableConfiguration:
         """Refuse a table that this library might write wrongly."""
         self.check_readable(table=table, version=version)
         table_features.check_writable(self.protocol, table=table, version=version)
-        for name in ("geometry", "geography"):
-            # Also without the feature: files need the types of Parquet that pyarrow does not write.
-            # The text is looked at first, as it is there for every commit.
-            in_text = f'"{name}(' in self.metadata.schema_string
-            if in_text and _has_primitive(self.schema, f"{name}("):
+        # Also without a feature. The text is searched first, because it is there for every commit.
+        if any(text in self.metadata.schema_string for text in _READ_ONLY_TYPES):
+            for kind in _read_only_types(self.schema):
                 raise UnsupportedFeature(
-                    f"the table has columns of type {name}, which dagster_delta does not write; "
+                    f"the table has columns of type {kind}, which dagster_delta does not write; "
                     "write them with Spark",
                     table=table,
                     version=version,
                 )
 
 
-def _has_primitive(data_type: DataType, prefix: str) -> bool:
-    if isinstance(data_type, PrimitiveType):
-        return data_type.name.startswith(prefix)
-    return any(_has_primitive(each, prefix) for each in inner_types(data_type))
+def _read_only_types(data_type: DataType) -> Iterator[PrimitiveType]:
+    if isinstance(data_type, PrimitiveType) and data_type.is_read_only:
+        yield data_type
+    for inner in inner_types(data_type):
+        yield from _read_only_types(inner)
 
 
 def _check_unique_names(data_type: DataType) -> None:

@@ -147,7 +147,7 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
         match self.data_type:
             case PrimitiveType(name):
                 # Those of geospatial columns are corners of a bounding box.
-                return name not in _WITHOUT_BOUNDS and self.data_type.coordinates is None
+                return name not in _WITHOUT_BOUNDS and not self.data_type.is_read_only
             case DecimalType():
                 return True
             case ArrayType() | MapType() | StructType():

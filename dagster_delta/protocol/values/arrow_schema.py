@@ -58,12 +58,17 @@ _ARROW_TYPES = {
 }
 
 
+# pyarrow has no type for months alone, and polars none for months beside days.
+_INTERVALS = {"month": pa.int32(), "microsecond": pa.duration("us")}
+
+
 def to_arrow_type(data_type: DataType) -> pa.DataType:
     """The pyarrow.DataType that holds values of a Delta type."""
     match data_type:
         case PrimitiveType(name):
             # Spec: Primitive Types. Geospatial values are WKB.
-            return _ARROW_TYPES.get(name, pa.binary())
+            unit = data_type.interval_unit
+            return _ARROW_TYPES.get(name, pa.binary()) if unit is None else _INTERVALS[unit]
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayType(element_type, contains_null):
@@ -81,11 +86,12 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
 def to_arrow_field(field: StructField) -> pa.Field:
     """The pyarrow.Field of a Delta field, under its logical name and with its comment.
 
-    Geospatial fields have their type as `delta.type`. Geometries are also marked as GeoArrow's WKB,
-    so that DuckDB and polars know them; DuckDB refuses GeoArrow's mark of a geography.
+    Geospatial fields and intervals have their type as `delta.type`. Geometries are also marked as
+    GeoArrow's WKB, so that DuckDB and polars know them; DuckDB refuses GeoArrow's mark of a
+    geography.
     """
     metadata = {} if field.comment is None else {COMMENT_KEY: field.comment.encode()}
-    if isinstance(field.data_type, PrimitiveType) and field.data_type.coordinates is not None:
+    if isinstance(field.data_type, PrimitiveType) and field.data_type.is_read_only:
         metadata[b"delta.type"] = field.data_type.name.encode()
         if field.data_type.name.startswith("geometry"):
             crs = {"crs": field.data_type.coordinates}

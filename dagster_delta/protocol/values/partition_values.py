@@ -99,7 +99,7 @@ def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
 def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
     """Refuse a column type that cannot partition a table."""
     match data_type:
-        case PrimitiveType(name) if name not in _UNPARTITIONABLE and not data_type.coordinates:
+        case PrimitiveType(name) if name not in _UNPARTITIONABLE and not data_type.is_read_only:
             return
         case DecimalType():
             return

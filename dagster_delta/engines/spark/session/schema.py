@@ -78,6 +78,13 @@ def to_spark_type(data_type: DataType) -> spark_types.DataType:
             return types.StructType(
                 [types.StructField(field.name, to_spark_type(field.data_type)) for field in fields]
             )
+        case PrimitiveType(name) if data_type.interval_unit is not None:
+            kind = "YearMonth" if data_type.interval_unit == "month" else "DayTime"
+            interval = getattr(types, f"{kind}IntervalType")
+            units = name.upper().split()[1:]
+            first, last = (getattr(interval, unit) for unit in (units[0], units[-1]))
+            ranged: spark_types.DataType = interval(first, last)
+            return ranged
         case PrimitiveType(name):
             # Not every version of Spark has geospatial types: their values are WKB.
             made: spark_types.DataType = getattr(types, _SPARK_NAMES.get(name, "BinaryType"))()
