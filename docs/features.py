@@ -524,7 +524,7 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     _on_both(
-        "Health of all tables on one page of the UI, with plots and an asset check",
+        "Health of all tables on one page of the UI, with an asset check",
         "tests/orchestration/test_health_asset.py::test_a_hundred_tables_are_one_page",
     ),
     _on_both(

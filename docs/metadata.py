@@ -68,7 +68,7 @@ SENSORS = {
 
 
 HEALTH = {
-    "delta/health": "The page: plots of files, sizes, skew and growth, and what is due.",
+    "delta/health": "The page: what is due, and why.",
     "delta/num_tables, delta/num_due_tables": "Tables, and those of them that need maintenance.",
     "delta/num_files, delta/num_small_files, delta/size_bytes": "Their files and bytes.",
     "delta/tables": "A line for each table.",

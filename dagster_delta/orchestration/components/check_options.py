@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
-from dagster_delta.orchestration.components.delta_component import documented, documented_texts
+from dagster_delta.orchestration.components.delta_component import DeltaAttributes, documented
 from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import Asset
 from dagster_delta.orchestration.storage_options import StorageOptions
 
 
-class RowCountBounds(dg.Model, dg.Resolvable):
+class RowCountBounds(DeltaAttributes):
     """How many rows a table should have."""
 
     least: Annotated[int | None, documented("Minimum number of rows.")] = None
     most: Annotated[int | None, documented("Maximum number of rows.")] = None
 
 
-class CheckOptions(dg.Model, dg.Resolvable):
+class CheckOptions(DeltaAttributes):
     """The asset checks of a table."""
 
     constraints: Annotated[
@@ -98,15 +98,13 @@ def build_checks(
     )
 
 
-class HealthOptions(dg.Model, dg.Resolvable):
+class HealthOptions(DeltaAttributes):
     """The health page of tables, and its thresholds."""
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-
     name: Annotated[str, documented("Name of the asset.")] = "delta_health"
-    key_prefix: Annotated[
-        list[str], documented_texts("Prefix of the key of the asset.", list[str])
-    ] = Field(default=[])
+    key_prefix: Annotated[list[str], documented("Prefix of the key of the asset.")] = Field(
+        default=[]
+    )
     group_name: Annotated[str | None, documented("Group of the asset.")] = None
     thresholds: Annotated[
         dict[str, float | None],

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import dagster as dg
@@ -19,10 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, StorageOptions
-
-_TEMPLATE = {"type": "string", "pattern": r"\{\{"}
-
-Schema = dict[str, Any]
 
 
 class DeltaComponent(dg.Component):
@@ -33,12 +28,6 @@ class DeltaComponent(dg.Component):
         """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
-    @classmethod
-    def get_model_cls(cls) -> type[BaseModel] | None:
-        """The attributes of a `defs.yaml`."""
-        model = super().get_model_cls()
-        return None if model is None else _with_precise_errors(model)
-
 
 _TRANSLATION: TranslationFnResolver[str] = TranslationFnResolver(lambda uri: {"uri": uri})
 _TRANSLATION.description = (
@@ -48,10 +37,16 @@ _TRANSLATION.description = (
 _TRANSLATION.examples = [{"group_name": "lake", "key": "lake/{{ spec.key.path[-1] }}"}]
 
 
-class AssetDeltaComponent(DeltaComponent, dg.Model, dg.Resolvable):
-    """A component that defines assets of tables."""
+class DeltaAttributes(dg.Model, dg.Resolvable):
+    """Attributes of a `defs.yaml`; numbers that Dagster has resolved texts to become texts."""
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True
+    )
+
+
+class AssetDeltaComponent(DeltaComponent, DeltaAttributes):
+    """A component that defines assets of tables."""
 
     translation: Annotated[TranslationFn[str] | None, _TRANSLATION] = None
 
@@ -69,79 +64,6 @@ class AssetDeltaComponent(DeltaComponent, dg.Model, dg.Resolvable):
         return self.translation(spec, str(spec.metadata.get("dagster/uri", "")))
 
 
-@cache
-def _with_precise_errors(model: type[BaseModel]) -> type[BaseModel]:
-    """The model, with a JSON schema whose errors name the innermost key of a mistake.
-
-    Dagster makes every attribute a choice between its type and a template. A JSON schema validator
-    reports a mistake inside of a choice for the attribute as a whole, and accepts any text as a
-    template.
-    """
-
-    class Precise(model):  # type: ignore[valid-type,misc]
-        @classmethod
-        def model_json_schema(cls, *args: Any, **options: Any) -> Schema:
-            schema: Schema = _precise(model.model_json_schema(*args, **options))
-            return schema
-
-    Precise.__name__, Precise.__qualname__ = model.__name__, model.__qualname__
-    return Precise
-
-
-def _precise(schema: Any) -> Any:  # noqa: ANN401
-    if isinstance(schema, list):
-        return [_precise(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    plain = {name: _precise(each) for name, each in schema.items() if name != "discriminator"}
-    choices = plain.get("anyOf")
-    if not choices:
-        return plain
-    if not _declares_text(schema["anyOf"]):
-        choices = [_TEMPLATE if choice == {"type": "string"} else choice for choice in choices]
-    objects = [choice for choice in choices if "$ref" in choice or "oneOf" in choice]
-    if len(objects) != 1:
-        return {**plain, "anyOf": choices}
-    others = [choice for choice in choices if choice is not objects[0]]
-    (original,) = (each for each in schema["anyOf"] if "$ref" in each or "oneOf" in each)
-    del plain["anyOf"]
-    # The validator reports errors inside of `then` with their own path.
-    return {
-        **plain,
-        "if": {"type": "object"},
-        "then": _by_discriminator(original) or objects[0],
-        "else": {"anyOf": others},
-    }
-
-
-def _declares_text(choices: list[Schema]) -> bool:
-    """Whether text is a value; Dagster adds the text of a template as the last type.
-
-    A field of text has no other type but null, or has text first.
-    """
-    types = [choice for choice in choices if choice != {"type": "null"}]
-    return types[0] == {"type": "string"}
-
-
-def _by_discriminator(schema: Schema) -> Schema | None:
-    """The branch that the discriminator chooses; None if there is no discriminator."""
-    discriminator = schema.get("discriminator")
-    if discriminator is None:
-        return None
-    name, mapping = discriminator["propertyName"], discriminator["mapping"]
-    return {
-        "properties": {name: {"enum": list(mapping)}},
-        "required": [name],
-        "allOf": [
-            {
-                "if": {"properties": {name: {"const": value}}, "required": [name]},
-                "then": {"$ref": reference},
-            }
-            for value, reference in mapping.items()
-        ],
-    }
-
-
 def documented(
     description: str, *, examples: list[Any] | None = None, template: bool = False
 ) -> dg.Resolver:
@@ -157,32 +79,16 @@ def documented(
     return resolver
 
 
-def documented_texts(
-    description: str,
-    model_field_type: type | UnionType,
-    *,
-    examples: list[Any] | None = None,
-) -> dg.Resolver:
-    """As `documented`, for an attribute of strings: number-like values are strings too."""
-    return dg.Resolver(
-        lambda context, value: _only_texts(_texts(context, value)),
-        model_field_type=model_field_type,
-        description=description,
-        examples=examples,
-        inject_before_resolve=False,
-    )
-
-
 @cache
 def strict_model(config: type[dg.Config]) -> type[BaseModel]:
     """The class as a model that accepts only its own keys, and a template for any value."""
     fields: dict[str, Any] = {}
-    for name, each in config.model_fields.items():
-        nested = inspect.isclass(each.annotation) and issubclass(each.annotation, dg.Config)
-        default = None if nested else each.get_default()
+    for name, field in config.model_fields.items():
+        nested = inspect.isclass(field.annotation) and issubclass(field.annotation, dg.Config)
+        default = None if nested else field.get_default()
         fields[name] = (
-            _with_templates(each.annotation),
-            Field(default=default, description=each.description),
+            _with_templates(field.annotation),
+            Field(default=default, description=field.description),
         )
     return create_model(config.__name__, __base__=dg.Model, __doc__=config.__doc__, **fields)
 
@@ -191,7 +97,7 @@ def _with_templates(annotation: Any) -> Any:  # noqa: ANN401
     if inspect.isclass(annotation) and issubclass(annotation, dg.Config):
         return strict_model(annotation) | None
     # Choices are few and fixed: an editor should offer only them.
-    if any(get_origin(each) is Literal for each in (annotation, *get_args(annotation))):
+    if any(get_origin(choice) is Literal for choice in (annotation, *get_args(annotation))):
         return annotation
     return annotation | str
 
@@ -234,23 +140,15 @@ def _texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
     numbers parse them from text.
     """
     if isinstance(value, Mapping):
-        return {key: _texts(context, each) for key, each in value.items()}
+        return {key: _texts(context, item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_texts(context, each) for each in value]
+        return [_texts(context, item) for item in value]
     if not isinstance(value, str):
         return value
     plain = context.resolve_value(value)
     if isinstance(plain, bool | int | float):
         return context.resolve_value(_NO_LITERAL + value, as_type=str).removeprefix(_NO_LITERAL)
     return plain
-
-
-def _only_texts(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, Mapping):
-        return {key: _only_texts(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_only_texts(each) for each in value]
-    return value if value is None else str(value)
 
 
 StorageField: TypeAlias = Annotated[

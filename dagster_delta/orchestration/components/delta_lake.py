@@ -21,12 +21,12 @@ from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     StorageField,
     documented,
-    documented_texts,
 )
 from dagster_delta.orchestration.components.delta_maintenance import (
     MaintenanceOptions,
     build_maintenance,
 )
+from dagster_delta.orchestration.components.delta_sensor import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.delta_table import TableAssetOptions, table_asset
 from dagster_delta.orchestration.components.discovered_tables import (
     DiscoveredTable,
@@ -36,7 +36,6 @@ from dagster_delta.orchestration.components.discovered_tables import (
     table_key,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
-from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.storage_options import plain_options
 
 _log = logging.getLogger(__name__)
@@ -67,9 +66,7 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
     storage_options: StorageField = None
     key_prefix: Annotated[
         list[str],
-        documented_texts(
-            "Prefix of the asset keys; the rest is the table's path below the root.", list[str]
-        ),
+        documented("Prefix of the asset keys; the rest is the table's path below the root."),
     ] = Field(default=[])
     include: Annotated[
         list[str],
@@ -132,8 +129,19 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
         tables = self._tables(discovery)
         if not tables:
             return dg.Definitions()
-        assets = [self._asset(key, each) for key, each in tables.items()]
-        tables = {asset.key: each for asset, each in zip(assets, tables.values(), strict=True)}
+        assets = [
+            table_asset(
+                self,
+                self.get_asset_spec,
+                key,
+                table.uri,
+                storage_options=self.storage_options,
+                description=table.description,
+                metadata=table.metadata(),
+            )
+            for key, table in tables.items()
+        ]
+        tables = {asset.key: table for asset, table in zip(assets, tables.values(), strict=True)}
         parts = [dg.Definitions(assets=assets), self._checks(tables)]
         if self.sensor is not None:
             parts.append(self._sensor(self.sensor, tables))
@@ -162,21 +170,8 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
         return tables
 
     def _is_wanted(self, path: str) -> bool:
-        return any(fnmatch.fnmatchcase(path, each) for each in self.include) and not any(
-            fnmatch.fnmatchcase(path, each) for each in self.exclude
-        )
-
-    def _asset(
-        self, key: dg.AssetKey, table: DiscoveredTable
-    ) -> dg.AssetsDefinition | dg.AssetSpec:
-        return table_asset(
-            self,
-            self.get_asset_spec,
-            key,
-            table.uri,
-            storage_options=self.storage_options,
-            description=table.description,
-            metadata=table.metadata(),
+        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude
         )
 
     def _checks(self, tables: dict[dg.AssetKey, DiscoveredTable]) -> dg.Definitions:
@@ -184,15 +179,15 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
             return dg.Definitions()
         checks = [
             check
-            for key, each in tables.items()
-            for check in build_checks(self.checks, key, each.uri, self.storage_options)
+            for key, table in tables.items()
+            for check in build_checks(self.checks, key, table.uri, self.storage_options)
         ]
         return dg.Definitions(asset_checks=checks)
 
     def _sensor(
         self, options: SensorOptions, tables: dict[dg.AssetKey, DiscoveredTable]
     ) -> dg.Definitions:
-        keys = {each.uri: key for key, each in tables.items()}
+        keys = {table.uri: key for key, table in tables.items()}
         further: dict[str, object] = {} if self.observe else {"asset_key": keys.__getitem__}
         sensor = build_sensor(
             options, tables=list(keys), storage_options=self.storage_options, **further

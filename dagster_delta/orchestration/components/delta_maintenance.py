@@ -8,11 +8,11 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.orchestration.components.delta_component import (
+    DeltaAttributes,
     DeltaComponent,
     MaintenanceConfigField,
     StorageField,
     documented,
-    documented_texts,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
 from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
@@ -22,7 +22,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
 )
 
 
-class MaintenanceOptions(dg.Model, dg.Resolvable):
+class MaintenanceOptions(DeltaAttributes):
     """The maintenance of tables, and its schedule."""
 
     name: Annotated[
@@ -49,9 +49,7 @@ class MaintenanceOptions(dg.Model, dg.Resolvable):
         documented("Key of the SparkSessionResource, for the engine spark."),
     ] = None
     description: Annotated[str | None, documented("Description of the job.")] = None
-    tags: Annotated[
-        dict[str, str], documented_texts("Tags of the job.", dict[str, str | int | float | bool])
-    ] = Field(default={})
+    tags: Annotated[dict[str, str], documented("Tags of the job.")] = Field(default={})
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.components.check_options import CheckOptions, build_checks
 from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
+    DeltaAttributes,
     StorageField,
     documented,
-    documented_texts,
 )
+from dagster_delta.orchestration.components.delta_sensor import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
-from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
@@ -27,7 +27,7 @@ from dagster_delta.orchestration.sensors.observations import (
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
 
-class FreshnessOptions(dg.Model, dg.Resolvable):
+class FreshnessOptions(DeltaAttributes):
     """How long ago the last commit of a table may be."""
 
     fail_hours: float = Field(description="Older: the asset is overdue.")
@@ -42,10 +42,8 @@ class FreshnessOptions(dg.Model, dg.Resolvable):
         return dg.FreshnessPolicy.time_window(fail_window=fail, warn_window=warn)
 
 
-class TableAssetOptions(dg.Model, dg.Resolvable):
+class TableAssetOptions(DeltaAttributes):
     """Options of the assets of tables, and their checks."""
-
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     group_name: Annotated[str | None, documented("Group of the asset.")] = None
     owners: Annotated[
@@ -55,9 +53,7 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
             examples=[["team:data", "ada@example.com"]],
         ),
     ] = Field(default=[])
-    tags: Annotated[
-        dict[str, str], documented_texts("Tags of the asset.", dict[str, str | int | float | bool])
-    ] = Field(default={})
+    tags: Annotated[dict[str, str], documented("Tags of the asset.")] = Field(default={})
     kinds: Annotated[list[str], documented("Kinds of the asset in addition to deltalake.")] = Field(
         default=[]
     )

@@ -100,8 +100,8 @@ def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTabl
         uri,
         snapshot.metadata.description,
         tuple(
-            DiscoveredColumn(each.name, str(each.data_type), each.nullable, each.comment)
-            for each in snapshot.schema
+            DiscoveredColumn(field.name, str(field.data_type), field.nullable, field.comment)
+            for field in snapshot.schema
         ),
         tuple(snapshot.configuration.partition_columns),
     )
@@ -124,5 +124,5 @@ def table_key(prefix: Sequence[str], root: str, uri: str) -> AssetKey:
     does not accept become underscores.
     """
     path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
-    parts = [_NOT_IN_KEYS.sub("_", each) for each in path.split("/")]
+    parts = [_NOT_IN_KEYS.sub("_", part) for part in path.split("/")]
     return AssetKey([*prefix, *parts])

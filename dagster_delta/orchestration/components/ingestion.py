@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from dagster_delta.orchestration.components.computed_assets import ComputedAssetComponent
 from dagster_delta.orchestration.components.delta_component import (
+    DeltaAttributes,
     StorageField,
     documented,
-    documented_texts,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaIngestionScaffolder
 from dagster_delta.orchestration.file_assets import delta_files_asset, delta_files_sensor
@@ -19,10 +19,8 @@ from dagster_delta.orchestration.io.file_loads import ChangedFiles
 from dagster_delta.orchestration.io.landing_files import FileFormat
 
 
-class FilesSensorOptions(dg.Model, dg.Resolvable):
+class FilesSensorOptions(DeltaAttributes):
     """A sensor that runs the asset when files were added or changed."""
-
-    model_config = ConfigDict(extra="forbid")
 
     minimum_interval_seconds: Annotated[
         int, documented("Minimum number of seconds between two looks.")
@@ -70,9 +68,8 @@ class DeltaIngestionComponent(ComputedAssetComponent):
     )
     columns: Annotated[
         dict[str, str] | None,
-        documented_texts(
+        documented(
             "Columns to load, with their types in Spark SQL. Default: all of the files.",
-            dict[str, str] | None,
             examples=[{"id": "BIGINT", "day": "DATE"}],
         ),
     ] = None

@@ -40,7 +40,6 @@ from dagster_delta.orchestration.maintenance.steps import (
     warn_of_damage,
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.report_log import log_report
 from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
@@ -112,8 +111,8 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Show the latest commits of a table, each with the run that made it."""
     metadata = history_metadata(open_table(config).snapshot(), _HISTORY_LENGTH)
-    for each in metadata.values():
-        log_report(context.log, f"history of {config.uri}", each.value)
+    for history in metadata.values():
+        context.log.info(f"history of {config.uri}\n{history.value}")
     context.add_output_metadata(metadata)
 
 
@@ -135,7 +134,7 @@ def maintain(
     differences = [
         detail.value for detail in details if isinstance(detail, dg.MarkdownMetadataValue)
     ]
-    log_report(context.log, name, "\n\n".join([markdown, *differences]))
+    context.log.info("\n\n".join([name, markdown, *differences]))
     metadata = _maintenance_metadata(table.uri, markdown, after, reports)
     context.add_output_metadata(metadata)
     return metadata

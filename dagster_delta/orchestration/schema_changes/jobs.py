@@ -25,7 +25,6 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.report_log import log_report
 from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
 from dagster_delta.orchestration.schema_changes.readers import readers_of_change
 from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
@@ -115,7 +114,7 @@ def _change(
     report = change_schema_step(table, config, context.log, info)
     readers = _readers(context, chosen, report, assets)
     markdown = f"{report.markdown.rstrip()}\n\n{readers}" if readers else report.markdown
-    log_report(context.log, f"{chosen.name}: {report.title}", markdown)
+    context.log.info(f"{chosen.name}: {report.title}\n{markdown}")
     metadata = _metadata(table, report, markdown)
     context.add_output_metadata(metadata)
     if chosen.asset_key is not None and not config.dry_run:
