@@ -24,7 +24,7 @@ from dagster_delta.storage import open_store
 from dagster_delta.table.table_discovery import find_tables
 
 if TYPE_CHECKING:
-    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.operations.health import TableHealth
 
     _Result = dg.MaterializeResult[None]
 else:
