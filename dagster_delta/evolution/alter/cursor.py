@@ -27,13 +27,10 @@ class StatementCursor:
             tokens = tokenize(sql.rstrip().removesuffix(";"))
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
-            if problem.startswith("cannot read ';"):
-                problem += "; give one statement, with commas between its actions"
             raise InvalidArgument(f"this is not {what}: {problem}") from None
         self._tokens = [single for token in tokens for single in _without_shifts(token)]
         self._index = 0
         self._nesting = 0
-        self._doubt = ""
 
     @property
     def token(self) -> Token:
@@ -81,15 +78,6 @@ class StatementCursor:
         if taken:
             self._index += len(words)
         return taken
-
-    def take_optional_word(self, word: str, *others: str) -> None:
-        """Take the next lexeme if it is one of the words. If it only resembles the first, later
-        errors ask whether that was meant.
-        """
-        if self.take_word(word, *others) or self.peek().kind not in ("word", "quoted"):
-            return
-        if resembles(self.token, word):
-            self._doubt = f"; did you mean {word} instead of {self.token.text}?"
 
     def take_operator(self, *operators: str) -> bool:
         """Take the next lexeme if it is one of the operators."""
@@ -168,12 +156,12 @@ class StatementCursor:
     def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:
         """Raise a syntax error, with a caret under the position."""
         token = at or self.token
-        found = self._doubt
+        found = ""
         if problem.startswith("expected"):
             found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
             words = re.findall(r"\b[A-Z]{3,}\b", problem)
-            meant = next((word for word in words if resembles(token, word)), None)
-            found += f"; did you mean {meant}?" if meant and not self._doubt else self._doubt
+            close = difflib.get_close_matches(token.text.upper(), words, n=1, cutoff=_NEARLY)
+            found += f"; did you mean {close[0]}?" if close else ""
         before = self._sql[: token.position]
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)
@@ -185,13 +173,6 @@ class StatementCursor:
             f"this is not {self._what}: {problem}{found} (line {line}, character {column + 1})\n"
             f"  {shown}\n  {' ' * (column - start)}^"
         )
-
-
-def resembles(token: Token, word: str) -> bool:
-    """Whether a lexeme is nearly a word, as a misspelling is."""
-    text = token.text.upper()
-    is_near = difflib.SequenceMatcher(None, text, word).ratio() >= _NEARLY
-    return token.kind == "word" and text != word and is_near
 
 
 def _without_shifts(token: Token) -> list[Token]:

@@ -26,10 +26,10 @@ with its `IF EXISTS` or `IF NOT EXISTS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from dagster_delta.evolution.alter.actions import (
     AddColumn,
@@ -51,26 +51,13 @@ from dagster_delta.evolution.alter.actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.alter.cursor import StatementCursor, resembles
+from dagster_delta.evolution.alter.cursor import StatementCursor
 from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.features.column_change import Position
 
 _T = TypeVar("_T")
 _Read = Callable[[StatementCursor], Iterator[SchemaAction]]
-
-_DEFINITION_WORDS = ("NOT", "NULL", "DEFAULT", "COMMENT", "FIRST", "AFTER")
-_VERBS = ("ADD", "DROP", "RENAME", "ALTER", "CHANGE", "MODIFY", "SET", "UNSET", "CLUSTER")
-
-_ELSEWHERE = {
-    "PRIMARY": "Delta tables have no primary keys",
-    "UNIQUE": "Delta tables have no unique constraints",
-    "FOREIGN": "Delta tables have no foreign keys",
-    "INDEX": "Delta tables have no indexes; cluster the table by the column instead",
-    "KEY": "Delta tables have no keys",
-    "PARTITION": "partitions come and go with their rows",
-    "PARTITIONS": "partitions come and go with their rows",
-}
 
 
 def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
@@ -83,12 +70,16 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
         cursor.take_words("ONLY")
         cursor.path("the name of a table")
     actions: list[SchemaAction] = []
-    read: _Read | None = None
+    form: _Form | None = None
+    guards_all = False
     while True:
         # In `ADD COLUMNS a INT, b INT` the second definition does not start an action.
-        if read is None or _starts_action(cursor):
-            read = _verb(cursor)
-        actions.extend(read(cursor))
+        if form is None or _starts_action(cursor):
+            form = _take_form(cursor)
+            guards_all = form.take_guard(cursor)
+        is_guarded = form.take_guard(cursor) or guards_all
+        found = form.read(cursor)
+        actions.extend(map(form.guarded, found) if is_guarded else found)
         if not cursor.take_operator(","):
             break
     if not cursor.is_done:
@@ -103,210 +94,94 @@ def _starts_action(cursor: StatementCursor) -> bool:
     return cursor.is_word(*_VERBS) and following.kind in ("word", "quoted", "string")
 
 
-def _verb(cursor: StatementCursor) -> _Read:
-    """Take the words of an action; returns the parser of its object."""
-    token = cursor.token
-    readers: dict[str, Callable[[StatementCursor], _Read]] = {
-        "ADD": _after_add,
-        "DROP": _after_drop,
-        "RENAME": _after_rename,
-        "ALTER": lambda each: _after_column(each, _altered),
-        "CHANGE": lambda each: _after_column(each, _changed),
-        "MODIFY": lambda each: _after_column(each, _modified),
-        "SET": _after_set,
-        "UNSET": _after_unset,
-        "CLUSTER": _after_cluster,
-        "COMMENT": lambda _: _table_comment,
-    }
-    reader = readers.get(token.text.upper()) if token.kind == "word" else None
-    if reader is None:
-        cursor.fail(f"expected {', '.join(_VERBS)} or COMMENT")
-    cursor.next()
-    return reader(cursor)
+class _Form(msgspec.Struct, frozen=True):
+    """One action in the spelling of some dialects."""
+
+    words: tuple[str, ...]
+    """Words that start it."""
+    read: _Read
+    """Reads what follows them."""
+    optional: tuple[str, ...] = ()
+    """Words of which one may follow."""
+    guard: tuple[str, ...] = ()
+    """Words by which the action does nothing if its effect is there already."""
+
+    def take_guard(self, cursor: StatementCursor) -> bool:
+        return bool(self.guard) and cursor.take_words(*self.guard)
+
+    def guarded(self, action: SchemaAction) -> SchemaAction:
+        return msgspec.structs.replace(action, **{"_".join(self.guard).lower(): True})
 
 
-def _after_column(cursor: StatementCursor, read: _Read) -> _Read:
-    # ALTER TABEL t … would otherwise be an action on a column TABEL.
-    if resembles(cursor.token, "TABLE"):
-        cursor.take_optional_word("TABLE")
-    else:
-        cursor.take_optional_word("COLUMN")
-    return read
+def _take_form(cursor: StatementCursor) -> _Form:
+    for form in _FORMS:
+        if cursor.take_words(*form.words):
+            cursor.take_word(*form.optional)
+            return form
+    verb = cursor.token
+    expected = [form.words[1] for form in _FORMS if verb.is_word(form.words[0])]
+    if expected:
+        cursor.next()
+    return cursor.fail(f"expected {', '.join(expected or _VERBS)}")
 
 
-# ADD
+# Columns
 
 
-def _after_add(cursor: StatementCursor) -> _Read:
-    if cursor.take_word("CONSTRAINT"):
-        return _added_constraint
-    if cursor.is_word("CHECK") and cursor.peek().is_operator("("):
-        cursor.fail("a CHECK needs a name: write ADD CONSTRAINT name CHECK (…)")
-    _refuse_elsewhere(cursor)
-    cursor.take_optional_word("COLUMN", "COLUMNS")
-    return partial(_added_columns, cursor.take_words("IF", "NOT", "EXISTS"))
+def _added_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    return _one_or_list(cursor, _definition)
 
 
-def _refuse_elsewhere(cursor: StatementCursor) -> None:
-    following = cursor.peek()
-    reason = _ELSEWHERE.get(cursor.token.text.upper()) if cursor.token.kind == "word" else None
-    if reason and (following.is_word("KEY", "INDEX") or following.is_operator("(")):
-        cursor.fail(reason)
-
-
-def _added_columns(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_not_exists = cursor.take_words("IF", "NOT", "EXISTS") or every_one
-    yield from _one_or_list(cursor, lambda each: _definition(each, if_not_exists))
-
-
-def _definition(cursor: StatementCursor, if_not_exists: bool) -> Iterator[SchemaAction]:
+def _definition(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path("the name of the new column")
-    data_type = read_type(cursor)
-    given = _properties(cursor)
-    yield AddColumn(
-        path,
-        data_type,
-        nullable=given.nullable is not False,
-        default=given.default,
-        comment=given.comment,
-        position=given.position,
-        if_not_exists=if_not_exists,
-    )
+    yield AddColumn(path, read_type(cursor), **_properties(cursor))
 
 
-@dataclass(slots=True)
-class _Properties:
-    nullable: bool | None = None
-    default: str | None = None
-    comment: str | None = None
-    position: Position | None = None
+_PROPERTIES_ELSEWHERE = (
+    "AS", "AUTO_INCREMENT", "AUTO_RANDOM", "CHARACTER", "CHARSET", "CHECK", "COLLATE",
+    "COLUMN_FORMAT", "CONSTRAINT", "GENERATED", "KEY", "ON", "PRIMARY", "REFERENCES", "SERIAL",
+    "STORAGE", "UNIQUE", "USING",
+)  # fmt: skip
+"""Words by which other dialects end the default of a column, and that Delta tables do not have."""
 
 
-def _properties(cursor: StatementCursor) -> _Properties:
-    found = _Properties()
+def _properties(cursor: StatementCursor) -> dict[str, Any]:
+    """The properties of a column, as fields of `AddColumn`."""
+    found: dict[str, Any] = {}
     while True:
         token = cursor.token
-        name: str
-        value: bool | str | Position
+        given: dict[str, Any]
         if cursor.take_words("NOT", "NULL"):
-            name, value = "nullable", False
+            given = {"nullable": False}
         elif cursor.take_word("NULL"):
-            name, value = "nullable", True
+            given = {"nullable": True}
         elif cursor.take_word("DEFAULT"):
-            stops = (*_DEFINITION_WORDS, *_REFUSED_PROPERTIES)
-            name, value = "default", "NULL" if cursor.take_word("NULL") else cursor.span(*stops)
+            stops = ("NOT", "NULL", "DEFAULT", "COMMENT", "FIRST", "AFTER", *_PROPERTIES_ELSEWHERE)
+            given = {"default": "NULL" if cursor.take_word("NULL") else cursor.span(*stops)}
         elif cursor.take_word("COMMENT"):
-            name, value = "comment", cursor.string("the comment")
+            given = {"comment": cursor.string("the comment")}
         elif cursor.is_word("FIRST", "AFTER"):
-            name, value = "position", _position(cursor)
-        elif cursor.is_word("GENERATED"):
-            cursor.fail("a column can only be generated from the creation of its table on")
+            given = {"position": _position(cursor)}
         else:
-            _refuse_other_properties(cursor)
             return found
-        if getattr(found, name) is not None:
+        if given.keys() & found.keys():
             cursor.fail("the column has this twice", at=token)
-        setattr(found, name, value)
-
-
-def _refuse_other_properties(cursor: StatementCursor) -> None:
-    """Refuse by name the properties that MySQL and TiDB allow and Delta tables do not have."""
-    reason = _REFUSED_PROPERTIES.get(cursor.token.text.upper())
-    if cursor.token.kind == "word" and reason is not None:
-        cursor.fail(f"{cursor.token.text.upper()} cannot be set: {reason}")
-
-
-_REFUSED_PROPERTIES = {
-    "AUTO_INCREMENT": "only a new table can have a column that numbers its rows",
-    "AUTO_RANDOM": "only a new table can have a column that numbers its rows",
-    "SERIAL": "only a new table can have a column that numbers its rows",
-    "PRIMARY": _ELSEWHERE["PRIMARY"],
-    "UNIQUE": _ELSEWHERE["UNIQUE"],
-    "KEY": _ELSEWHERE["KEY"],
-    "REFERENCES": _ELSEWHERE["FOREIGN"],
-    "ON": "Delta tables set no value when a row is updated",
-    "CHARACTER": "text is always UTF-8",
-    "CHARSET": "text is always UTF-8",
-    "COLLATE": "collations are not written; compare upper(…) or lower(…)",
-    "CHECK": "a check has a name here; add it by ADD CONSTRAINT name CHECK (…)",
-    "CONSTRAINT": "add it by ADD CONSTRAINT name CHECK (…)",
-    "COLUMN_FORMAT": "data files are Parquet",
-    "STORAGE": "data files are Parquet",
-    "AS": "a column can only be generated from the creation of its table on",
-    "USING": "a definition takes no expression; write ALTER COLUMN … TYPE … USING …",
-}
+        found |= given
 
 
 def _position(cursor: StatementCursor) -> Position:
     if cursor.take_word("FIRST"):
         return Position()
     cursor.expect("AFTER")
-    path = cursor.path()
-    return Position(path[-1])
+    return Position(cursor.path()[-1])
 
 
-def _added_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    name = cursor.name("the name of the constraint")
-    _refuse_elsewhere(cursor)
-    cursor.expect("CHECK")
-    expression = cursor.parenthesised()
-    if cursor.is_word("NOT") and cursor.peek().is_word("ENFORCED"):
-        cursor.fail("constraints of Delta tables are always enforced")
-    cursor.take_word("ENFORCED")
-    yield AddConstraint(name, expression)
-
-
-# DROP and RENAME
-
-
-def _after_drop(cursor: StatementCursor) -> _Read:
-    if cursor.take_word("FEATURE"):
-        return _dropped_feature
-    if cursor.take_word("CONSTRAINT", "CHECK"):
-        return partial(_dropped_constraint, cursor.take_words("IF", "EXISTS"))
-    if cursor.is_word("TABLE") and cursor.peek().kind in ("word", "quoted"):
-        cursor.fail("a table is dropped by deleting its directory; this drops columns")
-    _refuse_elsewhere(cursor)
-    cursor.take_optional_word("COLUMN", "COLUMNS")
-    return partial(_dropped_columns, cursor.take_words("IF", "EXISTS"))
-
-
-def _dropped_columns(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_exists = cursor.take_words("IF", "EXISTS") or every_one
-
-    def read_one(each: StatementCursor) -> Iterator[SchemaAction]:
-        yield DropColumn(each.path(), if_exists=if_exists)
+def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    def read_one(item: StatementCursor) -> Iterator[SchemaAction]:
+        yield DropColumn(item.path())
 
     yield from _one_or_list(cursor, read_one)
-    if cursor.is_word("CASCADE"):
-        cursor.fail("what depends on a column is dropped by name, and before it")
     cursor.take_word("RESTRICT")
-
-
-def _dropped_constraint(every_one: bool, cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_exists = cursor.take_words("IF", "EXISTS") or every_one
-    yield DropConstraint(cursor.name("the name of the constraint"), if_exists=if_exists)
-
-
-def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if cursor.token.kind == "string":
-        name = cursor.string("the name of the feature")
-    else:
-        # Names of preview features contain a hyphen, and the name of one feature of this library a
-        # dot.
-        name = cursor.name("the name of the feature")
-        while cursor.token.is_operator("-", "."):
-            joint = cursor.token.text
-            cursor.expect(joint)
-            name += f"{joint}{cursor.name()}"
-    yield DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
-
-
-def _after_rename(cursor: StatementCursor) -> _Read:
-    if cursor.is_word("TO", "AS") and cursor.peek().kind in ("word", "quoted", "string"):
-        cursor.fail("a table is found by its location, and has no name to change")
-    cursor.take_optional_word("COLUMN")
-    return _renamed
 
 
 def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -319,14 +194,10 @@ def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
     """Take a new name in the struct of a column, given alone or as a path."""
     token = cursor.token
     target = cursor.path(what)
-    if len(target) > 1 and [each.casefold() for each in target[:-1]] != [
-        each.casefold() for each in path[:-1]
-    ]:
+    parent = [step.casefold() for step in path[:-1]]
+    if len(target) > 1 and [step.casefold() for step in target[:-1]] != parent:
         cursor.fail("a column stays in its struct: the new name is a single one", at=token)
     return target[-1]
-
-
-# ALTER, CHANGE, MODIFY
 
 
 def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -334,22 +205,22 @@ def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 
 def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
-    if cursor.take_word("SET"):
-        if cursor.take_word("NOT"):
-            cursor.expect("NULL")
-            return SetNotNull(path)
-        if cursor.take_word("DEFAULT"):
-            return SetDefault(path, cursor.span())
-        if cursor.take_words("DATA", "TYPE") or cursor.take_word("TYPE"):
-            return _changed_type(cursor, path)
+    if cursor.take_words("SET", "NOT"):
+        cursor.expect("NULL")
+        return SetNotNull(path)
+    if cursor.take_words("SET", "DEFAULT"):
+        return SetDefault(path, cursor.span())
+    is_set = cursor.take_word("SET")
+    if cursor.take_word("TYPE") or (is_set and cursor.take_words("DATA", "TYPE")):
+        data_type = read_type(cursor)
+        return ChangeType(path, data_type, cursor.span() if cursor.take_word("USING") else None)
+    if is_set:
         return cursor.fail("expected TYPE, DEFAULT or NOT NULL")
+    if cursor.take_words("DROP", "NOT", "NULL"):
+        return DropNotNull(path)
     if cursor.take_word("DROP"):
-        if cursor.take_words("NOT", "NULL"):
-            return DropNotNull(path)
         cursor.expect("DEFAULT")
         return DropDefault(path)
-    if cursor.take_word("TYPE"):
-        return _changed_type(cursor, path)
     if cursor.take_word("COMMENT"):
         return SetComment(path, cursor.string("the comment"))
     if cursor.is_word("FIRST", "AFTER"):
@@ -357,13 +228,7 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     return cursor.fail("expected TYPE, SET, DROP, COMMENT, FIRST or AFTER")
 
 
-def _changed_type(cursor: StatementCursor, path: ColumnPath) -> ChangeType:
-    data_type = read_type(cursor)
-    return ChangeType(path, data_type, cursor.span() if cursor.take_word("USING") else None)
-
-
 def _changed(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    _refuse_if_exists(cursor)
     path = cursor.path()
     if cursor.is_word("TYPE", "SET", "DROP", "COMMENT", "FIRST", "AFTER"):
         yield _alteration(cursor, path)
@@ -375,36 +240,46 @@ def _changed(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 
 def _modified(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    _refuse_if_exists(cursor)
     yield from _redefined(cursor, cursor.path())
-
-
-def _refuse_if_exists(cursor: StatementCursor) -> None:
-    if cursor.is_word("IF") and cursor.peek().is_word("EXISTS"):
-        cursor.fail("a column that is changed has to be there: leave IF EXISTS out")
 
 
 def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
     yield ChangeType(path, read_type(cursor))
     given = _properties(cursor)
-    if given.nullable is not None:
-        yield DropNotNull(path) if given.nullable else SetNotNull(path)
-    if given.default is not None:
-        yield SetDefault(path, given.default)
-    if given.comment is not None:
-        yield SetComment(path, given.comment)
-    if given.position is not None:
-        yield MoveColumn(path, given.position)
+    if "nullable" in given:
+        yield DropNotNull(path) if given["nullable"] else SetNotNull(path)
+    if "default" in given:
+        yield SetDefault(path, given["default"])
+    if "comment" in given:
+        yield SetComment(path, given["comment"])
+    if "position" in given:
+        yield MoveColumn(path, given["position"])
 
 
 # The table as a whole
 
 
-def _after_set(cursor: StatementCursor) -> _Read:
-    if cursor.is_word("PARTITIONED"):
-        cursor.fail("a Delta table is partitioned when it is created, or by an overwrite")
-    cursor.expect("TBLPROPERTIES")
-    return _set_properties
+def _added_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    name = cursor.name("the name of the constraint")
+    cursor.expect("CHECK")
+    yield AddConstraint(name, cursor.parenthesised())
+    cursor.take_word("ENFORCED")
+
+
+def _dropped_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    yield DropConstraint(cursor.name("the name of the constraint"))
+
+
+def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    if cursor.token.kind == "string":
+        name = cursor.string("the name of the feature")
+    else:
+        # Names of preview features contain a hyphen, and the name of one feature of this library a
+        # dot.
+        name = cursor.name("the name of the feature")
+        while cursor.token.is_operator("-", "."):
+            name += f"{cursor.next().text}{cursor.name()}"
+    yield DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
 
 
 def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -414,36 +289,21 @@ def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
 def _property(cursor: StatementCursor) -> tuple[str, object]:
     key = _property_key(cursor)
     cursor.take_operator("=", "==")
-    return key, _property_value(cursor)
-
-
-def _after_unset(cursor: StatementCursor) -> _Read:
-    cursor.expect("TBLPROPERTIES")
-    return _unset_properties
+    token = cursor.token
+    if token.kind not in ("string", "number") and not token.is_word("TRUE", "FALSE"):
+        cursor.fail("expected a text in quotes, a number, TRUE or FALSE for the property")
+    text = cursor.next().text
+    return key, text if token.kind == "string" else text.lower()
 
 
 def _unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    if_exists = cursor.take_words("IF", "EXISTS")
-    yield UnsetProperties(tuple(_listed(cursor, _property_key)), if_exists=if_exists)
+    yield UnsetProperties(tuple(_listed(cursor, _property_key)))
 
 
 def _property_key(cursor: StatementCursor) -> str:
     if cursor.token.kind == "string":
         return cursor.string("the name of a property")
     return ".".join(cursor.path("the name of a property"))
-
-
-def _property_value(cursor: StatementCursor) -> str:
-    token = cursor.token
-    if token.kind in ("string", "number") or token.is_word("TRUE", "FALSE"):
-        text = cursor.next().text
-        return text if token.kind == "string" else text.lower()
-    return cursor.fail("expected a text in quotes, a number, TRUE or FALSE for the property")
-
-
-def _after_cluster(cursor: StatementCursor) -> _Read:
-    cursor.expect("BY")
-    return _clustered
 
 
 def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -469,4 +329,24 @@ def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> l
 def _one_or_list(cursor: StatementCursor, read: _Read) -> Iterator[SchemaAction]:
     if not cursor.token.is_operator("("):
         return read(cursor)
-    return chain.from_iterable(_listed(cursor, lambda each: tuple(read(each))))
+    return chain.from_iterable(_listed(cursor, lambda item: tuple(read(item))))
+
+
+_IF_EXISTS = ("IF", "EXISTS")
+_FORMS = (
+    _Form(("ADD", "CONSTRAINT"), _added_constraint),
+    _Form(("ADD",), _added_columns, ("COLUMN", "COLUMNS"), ("IF", "NOT", "EXISTS")),
+    _Form(("DROP", "FEATURE"), _dropped_feature),
+    _Form(("DROP", "CONSTRAINT"), _dropped_constraint, guard=_IF_EXISTS),
+    _Form(("DROP", "CHECK"), _dropped_constraint, guard=_IF_EXISTS),
+    _Form(("DROP",), _dropped_columns, ("COLUMN", "COLUMNS"), _IF_EXISTS),
+    _Form(("RENAME",), _renamed, ("COLUMN",)),
+    _Form(("ALTER",), _altered, ("COLUMN",)),
+    _Form(("CHANGE",), _changed, ("COLUMN",)),
+    _Form(("MODIFY",), _modified, ("COLUMN",)),
+    _Form(("SET", "TBLPROPERTIES"), _set_properties),
+    _Form(("UNSET", "TBLPROPERTIES"), _unset_properties, guard=_IF_EXISTS),
+    _Form(("CLUSTER", "BY"), _clustered),
+    _Form(("COMMENT",), _table_comment),
+)
+_VERBS = tuple(dict.fromkeys(form.words[0] for form in _FORMS))

@@ -74,11 +74,7 @@ def read_type(cursor: StatementCursor) -> DataType:
     with cursor.one_level_deeper(MAX_NESTING + 1):
         data_type = _element(cursor)
     while cursor.take_operator("["):
-        if not cursor.take_operator("]"):
-            cursor.fail(
-                "brackets after a type hold nothing: INT[] is an array, arrays have no fixed "
-                "length, and times no unit"
-            )
+        cursor.expect("]")
         data_type = ArrayType(data_type)
     return data_type
 
@@ -103,59 +99,23 @@ def _element(cursor: StatementCursor) -> DataType:
         return _UNSIGNED[_UNSIGNED_NAMES[word]]
     found = _PRIMITIVES.get(word)
     if found is None:
-        cursor.fail(_unknown(cursor, word), at=token)
-    if cursor.is_word("COLLATE"):
-        cursor.fail("collations are not written; leave it out, and compare upper(…) or lower(…)")
+        cursor.fail(_unknown(word), at=token)
     return _with_suffixes(cursor, word, found)
 
 
-def _unknown(cursor: StatementCursor, word: str) -> str:
+def _unknown(word: str) -> str:
     if word == "INT8":
         # Eight bytes in DuckDB, eight bits in DuckLake and Arrow.
         return "INT8 is ambiguous (8 bits or 8 bytes); write TINYINT or BIGINT"
-    if word in ("HUGEINT", "UHUGEINT", "INT128", "UINT128"):
-        return "Delta tables have no integers of 128 bits; write DECIMAL(38,0)"
-    hint = _OTHERS.get(word)
-    close = difflib.get_close_matches(word, [*_KNOWN], n=1, cutoff=0.7)
-    if hint is None and close:
-        hint = f"did you mean {close[0]}?"
-    elif hint is None and cursor.token.is_word(*_KNOWN):
-        hint = "a name of several words is written in backticks"
-    return f"Delta tables have no type {word}; {hint or f'the types are {_TYPES}'}"
+    close = difflib.get_close_matches(word, [*_PRIMITIVES, *_NESTED, "DECIMAL"], n=1, cutoff=0.7)
+    hint = f"did you mean {close[0]}?" if close else f"the types are {_TYPES}"
+    return f"Delta tables have no type {word}; {hint}"
 
 
 _TYPES = (
     "STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), DATE, "
     "TIMESTAMP, TIMESTAMP_NTZ, BINARY, VARIANT, ARRAY<…>, MAP<…,…> and STRUCT<name: …>"
 )
-
-_OTHERS = {
-    **dict.fromkeys(
-        ("STR", "UTF8", "LARGE_UTF8", "STRING_VIEW", "UTF8VIEW", "LARGE_STRING", "OBJECT", "UUID",
-         "ENUM", "CATEGORY", "CLOB", "VARCHAR2"),
-        "write STRING",
-    ),
-    **dict.fromkeys(("LARGE_BINARY", "BINARY_VIEW", "BYTES", "RAW"), "write BINARY"),
-    **dict.fromkeys(
-        ("LARGE_LIST", "LIST_VIEW", "LARGE_LIST_VIEW", "FIXED_SIZE_LIST"), "write ARRAY<…>"
-    ),
-    **dict.fromkeys(
-        ("DATETIME64", "DATETIME2", "TIMESTAMP_NS", "TIMESTAMP_MS", "TIMESTAMP_S"),
-        "write TIMESTAMP for moments, TIMESTAMP_NTZ for times without a zone",
-    ),
-    **dict.fromkeys(("DATE32", "DATE64"), "write DATE"),
-    **dict.fromkeys(
-        ("NUMBER", "MONEY", "DECIMAL128", "DECIMAL256"),
-        "write DECIMAL(digits, digits after the point)",
-    ),
-    **dict.fromkeys(("HALF", "HALFFLOAT", "FLOAT16"), "write FLOAT"),
-    **dict.fromkeys(("JSON", "JSONB"), "write VARIANT, or STRING"),
-    **dict.fromkeys(
-        ("TIME", "TIME32", "TIME64", "INTERVAL", "DURATION", "TIMEDELTA"),
-        "write BIGINT, in a unit of your choice, or STRING",
-    ),
-}  # fmt: skip
-"""What to write instead of types of Arrow, pandas, polars and databases."""
 
 
 def _with_suffixes(cursor: StatementCursor, word: str, found: PrimitiveType) -> DataType:
@@ -192,26 +152,23 @@ def _decimal(cursor: StatementCursor) -> DecimalType:
     return DecimalType(precision, scale)
 
 
-def _opening(cursor: StatementCursor, example: str) -> str:
+def _opening(cursor: StatementCursor) -> str:
     """Take the bracket that opens the parameters; returns the one that closes them."""
-    if cursor.take_operator("<"):
-        return ">"
     if cursor.take_operator("("):
         return ")"
-    return cursor.fail(f"expected '<', as in {example}")
+    cursor.expect("<")
+    return ">"
 
 
 def _array(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor, "ARRAY<INT>")
-    if cursor.peek().is_operator(":"):
-        cursor.fail("the elements of an array have a type and no name: write ARRAY<INT>")
+    closing = _opening(cursor)
     element = read_type(cursor)
     cursor.expect(closing)
     return ArrayType(element)
 
 
 def _map(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor, "MAP<STRING, INT>")
+    closing = _opening(cursor)
     key = read_type(cursor)
     cursor.expect(",")
     value = read_type(cursor)
@@ -220,7 +177,7 @@ def _map(cursor: StatementCursor) -> DataType:
 
 
 def _struct(cursor: StatementCursor) -> DataType:
-    closing = _opening(cursor, "STRUCT<a: INT, b: STRING>")
+    closing = _opening(cursor)
     fields = [_field(cursor)]
     while cursor.take_operator(","):
         fields.append(_field(cursor))
@@ -245,5 +202,3 @@ _NESTED: dict[str, Callable[[StatementCursor], DataType]] = {
     "STRUCT": _struct,
     "ROW": _struct,
 }
-
-_KNOWN = (*_PRIMITIVES, *_NESTED, "DECIMAL")
