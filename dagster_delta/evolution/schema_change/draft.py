@@ -111,34 +111,37 @@ class SchemaDraft:
         """Make sure that columns have physical names separate from their logical names."""
         if self.configuration.column_mapping_mode != "none":
             return
-        self._refuse_unless_enabling(
+        self.require(
             f"columns can only be {change} where the table maps them",
             "columnMapping",
-            "delta.columnMapping.mode = name",
+            ("delta.columnMapping.mode", "name"),
         )
-        self.set_properties({"delta.columnMapping.mode": "name"})
         self.note("map columns by name: every column gets an id, and keeps its name in the files")
 
     def require_type_widening(self) -> None:
         """Make sure that types may be widened."""
         if self.configuration.type_widening_enabled:
             return
-        self._refuse_unless_enabling(
+        self.require(
             "types can only be changed where the table allows it",
             "typeWidening",
-            "delta.enableTypeWidening = true",
+            ("delta.enableTypeWidening", "true"),
         )
-        self.set_properties({"delta.enableTypeWidening": "true"})
         self.note("enable type widening")
 
-    def _refuse_unless_enabling(self, why: str, feature: str, setting: str) -> None:
-        if self.enable_features:
-            return
-        switch = MissingSwitch(
-            feature,
-            f"set the table property {setting} first, in the same statement if you like, or "
-            f"{ENABLE_FEATURES}",
-        )
+    def require(self, why: str, switch: str, setting: tuple[str, str]) -> None:
+        """Set a property that a change needs, if it may be set."""
+        key, value = setting
+        if not self.enable_features:
+            remedy = (
+                f"set the table property {key} = {value} first, in the same statement if you like, "
+                f"or {ENABLE_FEATURES}"
+            )
+            self.miss(why, MissingSwitch(switch, remedy))
+        self.set_properties({key: value})
+
+    def miss(self, why: str, switch: MissingSwitch) -> None:
+        """Refuse a change because of a switch that is off; a dry run lists the switch."""
         if not self.is_dry_run:
             raise SchemaChangeRefused(
                 f"{why}: {switch.remedy}; readers and writers must support the feature then"

@@ -33,7 +33,6 @@ from dagster_delta.evolution.column_change.plan import (
     ColumnChangePlan,
     ColumnChangeRequest,
 )
-from dagster_delta.evolution.column_change.planning import plan_column_change
 from dagster_delta.evolution.column_change.states import (
     cancelled_configuration,
     check_unaltered,
@@ -42,6 +41,7 @@ from dagster_delta.evolution.column_change.states import (
 )
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
+from dagster_delta.evolution.schema_change.online_change import plan_column_change
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_DOMAIN,

@@ -1,17 +1,28 @@
-"""Online change of a column to any type: checks and plans a request.
+"""Online change of a column to any type: the request that actions make, checked and planned.
 
 Spec: none of the protocol's own; the states are in `column_change.states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
 import msgspec
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.alter.actions import (
+    ChangeType,
+    DropDefault,
+    DropNotNull,
+    MoveColumn,
+    RenameColumn,
+    SchemaAction,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
 from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.evolution.column_change.plan import ColumnChangePlan, ColumnChangeRequest
 from dagster_delta.evolution.column_change.states import (
@@ -32,15 +43,16 @@ from dagster_delta.evolution.column_paths import (
     to_path,
     with_nullability,
 )
-from dagster_delta.evolution.dependants import (
-    expression_dependants,
-    is_identity,
-    is_mentioned,
-    refuse_dependants,
+from dagster_delta.evolution.dependants import is_identity, is_mentioned
+from dagster_delta.evolution.plan_report import MissingSwitch
+from dagster_delta.evolution.schema_change.column_actions import (
+    drop_default,
+    move_column,
+    rename_column,
+    set_comment,
+    set_default,
 )
-from dagster_delta.evolution.plan_report import ENABLE_FEATURES, MissingSwitch
-from dagster_delta.evolution.properties.changes import set_properties
-from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
@@ -57,6 +69,7 @@ from dagster_delta.protocol.features.column_mapping import (
 )
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -68,7 +81,6 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
-_MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _FIRST = "FIRST"
 
@@ -98,12 +110,10 @@ def plan_column_change(
     target = parse_type(request.new_type) if isinstance(request.new_type, str) else request.new_type
     _check_types(place.path, place.data_type, target, request.cast)
     _check_request(request, place, configuration.schema)
-    _check_redefinition(configuration, request, place)
     _refuse_bound_column(configuration, place.path)
-    missing = tuple(_missing_switches(configuration, request))
-    if missing and not dry_run:
-        raise _refusal(request, missing, _lacking(configuration))
-    enabled = _enabled(configuration, request, new_name)
+    draft = SchemaDraft(configuration, new_name, {}, request.enable_features, is_dry_run=dry_run)
+    _switch_on(draft, request)
+    enabled = _redefinable(draft, request, place)
     shadow, highest = _shadow(enabled, place.path, target, request.nullable, new_name)
     source = enabled.schema.field(place.path[0])
     source_id = field_id(source)
@@ -131,7 +141,7 @@ def plan_column_change(
         configuration,
         prepared,
         published_configuration(prepared, change),
-        missing,
+        tuple(draft.missing_switches),
     )
 
 
@@ -183,11 +193,6 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
         raise SchemaChangeRefused(
             f"column {column} lies in an array or a map and cannot be made NOT NULL", column=column
         )
-    position = _position(request.position)
-    if position is not None and position.after is not None:
-        neighbour = schema.field(position.after)
-        if neighbour.name == place.path[0]:
-            raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
     keeps_not_null = request.nullable is None and not _takes_null(schema, place.path)
     if request.on_error == "null" and (request.nullable is False or keeps_not_null):
         raise InvalidArgument(
@@ -195,36 +200,6 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
             "pass nullable=True as well",
             column=column,
         )
-
-
-def _check_redefinition(
-    configuration: TableConfiguration, request: ColumnChangeRequest, place: Place
-) -> None:
-    column = dotted(place.path)
-    given = dict(request.field_metadata)
-    if place.steps and (request.new_name is not None or given):
-        raise SchemaChangeRefused(
-            f"{column} is part of the type of column {dotted(place.field_path)}, and has no name, "
-            "default or comment of its own",
-            column=column,
-        )
-    if len(place.path) > 1 and DEFAULT_KEY in given:
-        raise SchemaChangeRefused(
-            f"field {column} cannot have a default: only whole columns have one", column=column
-        )
-    if request.new_name is None or request.new_name == place.path[-1]:
-        return
-    schema = configuration.schema
-    parent = find_place(schema, place.path[:-1]).data_type if place.path[1:] else schema
-    taken = parent.get(request.new_name) if isinstance(parent, StructType) else None
-    if taken is not None and taken != place.field:
-        raise InvalidArgument(
-            f"there is a column {dotted((*place.path[:-1], taken.name))} already; choose another "
-            "name",
-            column=column,
-        )
-    dependants = list(expression_dependants(configuration, place.path))
-    refuse_dependants(place.path, "renamed", dependants)
 
 
 def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) -> None:
@@ -245,73 +220,47 @@ def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) ->
         )
 
 
-def _missing_switches(
-    configuration: TableConfiguration, request: ColumnChangeRequest
-) -> Iterator[MissingSwitch]:
+def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
+    """Turn on what an online change needs and the table lacks."""
+    why = f"column {dotted(to_path(request.column))} cannot be changed online as the table is"
     if not request.is_allowed:
-        yield MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
-    lacking = _lacking(configuration)
+        draft.miss(why, MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY))
+    configuration = draft.configuration
     if configuration.properties.enable_column_change is False:
-        del lacking[COLUMN_CHANGE_SWITCH]
-        yield MissingSwitch(
-            COLUMN_CHANGE_SWITCH,
+        remedy = (
             "set this table property to true first; it is explicitly set to false, which "
-            "enable_features does not override",
+            "enable_features does not override"
         )
-    if not request.enable_features:
-        for name, setting in lacking.items():
-            yield MissingSwitch(
-                name, f"set the table property {setting} first, or {ENABLE_FEATURES}"
-            )
-
-
-def _lacking(configuration: TableConfiguration) -> dict[str, str]:
-    """The settings that an online change needs and the table lacks, by the name of what they turn
-    on.
-    """
-    lacking = {}
-    if not configuration.properties.enable_column_change:
-        lacking[COLUMN_CHANGE_SWITCH] = f"{COLUMN_CHANGE_SWITCH} = true"
+        draft.miss(why, MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
+        draft.set_properties({COLUMN_CHANGE_SWITCH: "true"})
+    elif not configuration.properties.enable_column_change:
+        draft.require(why, COLUMN_CHANGE_SWITCH, (COLUMN_CHANGE_SWITCH, "true"))
     if configuration.column_mapping_mode == "none":
-        lacking["columnMapping"] = f"{_MAPPING_MODE} = name"
+        draft.require(why, "columnMapping", ("delta.columnMapping.mode", "name"))
     if not configuration.supports("domainMetadata"):
-        lacking["domainMetadata"] = "delta.feature.domainMetadata = supported"
-    return lacking
+        draft.require(why, "domainMetadata", ("delta.feature.domainMetadata", "supported"))
 
 
-def _refusal(
-    request: ColumnChangeRequest,
-    missing: tuple[MissingSwitch, ...],
-    lacking: Mapping[str, str],
-) -> SchemaChangeRefused:
-    needed = ", ".join(switch.name for switch in missing)
-    remedies = [switch.remedy for switch in missing if ENABLE_FEATURES not in switch.remedy]
-    if len(remedies) < len(missing):
-        settings = ", ".join(lacking[each.name] for each in missing if each.name in lacking)
-        remedies.append(f"{ENABLE_FEATURES}, or set {settings} on the table first")
-    return SchemaChangeRefused(
-        f"changing a column online needs {needed}, off at present: {'; '.join(remedies)}; clients "
-        "that do not support the table's features can no longer read or write it then",
-        column=dotted(to_path(request.column)),
-    )
-
-
-def _enabled(
-    configuration: TableConfiguration,
-    request: ColumnChangeRequest,
-    new_name: Callable[[], str],
+def _redefinable(
+    draft: SchemaDraft, request: ColumnChangeRequest, place: Place
 ) -> TableConfiguration:
-    wanted: dict[str, object] = {}
-    lacking = _lacking(configuration)
-    if lacking:
-        wanted = {COLUMN_CHANGE_SWITCH: "true", "delta.feature.domainMetadata": "supported"}
-    if "columnMapping" in lacking:
-        wanted[_MAPPING_MODE] = "name"
-    enabled = set_properties(configuration, wanted, new_name=new_name) if wanted else configuration
-    if dict(request.field_metadata).get(DEFAULT_KEY) is None:
-        return enabled
-    protocol = upgrade_protocol(enabled.protocol, ["allowColumnDefaults"])
-    return TableConfiguration(protocol, enabled.metadata)
+    """The table under the protocol that the new definition needs, if actions of their own could
+    make what changes beside the type.
+    """
+    path, enabled = place.path, draft.configuration
+    for key, value in request.field_metadata:
+        if key != DEFAULT_KEY:
+            set_comment(draft, SetComment(path, value))
+        elif value is None:
+            drop_default(draft, DropDefault(path))
+        else:
+            set_default(draft, SetDefault(path, value))
+    position = _position(request.position)
+    if position is not None:
+        move_column(draft, MoveColumn(path, position))
+    if request.new_name is not None:
+        rename_column(draft, RenameColumn(path, request.new_name))
+    return TableConfiguration(draft.configuration.protocol, enabled.metadata)
 
 
 def _shadow(
@@ -425,3 +374,71 @@ def _with_mark(
     }
     metadata = msgspec.structs.replace(configuration.metadata, configuration=properties)
     return TableConfiguration(configuration.protocol, metadata)
+
+
+# The actions of ALTER TABLE that make one online change
+
+
+def is_online(schema: StructType, action: SchemaAction) -> bool:
+    """Whether an action requires an online change: a type that is not wider, or an expression."""
+    if not isinstance(action, ChangeType):
+        return False
+    place = find_place(schema, action.path)
+    old, new = place.data_type, action.data_type
+    if action.using is not None:
+        return True
+    if old in (new, VOID) or "key" in place.steps:
+        return False
+    return is_primitive(old) and is_primitive(new) and not is_widening(old, new)
+
+
+def online_request(actions: Sequence[SchemaAction]) -> tuple[ColumnChangeRequest, int]:
+    """The change that the first action requests, and how many actions it covers.
+
+    Following actions on the same column (NOT NULL, default, comment, position and name) are part of
+    the change, and take effect in the same commit.
+    """
+    change = actions[0]
+    assert isinstance(change, ChangeType)  # noqa: S101  the caller has checked is_online
+    request = ColumnChangeRequest(change.path, change.data_type, cast=change.using)
+    count = 1
+    for action in actions[1:]:
+        folded = _with(request, change.path, action)
+        # After a rename, the column has another name.
+        if folded is None or request.new_name is not None:
+            break
+        request, count = folded, count + 1
+    return request, count
+
+
+def _with(
+    request: ColumnChangeRequest, path: ColumnPath, action: SchemaAction
+) -> ColumnChangeRequest | None:
+    """The request extended by another action on its column; None if the action does not fit."""
+    of_column = getattr(action, "path", ())
+    if [step.casefold() for step in of_column] != [step.casefold() for step in path]:
+        return None
+    match action:
+        case SetNotNull() | DropNotNull():
+            return replace(request, nullable=isinstance(action, DropNotNull))
+        case SetDefault(_, expression):
+            is_null = expression.strip().casefold() == "null"
+            return _with_metadata(request, DEFAULT_KEY, None if is_null else expression)
+        case DropDefault():
+            return _with_metadata(request, DEFAULT_KEY, None)
+        case SetComment(_, comment):
+            return _with_metadata(request, "comment", comment or None)
+        case MoveColumn(_, position):
+            # A field of a struct is moved by a separate commit.
+            return replace(request, position=position) if len(path) == 1 else None
+        case RenameColumn(_, new_name):
+            return replace(request, new_name=new_name)
+        case _:
+            return None
+
+
+def _with_metadata(
+    request: ColumnChangeRequest, key: str, value: str | None
+) -> ColumnChangeRequest:
+    given = {**dict(request.field_metadata), key: value}
+    return replace(request, field_metadata=tuple(given.items()))
