@@ -295,9 +295,14 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        from dagster_delta.clash import missing_name
+        import difflib
 
-        raise missing_name(name, __all__)
+        close = difflib.get_close_matches(name, __all__, n=1)
+        nearest = f", the nearest name is {close[0]!r}" if close else ""
+        raise AttributeError(
+            f"module 'dagster_delta' has no attribute {name!r}{nearest}; docs/migration.md says "
+            "what replaces the names of other packages"
+        )
     value = getattr(importlib.import_module(f"dagster_delta.{home}"), name)
     # The next access finds it without calling this function.
     globals()[name] = value

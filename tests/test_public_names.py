@@ -34,6 +34,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         importlib.import_module("dagster_delta").no_such_name  # noqa: B018
 
 
+def test_a_name_of_another_package_shows_the_nearest_and_the_page() -> None:
+    with pytest.raises(
+        AttributeError, match=r"nearest name is 'DeltaIOManager'; docs/migration.md"
+    ):
+        _ = dagster_delta.DeltaLakePyarrowIOManager
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     loaded = loaded_after("import dagster_delta")
     assert not {"dagster", "pyspark", "pyarrow", "duckdb", "fsspec", "sqlglot"} & loaded

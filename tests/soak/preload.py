@@ -12,7 +12,7 @@ import pyarrow.parquet  # noqa: F401
 
 import dagster_delta
 
-_LEFT_OUT = ("dagster_delta.orchestration", "dagster_delta.clash")
+_LEFT_OUT = "dagster_delta.orchestration"
 
 
 def _import_all() -> None:
