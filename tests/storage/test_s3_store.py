@@ -11,8 +11,7 @@ import pytest
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud.listing import CloudListing
-from dagster_delta.storage.cloud.store import CloudStore
+from dagster_delta.storage.cloud.store import CloudListing, CloudStore
 from tests.storage.conftest import cloud_store, s3_client
 from tests.storage.failing_endpoint import FailingEndpoint
 
