@@ -20,13 +20,14 @@ from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 from dagster_delta.protocol.values.arrow_columns import struct_column
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
-_DELETION_VECTOR_FIELDS = {
+DELETION_VECTOR_SOURCES = {
     "storage_type": "storageType",
     "path_or_inline_dv": "pathOrInlineDv",
     "offset": "offset",
     "size_in_bytes": "sizeInBytes",
     "cardinality": "cardinality",
 }
+"""Name of each field of DELETION_VECTOR_TYPE in a checkpoint."""
 _MAY_BE_NULL = ("offset",)
 
 _CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
@@ -85,8 +86,8 @@ def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> 
     if not pa.types.is_struct(values.type):
         raise pa.ArrowInvalid(f"deletionVector is of type {values.type}")
     children = [
-        conform(pc.struct_field(values, _DELETION_VECTOR_FIELDS[item.name]), item.type)
-        if values.type.get_field_index(_DELETION_VECTOR_FIELDS[item.name]) >= 0
+        conform(pc.struct_field(values, DELETION_VECTOR_SOURCES[item.name]), item.type)
+        if values.type.get_field_index(DELETION_VECTOR_SOURCES[item.name]) >= 0
         else pa.nulls(len(values), item.type)
         for item in data_type
     ]
@@ -95,10 +96,10 @@ def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> 
     for item, child in zip(data_type, children, strict=True):
         found = pc.filter(child, present)
         if item.name not in _MAY_BE_NULL:
-            required(found, _DELETION_VECTOR_FIELDS[item.name])
+            required(found, DELETION_VECTOR_SOURCES[item.name])
         if pa.types.is_integer(item.type) and (pc.min(found).as_py() or 0) < 0:
             raise pa.ArrowInvalid(
-                f"{_DELETION_VECTOR_FIELDS[item.name]} of a deletion vector is negative"
+                f"{DELETION_VECTOR_SOURCES[item.name]} of a deletion vector is negative"
             )
     return struct_column(children, data_type, pc.invert(present))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +23,8 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
+from dagster_delta.protocol.checkpoint.columns import DELETION_VECTOR_SOURCES
+from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, REMOVE_SOURCES
 from dagster_delta.protocol.checkpoint.structs import (
     parsed_partition_values,
     parsed_statistics,
@@ -54,14 +56,6 @@ __all__ = [
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _TEXTS = pa.list_(pa.string())
-
-_VECTOR_NAMES = {
-    "storage_type": "storageType",
-    "path_or_inline_dv": "pathOrInlineDv",
-    "offset": "offset",
-    "size_in_bytes": "sizeInBytes",
-    "cardinality": "cardinality",
-}
 
 _PROTOCOL = pa.struct(
     [
@@ -191,22 +185,9 @@ def file_actions(state: CheckpointState) -> pa.Table:
 def _add_column(state: CheckpointState) -> pa.StructArray:
     files, properties = state.live_files, state.configuration.properties
     indexed = statistics_columns(state.configuration)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "path": files["path"],
-        "partitionValues": files["partition_values"],
-        "size": files["size_bytes"],
-        "modificationTime": files["modification_time_ms"],
-        "dataChange": every(False, files.num_rows),
-    }
-    if properties.write_stats_as_json:
-        columns["stats"] = files["stats"]
-    columns |= {
-        "tags": files["tags"],
-        "deletionVector": _vectors(files["deletion_vector"]),
-        "baseRowId": files["base_row_id"],
-        "defaultRowCommitVersion": files["default_row_commit_version"],
-        "clusteringProvider": files["clustering_provider"],
-    }
+    left_out = () if properties.write_stats_as_json else ("stats",)
+    columns = _wire_columns(files, ADD_SOURCES, left_out)
+    columns["dataChange"] = every(False, files.num_rows)
     # Unset means both forms: readers prefer the typed form, and older readers need the text.
     if properties.write_stats_as_struct is not False:
         if state.configuration.partition_columns:
@@ -218,19 +199,20 @@ def _add_column(state: CheckpointState) -> pa.StructArray:
 
 
 def _remove_column(tombstones: pa.Table) -> pa.StructArray:
-    return _struct(
-        {
-            "path": tombstones["path"],
-            "deletionTimestamp": tombstones["deletion_timestamp_ms"],
-            "dataChange": every(False, tombstones.num_rows),
-            "extendedFileMetadata": tombstones["extended_file_metadata"],
-            "partitionValues": tombstones["partition_values"],
-            "size": tombstones["size_bytes"],
-            "deletionVector": _vectors(tombstones["deletion_vector"]),
-            "baseRowId": tombstones["base_row_id"],
-            "defaultRowCommitVersion": tombstones["default_row_commit_version"],
-        }
-    )
+    columns = _wire_columns(tombstones, REMOVE_SOURCES, ("stats", "tags"))
+    columns["dataChange"] = every(False, tombstones.num_rows)
+    return _struct(columns)
+
+
+def _wire_columns(
+    files: pa.Table, sources: Mapping[str, str], left_out: Sequence[str]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Columns of files under their wire names."""
+    return {
+        source: _vectors(files[name]) if name == "deletion_vector" else files[name]
+        for name, source in sources.items()
+        if name not in left_out
+    }
 
 
 def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
@@ -238,7 +220,7 @@ def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
     whole = whole_array(column)
     # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
     children = whole.flatten()
-    types = zip(_VECTOR_NAMES.values(), (child.type for child in children), strict=True)
+    types = zip(DELETION_VECTOR_SOURCES.values(), (child.type for child in children), strict=True)
     return struct_column(children, pa.struct(types), pc.is_null(whole))
 
 
