@@ -90,6 +90,7 @@ def test_an_option_means_what_the_table_says(
         {"AWS_ACCESS_KEY_ID": "s3cr3t"},
         {"skip_signature": "s3cr3t"},
         {"access_key_id": 7, "secret_access_key": "s3cr3t"},
+        {"client_kwargs": {"verify": "s3cr3t"}},
         {"conditional_put": "s3cr3t"},
     ],
 )
@@ -134,9 +135,16 @@ def test_a_provider_may_be_any_callable() -> None:
         ("AWS_ACCES_KEY_ID", "access_key_id"),
         ("secret_acces_key", "secret_access_key"),
         ("endpont_url", "endpoint_url"),
+        ("aws_access_key", "access_key_id"),
+        ("secret_key", "secret_access_key"),
+        ("key", "access_key_id"),
+        ("secret", "secret_access_key"),
+        ("anon", "skip_signature"),
+        ("verify", "ca_bundle"),
+        ("client_kwargs", "endpoint"),
     ],
 )
-def test_a_misspelled_option_is_refused_by_name_and_without_its_value(
+def test_a_misspelled_option_or_one_of_s3fs_is_refused_by_name_and_without_its_value(
     name: str, meant: str
 ) -> None:
     with pytest.raises(

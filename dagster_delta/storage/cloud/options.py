@@ -28,6 +28,19 @@ _OWN = frozenset({"profile", "ca_bundle", "conditional_put", "credential_provide
 _NEARLY = 0.9
 """Similarity of a misspelled option to an option, from 0 to 1."""
 
+_OTHER_NAMES = {
+    "access_key": "access_key_id",
+    "secret_key": "secret_access_key",
+    # Of s3fs and gcsfs.
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "application_credentials",
+    "anon": "skip_signature",
+    "region_name": "region",
+    "verify": "ca_bundle",
+    "client_kwargs": "endpoint",
+    "config_kwargs": "virtual_hosted_style_request",
+}
 _NEEDS = {
     "access_key_id": ("secret_access_key",),
     "secret_access_key": ("access_key_id",),
@@ -91,10 +104,12 @@ def parse_options(
 
 
 def _refuse_misspelled(option: str, bare: str, names: Collection[str]) -> None:
-    """Refuse an unknown option that is nearly a known one: ignored, it would leave the credentials
-    or the endpoint to the environment.
+    """Refuse an unknown option that is nearly a known one, or its name elsewhere: ignored, it would
+    leave the credentials or the endpoint to the environment.
     """
-    for meant in difflib.get_close_matches(bare, names, n=1, cutoff=_NEARLY):
+    close = difflib.get_close_matches(bare, names, n=1, cutoff=_NEARLY)
+    meant = close[0] if close else _OTHER_NAMES.get(bare)
+    if meant in names:
         raise InvalidArgument(
             f"There is no storage option {option!r}; did you mean {meant!r}? Options without a "
             "meaning here are ignored, but this one may be misspelled"
