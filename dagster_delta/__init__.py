@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dagster_delta.engines.spark.session.shipping import ship_package
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
-    from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
-    from dagster_delta.orchestration.change_feed_assets import (
+    from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
+    from dagster_delta.orchestration.incremental.change_feed_assets import (
         ChangeFeedConfig,
         delta_change_feed_asset,
     )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
     from dagster_delta.orchestration.components.ingestion import DeltaIngestionComponent
     from dagster_delta.orchestration.definition_checks import check_definitions
-    from dagster_delta.orchestration.file_assets import delta_files_asset, delta_files_sensor
+    from dagster_delta.orchestration.incremental.file_assets import delta_files_asset, delta_files_sensor
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (
@@ -205,7 +205,7 @@ __all__ = [
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.read.change_data_feed",
-    "ChangeFeedConfig": "orchestration.change_feed_assets",
+    "ChangeFeedConfig": "orchestration.incremental.change_feed_assets",
     "CheckpointConfig": "orchestration.maintenance.config",
     "CleanLogConfig": "orchestration.maintenance.config",
     "Column": "evolution.column_definition",
@@ -250,7 +250,7 @@ _HOMES = {
     "Transaction": "table.transaction.transaction",
     "TypeHandler": "orchestration.io.type_handlers",
     "UnreferencedFiles": "table.operations.leftover_files",
-    "UpstreamChanges": "orchestration.change_feed.upstream_changes",
+    "UpstreamChanges": "orchestration.incremental.upstream_changes",
     "UpstreamColumns": "orchestration.io.column_lineage",
     "VacuumConfig": "orchestration.maintenance.config",
     "VacuumResult": "table.operations.vacuum",
@@ -259,11 +259,11 @@ _HOMES = {
     "clean_log_op": "orchestration.maintenance.ops",
     "clone_op": "orchestration.maintenance.ops",
     "delta_asset_checks": "orchestration.checks.asset_checks",
-    "delta_change_feed_asset": "orchestration.change_feed_assets",
+    "delta_change_feed_asset": "orchestration.incremental.change_feed_assets",
     "delta_change_feed_sensor": "orchestration.sensors.sensors",
     "delta_clone_job": "orchestration.maintenance.jobs",
-    "delta_files_asset": "orchestration.file_assets",
-    "delta_files_sensor": "orchestration.file_assets",
+    "delta_files_asset": "orchestration.incremental.file_assets",
+    "delta_files_sensor": "orchestration.incremental.file_assets",
     "delta_health_asset": "orchestration.maintenance.health_asset",
     "delta_maintenance_job": "orchestration.maintenance.jobs",
     "delta_maintenance_schedule": "orchestration.maintenance.jobs",

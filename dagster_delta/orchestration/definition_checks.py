@@ -11,7 +11,7 @@ from inspect import signature
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.change_feed_assets import ChangeFeedConfig
+from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     InputOptions,

@@ -21,10 +21,10 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
-from dagster_delta.orchestration.change_feed import consumption
-from dagster_delta.orchestration.change_feed.net_changes import net_changes
-from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
-from dagster_delta.orchestration.change_feed_assets import (
+from dagster_delta.orchestration.incremental import consumption
+from dagster_delta.orchestration.incremental.net_changes import net_changes
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
+from dagster_delta.orchestration.incremental.change_feed_assets import (
     ChangeFeedConfig,
     delta_change_feed_asset,
 )
@@ -316,7 +316,7 @@ def test_commits_that_change_no_row_are_remembered_and_not_handed_out(lake, sour
 
 
 def read_up_to(lake, source: Source, partition: str | None = None) -> int | None:
-    from dagster_delta.orchestration.change_feed.consumption import application_id
+    from dagster_delta.orchestration.incremental.consumption import application_id
 
     app_id = application_id(source.table.metadata().id, partition)
     return lake.table().snapshot().transaction_version(app_id)

@@ -15,7 +15,7 @@ from dagster_delta import (
     delta_table_sensor,
 )
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import maintained_tables

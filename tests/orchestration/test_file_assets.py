@@ -17,8 +17,8 @@ import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.io.file_loads import write_load
-from dagster_delta.orchestration.io.landing_files import LandingFiles, LandingZone
+from dagster_delta.orchestration.incremental.file_loads import write_load
+from dagster_delta.orchestration.incremental.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
 from dagster_delta.table.transaction.transaction import Transaction
 

@@ -17,7 +17,7 @@ NAMES = [key.name for key in METADATA_KEYS]
 @pytest.mark.parametrize(
     "module",
     [
-        "io/change_feed_writer.py",
+        "incremental/applied_changes.py",
         "io/output_metadata.py",
         "io/sql_assets.py",
         "table_history.py",

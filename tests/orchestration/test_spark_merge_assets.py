@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import FEED

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from dagster_delta.errors import InvalidCast, SchemaMismatch
-from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.table.delta_table import DeltaTable
 
 PROPERTIES = {

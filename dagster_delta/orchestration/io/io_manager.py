@@ -25,12 +25,12 @@ from dagster_delta.orchestration.io.asset_options import (
     read_input_options,
 )
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
-from dagster_delta.orchestration.io.change_feed_writer import (
+from dagster_delta.orchestration.incremental.applied_changes import (
     AppliedChanges,
     consumption_metadata,
     write_changes,
 )
-from dagster_delta.orchestration.io.file_loads import FileLoad, write_load
+from dagster_delta.orchestration.incremental.file_loads import FileLoad, write_load
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
 from dagster_delta.orchestration.io.output_metadata import report_nothing, report_write

@@ -17,7 +17,7 @@ from dagster_delta.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
+    from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot

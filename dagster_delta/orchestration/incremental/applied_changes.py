@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster import AssetKey
 
 from dagster_delta.errors import ConcurrentTransaction, InvalidCast, SchemaMismatch, TableNotFound
-from dagster_delta.orchestration.change_feed.column_changes import columns_narrower_than
-from dagster_delta.orchestration.change_feed.consumption import Consumption
-from dagster_delta.orchestration.change_feed.net_changes import (
+from dagster_delta.orchestration.incremental.column_changes import columns_narrower_than
+from dagster_delta.orchestration.incremental.consumption import Consumption
+from dagster_delta.orchestration.incremental.net_changes import (
     ACTION_COLUMN,
     DELETE,
     UPSERT,

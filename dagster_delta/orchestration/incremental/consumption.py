@@ -22,8 +22,8 @@ from dagster_delta.errors import (
     SchemaMismatch,
     VersionNotFound,
 )
-from dagster_delta.orchestration.change_feed.column_changes import ColumnChange, column_changes
-from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
+from dagster_delta.orchestration.incremental.column_changes import ColumnChange, column_changes
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.table.transaction.app_transactions import (

@@ -23,9 +23,9 @@ from dagster_delta.errors import (
     ProtocolChanged,
     TableNotFound,
 )
-from dagster_delta.orchestration.change_feed.net_changes import key_columns
+from dagster_delta.orchestration.incremental.net_changes import key_columns
 from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
-from dagster_delta.orchestration.io.landing_files import LandingFiles
+from dagster_delta.orchestration.incremental.landing_files import LandingFiles
 from dagster_delta.orchestration.metadata_keys import DETAILS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.table.transaction.app_transactions import LOADED_FILE_PREFIX, NOT_FOLLOWED

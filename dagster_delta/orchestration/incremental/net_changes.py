@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
-from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
+from dagster_delta.orchestration.incremental.upstream_changes import CHANGE_COLUMNS
 from dagster_delta.parquet.arrow_views import without_views
 from dagster_delta.parquet.casts import floor_to_microseconds
 from dagster_delta.parquet.nested_arrays import WITHOUT_VIEWS, plain_array, plain_type

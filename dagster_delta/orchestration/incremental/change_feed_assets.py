@@ -31,21 +31,21 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
-from dagster_delta.orchestration.change_feed.consumption import (
+from dagster_delta.orchestration.incremental.consumption import (
     Consumer,
     Consumption,
     OnGap,
     plan_consumption,
     without_changes,
 )
-from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     SchemaMode,
     asset_key_of,
     read_asset_options,
 )
-from dagster_delta.orchestration.io.change_feed_writer import (
+from dagster_delta.orchestration.incremental.applied_changes import (
     AppliedChanges,
     ChangeFeedMode,
     Returns,
