@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from dagster_delta.engines.spark.session.shipping import ship_package
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
-    from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
-    from dagster_delta.orchestration.incremental.change_feed_assets import (
-        ChangeFeedConfig,
-        delta_change_feed_asset,
-    )
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
     from dagster_delta.orchestration.components.computed_assets import (
         DeltaChangeFeedComponent,
@@ -31,7 +26,15 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
     from dagster_delta.orchestration.components.ingestion import DeltaIngestionComponent
     from dagster_delta.orchestration.definition_checks import check_definitions
-    from dagster_delta.orchestration.incremental.file_assets import delta_files_asset, delta_files_sensor
+    from dagster_delta.orchestration.incremental.change_feed_assets import (
+        ChangeFeedConfig,
+        delta_change_feed_asset,
+    )
+    from dagster_delta.orchestration.incremental.file_assets import (
+        delta_files_asset,
+        delta_files_sensor,
+    )
+    from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (

@@ -22,12 +22,12 @@ from dagster_delta.errors import (
     SchemaMismatch,
 )
 from dagster_delta.orchestration.incremental import consumption
-from dagster_delta.orchestration.incremental.net_changes import net_changes
-from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.incremental.change_feed_assets import (
     ChangeFeedConfig,
     delta_change_feed_asset,
 )
+from dagster_delta.orchestration.incremental.net_changes import net_changes
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
@@ -287,7 +287,7 @@ def test_a_full_refresh_with_other_columns_names_the_schema_mode_that_takes_them
     source.table.append(rows(k3=3).append_column("w", pa.array(["x"])), schema_mode="merge")
     error = lake.fail(*assets, tags={"delta/full_refresh": "true"})
     assert isinstance(error, SchemaMismatch)
-    assert '{"schema_mode": "overwrite"}, events takes their columns' in str(error)
+    assert '{"schema_mode": "overwrite"} on events, and full_refresh' in str(error)
 
 
 # ---- once, and only once

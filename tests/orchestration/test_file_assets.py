@@ -17,7 +17,7 @@ import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.incremental.file_loads import write_load
+from dagster_delta.orchestration.incremental.file_loads import FileLoad
 from dagster_delta.orchestration.incremental.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
 from dagster_delta.table.transaction.transaction import Transaction
@@ -289,14 +289,14 @@ def test_a_field_that_appears_late_in_json_is_named_in_columns(landing, put, run
 
 def test_no_file_is_loaded_by_two_runs_at_once(landing, put, run, tmp_path, monkeypatch) -> None:
     put("a.csv", "id\n1\n")
-    called = "dagster_delta.orchestration.io.io_manager.write_load"
+    write = FileLoad.write
 
     def slow(*arguments: Any) -> Any:
-        monkeypatch.setattr(called, write_load)
+        monkeypatch.setattr(FileLoad, "write", write)
         run(flights(landing))
-        return write_load(*arguments)
+        return write(*arguments)
 
-    monkeypatch.setattr(called, slow)
+    monkeypatch.setattr(FileLoad, "write", slow)
     assert run(flights(landing))["delta/skipped"] == "all 1 files were loaded before"
     assert rows(tmp_path) == [{"id": 1}]
 
@@ -306,14 +306,14 @@ def test_a_run_loads_the_files_that_a_concurrent_run_did_not_see(
 ) -> None:
     put("a.csv", "id\n1\n")
     put("b.csv", "id\n2\n", at=2000)
-    called = "dagster_delta.orchestration.io.io_manager.write_load"
+    write = FileLoad.write
 
     def slow(*arguments: Any) -> Any:
-        monkeypatch.setattr(called, write_load)
+        monkeypatch.setattr(FileLoad, "write", write)
         run(flights(landing, "a.csv"))
-        return write_load(*arguments)
+        return write(*arguments)
 
-    monkeypatch.setattr(called, slow)
+    monkeypatch.setattr(FileLoad, "write", slow)
     assert run(flights(landing))["delta/source_files"] == 1
     assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
 

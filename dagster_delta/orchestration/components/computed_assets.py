@@ -12,8 +12,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.incremental.consumption import OnGap
-from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     StorageField,
@@ -24,6 +22,8 @@ from dagster_delta.orchestration.components.scaffolders import (
     DeltaSqlScaffolder,
 )
 from dagster_delta.orchestration.incremental.applied_changes import ChangeFeedMode, Returns
+from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.consumption import OnGap
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 

@@ -14,7 +14,10 @@ from dagster_delta.orchestration.components.delta_component import (
     documented,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaIngestionScaffolder
-from dagster_delta.orchestration.incremental.file_assets import delta_files_asset, delta_files_sensor
+from dagster_delta.orchestration.incremental.file_assets import (
+    delta_files_asset,
+    delta_files_sensor,
+)
 from dagster_delta.orchestration.incremental.file_loads import ChangedFiles
 from dagster_delta.orchestration.incremental.landing_files import FileFormat
 

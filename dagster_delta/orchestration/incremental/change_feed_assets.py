@@ -31,6 +31,11 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
+from dagster_delta.orchestration.incremental.applied_changes import (
+    AppliedChanges,
+    ChangeFeedMode,
+    Returns,
+)
 from dagster_delta.orchestration.incremental.consumption import (
     Consumer,
     Consumption,
@@ -44,11 +49,6 @@ from dagster_delta.orchestration.io.asset_options import (
     SchemaMode,
     asset_key_of,
     read_asset_options,
-)
-from dagster_delta.orchestration.incremental.applied_changes import (
-    AppliedChanges,
-    ChangeFeedMode,
-    Returns,
 )
 from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
@@ -353,7 +353,8 @@ class _IncrementalAsset:
         def read(changes: UpstreamChanges) -> object:
             if load_type is None:
                 return changes
-            return load_type.load(TableInput(None, changes, lambda: manager.spark_session))
+            scan = typing.cast("Scan", changes)
+            return load_type.load(TableInput(None, scan, lambda: manager.spark_session))
 
         try:
             return consumption, read(consumption.changes)

@@ -10,10 +10,10 @@ import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_definition import schema_of_types
-from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.incremental.file_loads import ChangedFiles, FileLoad, plan_load
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.incremental.landing_files import FileFormat, LandingZone
+from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.partitions.predicates import quote_column
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema

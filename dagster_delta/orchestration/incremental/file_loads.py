@@ -21,18 +21,29 @@ from dagster_delta.errors import (
     InvalidArgument,
     MetadataChanged,
     ProtocolChanged,
-    TableNotFound,
 )
-from dagster_delta.orchestration.incremental.net_changes import key_columns
-from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.incremental.landing_files import LandingFiles
+from dagster_delta.orchestration.incremental.net_changes import key_columns
+from dagster_delta.orchestration.io.asset_writer import (
+    AssetValue,
+    AssetWrite,
+    NothingWritten,
+    WrittenAsset,
+    snapshot_of,
+    write_asset,
+)
 from dagster_delta.orchestration.metadata_keys import DETAILS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.table.transaction.app_transactions import LOADED_FILE_PREFIX, NOT_FOLLOWED
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.transaction.app_transactions import (
+    LOADED_FILE_PREFIX,
+    NOT_FOLLOWED,
+    lasting_transactions,
+)
+from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.transaction.transaction import AppTransaction
 
 ChangedFiles = Literal["skip", "load"]
 """What happens to a file that was replaced or modified after it was loaded."""
@@ -41,7 +52,7 @@ _MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class FileLoad:
+class FileLoad(AssetValue):
     """The output of an asset of files for its IO manager."""
 
     new: LandingFiles
@@ -56,6 +67,24 @@ class FileLoad:
     """Columns of the table."""
     keys: tuple[str, ...] = ()
     """If several new rows have the same values in these columns, the last one counts."""
+
+    rows = None
+
+    def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
+        """Write the rows of new files and record the files, as one commit. Files that concurrent
+        runs have loaded meanwhile are left out.
+        """
+        load = self
+        while True:
+            try:
+                return _written(write, load)
+            except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
+                # Of two first runs, one creates the table.
+                table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
+                left = _still_new(load, table)
+                if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
+                    raise
+                load = left
 
     @property
     def nothing_new(self) -> str:
@@ -86,9 +115,6 @@ def plan_load(
     keys: tuple[str, ...],
 ) -> FileLoad:
     """Which of the files a run loads."""
-    from dagster_delta.table.transaction.app_transactions import lasting_transactions
-    from dagster_delta.table.transaction.transaction import AppTransaction
-
     loaded: dict[str, int] = {}
     known = pa.schema([])
     if target is not None:
@@ -110,26 +136,6 @@ def plan_load(
     return FileLoad(new, tuple(progress), len(found.files), tuple(changed), known, keys)
 
 
-def write_load(write: AssetWrite, load: FileLoad) -> tuple[WrittenAsset | None, FileLoad]:
-    """Write the rows of new files and record the files, as one commit. Files that concurrent runs
-    have loaded meanwhile are left out.
-
-    Returns what was written, None if there are no new files and no table; and what was loaded.
-    """
-    from dagster_delta.table.delta_table import DeltaTable
-
-    while True:
-        try:
-            return _written(write, load), load
-        except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
-            # Of two first runs, one creates the table.
-            table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-            left = _still_new(load, table)
-            if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
-                raise
-            load = left
-
-
 def _still_new(load: FileLoad, table: Snapshot) -> FileLoad:
     loaded = {txn.app_id: txn.version for txn in table.transactions()}
     left = [
@@ -142,25 +148,26 @@ def _still_new(load: FileLoad, table: Snapshot) -> FileLoad:
     return replace(load, new=new, progress=progress, known=to_arrow_schema(table.schema))
 
 
-def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | None:
-    from dagster_delta.table.delta_table import DeltaTable
-
-    if write.selection is not None:
-        raise InvalidArgument(
-            f"{write.name} is partitioned, and its files are loaded once, whatever the partition: "
-            "leave partitions_def out; partition_by in its metadata partitions the table"
-        )
+def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
     if not load.new.files:
-        try:
-            table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
-        except TableNotFound:
-            return None
-        return WrittenAsset(write.options.mode, table, {}, None, load.nothing_new)
+        table = snapshot_of(
+            DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
+        )
+        if table is None:
+            return NothingWritten(load.nothing_new, load.metadata)
+        return WrittenAsset(write, table, skipped_because=load.nothing_new, metadata=load.metadata)
     rows: object = load.new.to_reader(load.known)
     if load.keys:
         rows = _last_rows(load.new.to_reader(load.known).read_all(), load.keys, write.name)
     # The files identify a repeated attempt.
-    return write_asset(replace(write, idempotency=None, progress=load.progress), rows)
+    written = write_asset(replace(write, idempotency=None, progress=load.progress), rows)
+    warnings = list(written.warnings)
+    if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
+        warnings.append(
+            f"the new files of {write.name} have no rows, and its mode overwrite emptied the "
+            f"table; RESTORE to version {written.snapshot.version - 1} brings the rows back"
+        )
+    return replace(written, warnings=warnings, metadata=load.metadata)
 
 
 def _last_rows(rows: pa.Table, keys: tuple[str, ...], asset: str) -> pa.Table:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from dagster import TableColumnLineage
 
+from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.errors import (
     CommitConflict,
     InvalidArgument,
@@ -24,21 +28,34 @@ from dagster_delta.evolution.properties.changes import (
 )
 from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.orchestration.io.asset_options import AssetOptions
-from dagster_delta.orchestration.io.existing_partitions import rows_outside, split_existing
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
-from dagster_delta.orchestration.io.partition_frames import FrameMismatch
 from dagster_delta.orchestration.io.table_owner import TableClaim
 from dagster_delta.orchestration.metadata_keys import first_names
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection
-from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
+from dagster_delta.orchestration.partitions.predicates import (
+    identity_values,
+    partition_condition,
+    partition_predicate,
+)
 from dagster_delta.orchestration.resources import NEW_TABLE_PROPERTIES
+from dagster_delta.parquet.data_input import to_reader
+from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.evaluation import evaluate_filter
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.write_planning import check_widening
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 
 if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import CommitResult, DeltaTable
+    from dagster_delta.table.delta_table import CommitResult
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.transaction import AppTransaction
+
+
+class FrameMismatch(PartitionMismatch):
+    """A row of the frame of one partition is outside of this partition."""
 
 
 _RUN_RETENTION = "interval 90 days"
@@ -74,99 +91,183 @@ class AssetWrite:
         """The Dagster partitions of the run; None if the asset has none."""
         return self.run_selection or self.selection
 
+    def predicate(self, schema: StructType, alias: str | None = None) -> str | None:
+        """Spark SQL of the partitions to write; None for the whole table."""
+        if self.selection is None:
+            return None
+        return partition_predicate(self.selection, schema, alias=alias)
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenAsset:
     """Result of one write."""
 
-    mode: str
+    write: AssetWrite
+    """What was to be written."""
     snapshot: Snapshot
     """The table after it."""
-    metrics: Mapping[str, int | str]
+    metrics: Mapping[str, int | str] = field(default_factory=dict)
     """Of the commit; empty if nothing was written."""
-    predicate: str | None
+    predicate: str | None = None
     """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
     skipped_because: str | None = None
     """Why nothing was written, or None."""
-    merge_type: str | None = None
-    """How the mode `merge` merged."""
     column_lineage: TableColumnLineage | None = None
     """Lineage of its columns, if known."""
     compacted_version: int | None = None
     """The version in which small files were compacted after the write, if needed."""
     attempts: int = 1
     """Number of attempts of the write; more than one after conflicts."""
-    other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
-    """Table properties in the options that this existing table does not have: its value, and the
-    requested value."""
+    warnings: Sequence[str] = ()
+    """What may surprise."""
     kept_partitions: tuple[str, ...] = ()
     """Keys of partitions that were not written, since they have rows and the mode is `ignore`."""
-    null_columns: tuple[str, ...] = ()
-    """Columns of the table that the rows lack, so that they are null in the written rows."""
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    """Further metadata for the UI."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingWritten:
+    """Result of a write that needed no table."""
+
+    reason: str
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+class AssetValue(ABC):
+    """A value that an asset returned and that has a writer of its own."""
+
+    __slots__ = ()
+    rows: object
+    """Its rows, for what watches Spark; None if it has none in this form."""
+    has_own_mode: ClassVar[bool] = False
+    """Whether the value determines how the table is written, whatever the mode of the asset."""
+
+    def converted(self, convert: Callable[[object], object]) -> AssetValue:  # noqa: ARG002
+        """The value with its rows in a form that can be written."""
+        return self
+
+    @abstractmethod
+    def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
+        """Write the value as one commit."""
 
 
 def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     """Write the rows of an asset as one commit, or skip it if there is nothing to write."""
-    from dagster_delta.engines import engine_for
-    from dagster_delta.table.delta_table import DeltaTable
-
     # After the commit nothing may fail: a repeated run would write its rows again.
     properties = normalize_properties(write.options.properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
-    before = _snapshot(table)
-    data = _read_once(data)
+    before = snapshot_of(table)
+    if not is_spark_frame(data):
+        # Its schema can be read without reading its rows twice.
+        data = to_reader(data)
     columns = engine_for(data).schema_of(data)
-    schema = StructType(
-        tuple(column for column in columns if column.name not in write.control_columns)
-    )
-    predicate = None
+    schema = StructType(tuple(each for each in columns if each.name not in write.control_columns))
     kept: tuple[str, ...] = ()
-    if write.selection is not None:
-        # Rows are cast to the types of the table, so its types determine the partition predicate.
-        known = schema if before is None else before.schema
-        predicate = partition_predicate(write.selection, known)
-    if before is not None and write.options.mode in {"error", "ignore"}:
-        skipped = _keep_existing(write, before, predicate)
-        existing, missing = _split_existing(write, before, is_skipped=skipped is not None)
-        if existing is not None and missing is not None:
-            data = rows_outside(data, existing, columns)
-            write = replace(write, selection=missing)
-            predicate, kept = partition_predicate(missing, before.schema), existing.keys
-        elif skipped is not None:
-            return skipped
-    write = _claimed(write, table, before)
-    write = _keeping_other_partitions(write, before, schema)
+    if before is not None and (found := _existing(write, before)) is not None:
+        existing, missing = found
+        if not missing.keys:
+            return _skipped(write, before)
+        data, kept = rows_outside(data, existing, columns), existing.keys
+        write = replace(write, selection=missing, run_selection=write.partitions_of_run)
+    # Rows are cast to the types of the table, so its types determine the partition predicate.
+    predicate = write.predicate(schema if before is None else before.schema)
+    write = _keeping_other_partitions(_claimed(write, table, before), before, schema)
     partition_by = _partition_by(write, before, schema)
     try:
         if write.options.mode == "merge":
-            result = _merge(write, table, before, data, schema, partition_by)
+            result = _merge(write, table, before, data, schema, predicate, partition_by)
         else:
             result = _commit(write, table, data, predicate, partition_by)
     except (CommitConflict, TableAlreadyExists):
         # Another run may have written the same since.
-        skipped = _written_meanwhile(write, table, predicate)
-        if skipped is None:
+        found = _existing(write, now := table.refresh())
+        if found is None or found[1].keys:
             raise
-        return skipped
+        return _skipped(write, now)
     except PartitionMismatch as error:
         if write.selection is None or isinstance(error, FrameMismatch):
             raise
         raise _outside_of_run(write, write.selection, predicate, error) from error
     return WrittenAsset(
-        write.options.mode,
+        write,
         result.snapshot,
         result.metrics,
         predicate,
         _skip_reason(result),
-        (write.options.merge or MergeConfig()).merge_type.value
-        if write.options.mode == "merge"
-        else None,
         compacted_version=result.compacted_version,
         attempts=result.attempts,
         kept_partitions=kept,
-        other_properties={} if before is None else _other_properties(properties, before),
-        null_columns=() if before is None else _null_columns(write, before, schema),
+        warnings=() if before is None else tuple(_warnings(write, properties, before, schema)),
     )
+
+
+def snapshot_of(table: DeltaTable) -> Snapshot | None:
+    """The latest version of a table; None if there is no table."""
+    try:
+        return table.snapshot()
+    except TableNotFound:
+        return None
+
+
+def _existing(
+    write: AssetWrite, table: Snapshot
+) -> tuple[PartitionSelection, PartitionSelection] | None:
+    """The partitions of the run that have rows and those that have none, in the modes `error` and
+    `ignore`; None if nothing is there that these modes keep. An asset without partitions has
+    neither: its table is there.
+    """
+    mode = write.options.mode
+    if mode not in {"error", "ignore"} or ApplicationRecord(write.idempotency).is_done(table):
+        return None
+    parts: tuple[list[PartitionSelection], list[PartitionSelection]] = ([], [])
+    for partition in single_partitions(write.selection).values() if write.selection else ():
+        where = partition_predicate(partition, table.schema)
+        parts[not table.scan(where=where).count()].append(partition)
+    if write.selection is not None and not parts[0]:
+        return None
+    if mode == "error":
+        what = "the table" if write.selection is None else "a partition of the run"
+        raise TableAlreadyExists(
+            f"{what} of {write.name} exists already, and the mode is error; set the mode to "
+            "overwrite or append, or to ignore to leave it as it is",
+            table=write.uri,
+            version=table.version,
+        )
+    existing, missing = (
+        PartitionSelection(
+            tuple(sorted(key for part in some for key in part.keys)),
+            tuple(box for part in some for box in part.boxes),
+        )
+        for some in parts
+    )
+    return existing, missing
+
+
+def _skipped(write: AssetWrite, table: Snapshot) -> WrittenAsset:
+    what = "the table" if write.selection is None else "a partition of the run"
+    return WrittenAsset(
+        write,
+        table,
+        predicate=write.predicate(table.schema),
+        skipped_because=f"the mode is ignore, and {what} exists already",
+    )
+
+
+def rows_outside(data: Any, partitions: PartitionSelection, schema: StructType) -> object:  # noqa: ANN401
+    """The rows that are in none of some partitions: of a Spark frame as a Spark frame, of a
+    `pa.RecordBatchReader` as another. `schema` is that of the rows.
+    """
+    if not isinstance(data, pa.RecordBatchReader):
+        return data.where(f"NOT coalesce({partition_predicate(partitions, schema)}, false)")
+    condition = partition_condition(partitions, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in assign_batches(data, schema, table="the rows of the run"):
+            inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
+            yield batch.filter(pc.invert(inside))
+
+    return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches())
 
 
 def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> AssetWrite:
@@ -184,25 +285,34 @@ def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> A
     return write
 
 
-def _other_properties(
-    properties: Mapping[str, str], before: Snapshot
-) -> dict[str, tuple[str | None, str]]:
+def _warnings(
+    write: AssetWrite, properties: Mapping[str, str], before: Snapshot, schema: StructType
+) -> Iterator[str]:
+    """What an existing table does not take from the rows and the options."""
+    if write.options.mode != "merge" and write.options.schema_mode != "overwrite":
+        filled = {name.casefold() for name in filled_columns(before.configuration)}
+        missing = diff_schemas(before.schema, schema).missing
+        null = [item.column for item in missing if item.path[0].casefold() not in filled]
+        if null:
+            yield (
+                f"the rows of {write.name} lack columns of its table, which are null in them: "
+                f"{', '.join(null)}. Drop them with delta_schema_change_job, or with the "
+                "schema_mode overwrite"
+            )
     present = {**before.metadata.configuration, COMMENT_KEY: before.metadata.description}
-    return {
-        key: (present.get(key), value)
-        for key, value in properties.items()
+    differences = [
+        f"{key} = {present.get(key) or 'not set'} instead of {value}"
+        for key, value in sorted(properties.items())
         if present.get(key) != value
         and not is_protocol_property(key)
         and key not in NEW_TABLE_PROPERTIES
-    }
-
-
-def _null_columns(write: AssetWrite, before: Snapshot, schema: StructType) -> tuple[str, ...]:
-    if write.options.mode == "merge" or write.options.schema_mode == "overwrite":
-        return ()
-    filled = {name.casefold() for name in filled_columns(before.configuration)}
-    missing = diff_schemas(before.schema, schema).missing
-    return tuple(each.column for each in missing if each.path[0].casefold() not in filled)
+    ]
+    if differences:
+        yield (
+            f"{write.name} has its table already, and table_config and table_configuration are for "
+            f"new ones: the table has {', '.join(differences)}. Set them with ALTER TABLE … SET "
+            "TBLPROPERTIES, in delta_schema_change_job or DeltaTable.alter"
+        )
 
 
 def check_merge_options(options: AssetOptions, asset: str) -> None:
@@ -288,79 +398,6 @@ def _skip_reason(result: CommitResult) -> str | None:
     return "an earlier attempt of this run has committed it"
 
 
-def _snapshot(table: DeltaTable) -> Snapshot | None:
-    try:
-        return table.snapshot()
-    except TableNotFound:
-        return None
-
-
-def _read_once(data: object) -> object:
-    """A value whose schema can be read without reading its rows twice."""
-    if type(data).__module__.startswith("pyspark."):
-        return data
-    from dagster_delta.parquet.data_input import to_reader
-
-    return to_reader(data)
-
-
-def _keep_existing(
-    write: AssetWrite, before: Snapshot, predicate: str | None
-) -> WrittenAsset | None:
-    """The outcome of the modes `error` and `ignore` if rows exist; None if there are none.
-
-    For a partitioned asset only rows of its partitions count; otherwise the second partition would
-    never be written.
-    """
-    from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-
-    if ApplicationRecord(write.idempotency).is_done(before):
-        return None
-    if predicate is not None and before.scan(where=predicate).count() == 0:
-        return None
-    what = "the table" if predicate is None else "a partition of the run"
-    if write.options.mode == "ignore":
-        reason = f"the mode is ignore, and {what} exists already"
-        return WrittenAsset(write.options.mode, before, {}, predicate, reason)
-    raise TableAlreadyExists(
-        f"{what} of {write.name} exists already, and the mode is error; set the mode to "
-        "overwrite or append, or to ignore to leave it as it is",
-        table=write.uri,
-        version=before.version,
-    )
-
-
-def _written_meanwhile(
-    write: AssetWrite, table: DeltaTable, predicate: str | None
-) -> WrittenAsset | None:
-    if write.options.mode not in {"error", "ignore"}:
-        return None
-    now = table.refresh()
-    skipped = _keep_existing(write, now, predicate)
-    _, missing = _split_existing(write, now, is_skipped=skipped is not None)
-    if missing is None:
-        return skipped
-    # The rows of the other partitions may be used up.
-    raise TableAlreadyExists(
-        f"another run wrote some partitions of this run of {write.name} meanwhile, so this run "
-        "wrote none: launch it again for those that are missing",
-        table=write.uri,
-        version=now.version,
-    )
-
-
-def _split_existing(
-    write: AssetWrite, before: Snapshot, *, is_skipped: bool
-) -> tuple[PartitionSelection | None, PartitionSelection | None]:
-    """The partitions of a skipped run that have rows, and those that it still has to write; None
-    unless there are both.
-    """
-    if not is_skipped or write.selection is None or len(write.selection.keys) == 1:
-        return None, None
-    existing, missing = split_existing(write.selection, before)
-    return (existing, missing) if existing.keys and missing.keys else (None, None)
-
-
 def _partition_by(
     write: AssetWrite, before: Snapshot | None, schema: StructType
 ) -> tuple[str, ...] | None:
@@ -407,17 +444,16 @@ def _merge(
     before: Snapshot | None,
     data: object,
     source: StructType,
+    within: str | None,
     partition_by: tuple[str, ...] | None,
 ) -> CommitResult:
     options = write.options
     config = options.merge or MergeConfig()
     check_merge_options(options, write.name)
-    known = source if before is None else before.schema
-    on, within = str(config.predicate), None
-    if write.selection is not None:
-        within = partition_predicate(write.selection, known)
-        bound = partition_predicate(write.selection, known, alias=config.target)
-        on = f"({on}) AND ({bound})"
+    on = str(config.predicate)
+    if within is not None:
+        known = source if before is None else before.schema
+        on = f"({on}) AND ({write.predicate(known, config.target)})"
     builder = table.merge(
         data,
         on,
@@ -443,8 +479,6 @@ def _schema_mode_of_merge(
     write: AssetWrite, before: Snapshot, source: StructType
 ) -> Literal["strict", "merge"]:
     """Whether the merge changes the schema of its table; checks the columns of its rows."""
-    from dagster_delta.table.operations.write_planning import check_widening
-
     mode, known = write.options.schema_mode, before.schema
     if mode == "merge":
         return "merge"

@@ -24,15 +24,15 @@ from dagster_delta.orchestration.io.asset_options import (
     read_asset_options,
     read_input_options,
 )
-from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
-from dagster_delta.orchestration.incremental.applied_changes import (
-    AppliedChanges,
-    consumption_metadata,
-    write_changes,
+from dagster_delta.orchestration.io.asset_writer import (
+    AssetValue,
+    AssetWrite,
+    NothingWritten,
+    write_asset,
 )
-from dagster_delta.orchestration.incremental.file_loads import FileLoad, write_load
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
+from dagster_delta.orchestration.io.openlineage import check_client, emit_write, note_input
 from dagster_delta.orchestration.io.output_metadata import report_nothing, report_write
 from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
@@ -64,13 +64,13 @@ from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
+from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.orchestration.partitions.partitions import PartitionSelection
     from dagster_delta.sql.expressions import SqlExpression
-    from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -195,91 +195,72 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             _note_nothing_returned(context, name)
             return
         if self.openlineage:
-            from dagster_delta.orchestration.io.openlineage import check_client
-
             check_client()
-        options = read_asset_options(context.definition_metadata, self._defaults(), asset=name)
+        options = self._options_of_output(context, obj, name)
+        partitions = RunPartitions(
+            context, options.partition_expr, name, context.definition_metadata
+        )
+        value = self._value(context, obj, partitions)
+        write = self._write(context, value, options, partitions)
+        rows = value.rows if isinstance(value, AssetValue) else value
+        with hidden_examples(options.masked_columns), watch_spark(rows, context.log) as work:
+            if isinstance(value, AssetValue):
+                written = value.write(write)
+            else:
+                written = write_asset(write, value)
+        if isinstance(written, NothingWritten):
+            report_nothing(context, written.reason, written.metadata)
+            return
+        table_name = ".".join(filter(None, options.table_path(*_identity(context))))
+        report_write(context, written, work.metadata, table_name=table_name)
+        if self.openlineage and written.skipped_because is None:
+            emit_write(context, written)
+
+    def _options_of_output(self, context: dg.OutputContext, obj: object, name: str) -> AssetOptions:
+        metadata = context.definition_metadata
+        options = read_asset_options(metadata, self._defaults(), asset=name)
         if noted := ASSET_KEYS.keys() & context.output_metadata.keys():
             context.log.warning(
                 f"{name} put the metadata {', '.join(sorted(noted))} on its output, which "
                 "changes nothing about its table: options are metadata of the asset's definition"
             )
-        if not isinstance(obj, AppliedChanges):
-            refuse_unused_merge(options.mode, context.definition_metadata, asset=name)
+        if not (isinstance(obj, AssetValue) and obj.has_own_mode):
+            refuse_unused_merge(options.mode, metadata, asset=name)
+        return options
+
+    def _value(self, context: dg.OutputContext, obj: object, partitions: RunPartitions) -> object:
+        """The rows in a form that can be written, or a value with a writer of its own."""
+        if isinstance(obj, AssetValue):
+            return obj.converted(
+                lambda rows: rows_to_write(rows, _annotation(context), self._handlers())
+            )
+        rows = rows_to_write(obj, _annotation(context), self._handlers())
+        if isinstance(rows, dict):
+            return PartitionFrames(partitions.asset, rows, partitions.select)
+        return rows
+
+    def _write(
+        self,
+        context: dg.OutputContext,
+        value: object,
+        options: AssetOptions,
+        partitions: RunPartitions,
+    ) -> AssetWrite:
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
-        partitions = RunPartitions(
-            context, options.partition_expr, name, context.definition_metadata
-        )
-        write = AssetWrite(
-            name=name,
+        keeps_rows = isinstance(value, AssetValue) and value.has_own_mode
+        replaces = options.mode == "overwrite" and not keeps_rows
+        return AssetWrite(
+            name=partitions.asset,
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=partitions.selection(
-                replaces=options.mode == "overwrite" and not isinstance(obj, AppliedChanges)
-            ),
+            selection=partitions.selection(replaces=replaces),
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
             description=asset_description(context),
-            asset_key=name if context.has_asset_key else None,
+            asset_key=partitions.asset if context.has_asset_key else None,
         )
-        if isinstance(obj, FileLoad):
-            self._load_files(context, write, obj)
-            return
-        rows = obj.rows if isinstance(obj, AppliedChanges) else obj
-        rows = rows_to_write(rows, _annotation(context), self._handlers())
-        if isinstance(rows, dict):
-            frames = PartitionFrames(name, rows, partitions.select)
-            frames.check_keys(write.selection)
-            if not frames.written_keys:
-                report_nothing(context, f"{name} returned None for each partition")
-                return
-            written_now = partitions.select(frames.written_keys)
-            write = replace(write, selection=written_now, run_selection=write.selection)
-            rows = frames.to_reader()
-        with (
-            hidden_examples(options.masked_columns),
-            watch_spark(rows, context.log) as spark_work,
-        ):
-            if isinstance(obj, AppliedChanges):
-                written = write_changes(write, replace(obj, rows=rows))
-            else:
-                written = write_asset(write, rows)
-        further: Mapping[str, object] = spark_work.metadata
-        if isinstance(obj, AppliedChanges):
-            further = {**consumption_metadata(obj.consumption), **further}
-        self._report(context, write, written, further)
-
-    def _load_files(self, context: dg.OutputContext, write: AssetWrite, load: FileLoad) -> None:
-        with hidden_examples(write.options.masked_columns):
-            written, loaded = write_load(write, load)
-        if written is None:
-            report_nothing(context, load.nothing_new, further=load.metadata)
-            return
-        if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
-            context.log.warning(
-                f"the new files of {write.name} have no rows, and its mode overwrite emptied the "
-                f"table; RESTORE to version {written.snapshot.version - 1} brings the rows back"
-            )
-        self._report(context, write, written, loaded.metadata)
-
-    def _report(
-        self,
-        context: dg.OutputContext,
-        write: AssetWrite,
-        written: WrittenAsset,
-        further: Mapping[str, object],
-    ) -> None:
-        table_name = ".".join(filter(None, write.options.table_path(*_identity(context))))
-        report_write(context, write, written, table_name=table_name, further=further)
-        if self.openlineage and written.skipped_because is None:
-            from dagster_delta.orchestration.io.openlineage import emit_write
-
-            value = context.output_metadata.get("dagster/column_lineage")
-            emit_write(
-                context, written.snapshot, getattr(value, "value", None) or written.column_lineage
-            )
 
     def load_input(self, context: dg.InputContext) -> Any:  # noqa: ANN401
         """The input as its annotation says; None if the annotation allows it and the table does not
@@ -331,8 +312,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         value = handler.load(TableInput(table, scan, self._session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
         if self.openlineage:
-            from dagster_delta.orchestration.io.openlineage import note_input
-
             note_input(context, snapshot)
         return value
 
@@ -353,8 +332,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             InvalidArgument: the metadata is invalid.
             InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
         """
-        from dagster_delta.table.delta_table import DeltaTable
-
         uri = self.asset_table_uri(asset_key, metadata)
         try:
             return DeltaTable(uri, storage_options=self.storage_options.to_options()).snapshot()
@@ -432,8 +409,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         )
 
     def _open(self, uri: str, name: str) -> DeltaTable:
-        from dagster_delta.table.delta_table import DeltaTable
-
         try:
             return DeltaTable(
                 uri,
@@ -485,11 +460,12 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
 
 def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
     kind = context.dagster_type.kind.name
-    if kind == "NULLABLE":
-        report_nothing(context, f"{name} returned None")
-    elif kind != "NOTHING":
-        advice = "return the rows, or annotate it with -> None if it writes its table by itself"
-        report_nothing(context, f"{name} returned None", advice=advice)
+    if kind == "NOTHING":
+        return
+    advice = "return the rows, or annotate it with -> None if it writes its table by itself"
+    report_nothing(
+        context, f"{name} returned None", {}, advice=None if kind == "NULLABLE" else advice
+    )
 
 
 def _where(

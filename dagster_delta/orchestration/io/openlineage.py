@@ -21,6 +21,7 @@ from dagster_delta.orchestration.io.run_facts import run_facts, step_notes
 from dagster_delta.table.read.history import history
 
 if TYPE_CHECKING:
+    from dagster_delta.orchestration.io.asset_writer import WrittenAsset
     from dagster_delta.table.read.snapshot import Snapshot
 
 _PRODUCER = f"https://pypi.org/project/dagster-delta-protocol/{__version__}"
@@ -100,15 +101,14 @@ def check_client() -> None:
         ) from error
 
 
-def emit_write(
-    context: OutputContext, snapshot: Snapshot, lineage: TableColumnLineage | None
-) -> None:
+def emit_write(context: OutputContext, written: WrittenAsset) -> None:
     """Send START and COMPLETE of the step that wrote a version; a failure is only a warning."""
     try:
         from openlineage.client import OpenLineageClient
 
+        given = getattr(context.output_metadata.get("dagster/column_lineage"), "value", None)
         client = OpenLineageClient()
-        for event in _events(context, snapshot, lineage):
+        for event in _events(context, written.snapshot, given or written.column_lineage):
             client.emit(event)
         client.close()
     except Exception as error:  # noqa: BLE001  the rows are written, and a retry repeats them

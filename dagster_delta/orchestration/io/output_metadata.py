@@ -11,7 +11,8 @@ from dagster import DataVersion, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.data_versions import data_version_tags
-from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset
+from dagster_delta.orchestration.io.asset_writer import WrittenAsset
+from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, first_names, shown
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
@@ -51,17 +52,12 @@ _COUNTERS = {
 
 
 def report_write(
-    context: OutputContext,
-    write: AssetWrite,
-    written: WrittenAsset,
-    *,
-    table_name: str,
-    further: Mapping[str, object],
+    context: OutputContext, written: WrittenAsset, further: Mapping[str, object], *, table_name: str
 ) -> None:
     """Report a commit to Dagster with the data version of the asset, unless its function has set
     one, and warn of what may surprise.
     """
-    _warn(context, write, written)
+    _log(context, written)
     snapshot = written.snapshot
     execution = current_execution()
     if context.has_asset_key and execution is not None:
@@ -73,57 +69,64 @@ def report_write(
             for value in found.values():
                 execution.set_data_version(asset_key, DataVersion(value))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
-    effect: Mapping[str, object] = _effect(written)
-    run = write.partitions_of_run
-    keys = () if run is None else run.keys
-    by_key = _optional(context, "figures per partition", lambda: _by_partition(write, written))
-    if len(keys) == 1:
-        effect = {**effect, **by_key.get(keys[0], {})}
-    elif keys:
-        # This metadata is on the materialization of every partition.
-        totals = {key.partition("/")[2]: value for key, value in effect.items() if value}
-        effect = {DETAILS: {"run": {"partitions": len(keys), **totals}}}
-        if len(by_key) == len(keys):
-            # Replaced by the figures of each partition, which keep the place of these.
-            names = set.intersection(*map(set, by_key.values()))
-            effect |= {name: sum(by_key[key][name] for key in keys) for name in names}
-        if execution is not None:
-            for key, figures in by_key.items():
-                execution.add_asset_metadata(
-                    figures, asset_key=context.asset_key, partition_key=key
-                )
-    history = _optional(
-        context, "history", lambda: history_metadata(snapshot, write.options.history)
+    by_key = _optional(context, "figures per partition", lambda: _by_partition(written))
+    count = written.write.options.history
+    history = _optional(context, "history", lambda: history_metadata(snapshot, count))
+    sample = _optional(context, "sample rows", lambda: _sample(written))
+    effect = _effect_of_run(written, by_key)
+    context.add_output_metadata(
+        shown(table, _facts(written), effect, history, sample, written.metadata, further)
     )
-    sample = _optional(context, "sample rows", lambda: _sample(write, written))
-    context.add_output_metadata(shown(table, _facts(written), effect, history, sample, further))
+    run = written.write.partitions_of_run
+    if execution is not None and run is not None and len(run.keys) > 1:
+        for key, figures in by_key.items():
+            execution.add_asset_metadata(figures, asset_key=context.asset_key, partition_key=key)
+
+
+def _effect_of_run(
+    written: WrittenAsset, by_key: Mapping[str, Mapping[str, int]]
+) -> Mapping[str, object]:
+    """What the write changed, on the materialization of every partition of the run."""
+    effect: dict[str, object] = {**_effect(written)}
+    run = written.write.partitions_of_run
+    keys = () if run is None else run.keys
+    if len(keys) < 2:
+        return {**effect, **(by_key.get(keys[0], {}) if keys else {})}
+    totals = {key.partition("/")[2]: value for key, value in effect.items() if value}
+    found: dict[str, object] = {DETAILS: {"run": {"partitions": len(keys), **totals}}}
+    if len(by_key) == len(keys):
+        # Replaced by the figures of each partition, which keep the place of these.
+        names = set.intersection(*map(set, by_key.values()))
+        found |= {name: sum(by_key[key][name] for key in keys) for name in names}
+    return found
 
 
 def report_nothing(
     context: OutputContext,
     reason: str,
+    metadata: Mapping[str, object],
     *,
     advice: str | None = None,
-    further: Mapping[str, object] | None = None,
 ) -> None:
     """Report that nothing was written, perhaps without a table; as a warning if there is advice."""
     if advice is None:
         context.log.info(f"nothing was written: {reason}")
     else:
         context.log.warning(f"nothing was written: {reason}; {advice}")
-    context.add_output_metadata(shown({"delta/skipped": reason}, further or {}))
+    context.add_output_metadata(shown({"delta/skipped": reason}, metadata))
 
 
 def _facts(written: WrittenAsset) -> dict[str, object]:
     """What was done, without figures."""
-    lineage = written.column_lineage
+    lineage, options = written.column_lineage, written.write.options
+    merge = options.merge or MergeConfig()
     others = {
         name: value
         for name, value in written.metrics.items()
         if name not in _COUNTERS and value not in (0, "0")
     }
     return {
-        "delta/mode": written.mode,
+        "delta/mode": options.mode,
         "delta/skipped": written.skipped_because,
         "delta/compacted_version": written.compacted_version,
         "delta/attempts": written.attempts if written.attempts > 1 else None,
@@ -131,7 +134,7 @@ def _facts(written: WrittenAsset) -> dict[str, object]:
         if lineage is None
         else MetadataValue.column_lineage(lineage),
         DETAILS: {
-            "merge_type": written.merge_type,
+            "merge_type": merge.merge_type.value if options.mode == "merge" else None,
             "predicate": written.predicate,
             "metrics": others or None,
         },
@@ -146,14 +149,14 @@ def _effect(written: WrittenAsset) -> dict[str, int | str]:
     return {key: metrics[name] for name, key in _COUNTERS.items() if name in metrics}
 
 
-def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[str, int]]:
+def _by_partition(written: WrittenAsset) -> dict[str, dict[str, int]]:
     """Metadata of each partition of the run, by its key; unknown figures are omitted."""
-    run, selection = write.partitions_of_run, write.selection
+    run, selection = written.write.partitions_of_run, written.write.selection
     if run is None or selection is None:
         return {}
     large = written.snapshot.is_large_and_unread
     found = {} if large else _partition_figures(written.snapshot, run)
-    if written.mode != "overwrite" or written.skipped_because is not None:
+    if written.write.options.mode != "overwrite" or written.skipped_because is not None:
         return found
     if len(selection.keys) == 1 and selection.keys[0] not in found:
         rows = written.metrics.get("numOutputRows")
@@ -174,9 +177,9 @@ def _by_partition(write: AssetWrite, written: WrittenAsset) -> dict[str, dict[st
     }
 
 
-def _sample(write: AssetWrite, written: WrittenAsset) -> RawMetadata:
+def _sample(written: WrittenAsset) -> RawMetadata:
     """A few rows of the table, or of the partitions of the run, read from its data files."""
-    options, schema = write.options, written.snapshot.schema
+    options, schema = written.write.options, written.snapshot.schema
     if not options.sample_rows:
         return {}
     check_masked_columns(options.masked_columns, schema)
@@ -197,49 +200,26 @@ def _optional(
         return {}
 
 
-def _summary(write: AssetWrite, written: WrittenAsset) -> str:
-    """The commit in one line, for the log: in a terminal there is no page with the metadata."""
+def _log(context: OutputContext, written: WrittenAsset) -> None:
+    """The commit in one line: in a terminal there is no page with the metadata."""
+    write, snapshot = written.write, written.snapshot
     figures = [
         f"{int(value):,} {key.partition('/')[2].replace('_', ' ')}"
         for key, value in _effect(written).items()
         if str(value).isdecimal() and int(value)
     ]
-    done = (
-        f"{write.name}: version {written.snapshot.version} of {written.snapshot.store.location.uri}"
-    )
-    return ", ".join([f"{done}, mode {written.mode}", *figures])
-
-
-def _warn(context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
+    done = f"{write.name}: version {snapshot.version} of {snapshot.store.location.uri}"
+    line = ", ".join([f"{done}, mode {write.options.mode}", *figures])
     if written.skipped_because is not None:
-        context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
-    else:
-        context.log.info(_summary(write, written))
+        line = f"nothing was written to {write.uri}: {written.skipped_because}"
+    context.log.info(line)
     if written.kept_partitions:
         context.log.info(
             f"the mode of {write.name} is ignore: {first_names(written.kept_partitions)} have rows "
             "already and were left as they are"
         )
-    if written.null_columns:
-        context.log.warning(
-            f"the rows of {write.name} lack columns of its table, which are null in them: "
-            f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
-            "with the schema_mode overwrite"
-        )
-    if written.other_properties:
-        context.log.warning(_unset_properties(write.name, written))
-
-
-def _unset_properties(name: str, written: WrittenAsset) -> str:
-    differences = ", ".join(
-        f"{key} = {'not set' if value is None else value} instead of {wanted}"
-        for key, (value, wanted) in sorted(written.other_properties.items())
-    )
-    return (
-        f"{name} has its table already, and table_config and table_configuration are for new ones: "
-        f"the table has {differences}. Set them with ALTER TABLE … SET TBLPROPERTIES, in "
-        "delta_schema_change_job or DeltaTable.alter"
-    )
+    for warning in written.warnings:
+        context.log.warning(warning)
 
 
 def _partition_figures(

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import InvalidArgument, PartitionMismatch, SchemaMismatch
+from dagster_delta.engines import is_spark_frame
+from dagster_delta.engines.statements.constraint_check import python_rows
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.orchestration.io.asset_writer import (
+    AssetValue,
+    AssetWrite,
+    FrameMismatch,
+    NothingWritten,
+    WrittenAsset,
+    write_asset,
+)
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_condition
+from dagster_delta.parquet.data_input import to_reader
+from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.sql.evaluation import evaluate_filter
 
 _MAX_EXAMPLES = 3
 
 
-class FrameMismatch(PartitionMismatch):
-    """A row of a frame is outside the partition of the frame."""
-
-
 @dataclass(frozen=True, slots=True)
-class PartitionFrames:
+class PartitionFrames(AssetValue):
     """One frame per partition key of a run."""
 
     asset: str
@@ -34,12 +43,20 @@ class PartitionFrames:
     select: Callable[[Sequence[str]], PartitionSelection]
     """The partitions of some of the keys."""
 
-    @property
-    def written_keys(self) -> tuple[str, ...]:
-        """The keys that have a frame."""
-        return tuple(key for key, frame in self.frames.items() if frame is not None)
+    rows = None
 
-    def check_keys(self, selection: PartitionSelection | None) -> None:
+    def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
+        """Write the rows of all frames as one commit."""
+        self._check_keys(write.selection)
+        frames = {key: frame for key, frame in self.frames.items() if frame is not None}
+        if not frames:
+            return NothingWritten(f"{self.asset} returned None for each partition")
+        narrowed = replace(
+            write, selection=self.select(tuple(frames)), run_selection=write.selection
+        )
+        return write_asset(narrowed, self._to_reader(frames))
+
+    def _check_keys(self, selection: PartitionSelection | None) -> None:
         """Make sure that there is a frame, or None, for each partition of the run."""
         if selection is None:
             raise InvalidArgument(
@@ -60,20 +77,18 @@ class PartitionFrames:
                 "to leave it as it is"
             )
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows of all frames as a `pa.RecordBatchReader`; frames are read one at a time, and
-        each row is checked, when it is read, to be in the frame's partition.
+    def _to_reader(self, frames: Mapping[str, object]) -> pa.RecordBatchReader:
+        """The rows of all frames; frames are read one at a time, and each row is checked, when it
+        is read, to be in the frame's partition.
         """
-        from dagster_delta.parquet.data_input import to_reader
-
         readers = {}
-        for key in self.written_keys:
-            if type(self.frames[key]).__module__.startswith("pyspark."):
+        for key, frame in frames.items():
+            if is_spark_frame(frame):
                 raise InvalidArgument(
                     f"{self.asset} returned a Spark frame for {key}: return one Spark frame with "
                     "the rows of all partitions of the run"
                 )
-            readers[key] = to_reader(self.frames[key])
+            readers[key] = to_reader(frame)
         schema = self._schema({key: reader.schema for key, reader in readers.items()})
         batches = self._batches(readers, schema)
         return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches)
@@ -99,30 +114,14 @@ class PartitionFrames:
             ) from error
         for key, schema in known.items():
             for field in schema:
-                self._check_conversion(key, field, joined.field(field.name).type)
+                kind = joined.field(field.name).type
+                if str(field.type).count("decimal") != str(kind).count("decimal"):
+                    raise self._rounding(key, field, kind)
         return from_arrow_schema(joined)
-
-    def _check_conversion(self, key: str, field: pa.Field, joined: pa.DataType) -> None:
-        """Refuse a type whose values floating point numbers would round; the values of whole
-        columns are checked later.
-        """
-        if _is_wide_integer(field.type) and pa.types.is_floating(joined):
-            return
-        if _rounds(field.type, joined):
-            raise SchemaMismatch(
-                f"{self.asset} returned a frame for {key} whose column {field.name} has the type "
-                f"{field.type}, and a frame with {joined}, which would round its values: cast "
-                "the column to one type in all frames",
-                column=field.name,
-            )
 
     def _batches(
         self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
     ) -> Iterator[pa.RecordBatch]:
-        from dagster_delta.engines.statements.constraint_check import python_rows
-        from dagster_delta.parquet.store_assignment import assign_batches
-        from dagster_delta.sql.evaluation import evaluate_filter
-
         for key, reader in readers.items():
             if not len(reader.schema):
                 continue
@@ -143,48 +142,27 @@ class PartitionFrames:
         self, key: str, reader: pa.RecordBatchReader, joined: pa.Schema
     ) -> pa.RecordBatchReader:
         """The frame, with an error for integers that its floating point columns would round."""
-        names = [
-            field.name
+        fields = [
+            (field, kind)
             for field in reader.schema
-            if _is_wide_integer(field.type) and pa.types.is_floating(joined.field(field.name).type)
+            if "double" in str(kind := joined.field(field.name).type) and field.type != kind
         ]
-        if not names:
-            return reader
 
         def checked() -> Iterator[pa.RecordBatch]:
             for batch in reader:
-                for name in names:
+                for field, kind in fields:
                     try:
-                        batch.column(name).cast(joined.field(name).type)
-                    except pa.ArrowInvalid as error:
-                        raise SchemaMismatch(
-                            f"{self.asset} returned a frame for {key} with integers in the column "
-                            f"{name}, and a frame with {joined.field(name).type}, as pandas has "
-                            f"for integers with nulls, which would round them: {error}; cast the "
-                            "column to one type in all frames",
-                            column=name,
-                        ) from error
+                        batch.column(field.name).cast(kind)
+                    except pa.ArrowException as error:
+                        raise self._rounding(key, field, kind) from error
                 yield batch
 
         return pa.RecordBatchReader.from_batches(reader.schema, checked())
 
-
-def _is_wide_integer(kind: pa.DataType) -> bool:
-    return kind in (pa.int64(), pa.uint64())
-
-
-def _rounds(kind: pa.DataType, joined: pa.DataType) -> bool:
-    """Whether the type that frames are joined in has floating point numbers for decimals or long
-    integers, at any depth.
-    """
-    if pa.types.is_floating(joined):
-        return _is_wide_integer(kind) or bool(pa.types.is_decimal(kind))
-    if not pa.types.is_nested(kind) or not pa.types.is_nested(joined):
-        return False
-    if pa.types.is_struct(kind):
-        fields = [(each.type, joined.field(each.name).type) for each in kind]
-    else:
-        fields = [
-            (kind.field(index).type, joined.field(index).type) for index in range(kind.num_fields)
-        ]
-    return any(_rounds(*field) for field in fields)
+    def _rounding(self, key: str, field: pa.Field, kind: pa.DataType) -> SchemaMismatch:
+        return SchemaMismatch(
+            f"{self.asset} returned a frame for {key} whose column {field.name} has the type "
+            f"{field.type}, and a frame with {kind}, which would round its values: cast the column "
+            "to one type in all frames (pandas has floating point numbers for integers with nulls)",
+            column=field.name,
+        )

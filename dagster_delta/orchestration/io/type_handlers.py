@@ -17,7 +17,6 @@ from dagster_delta.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
@@ -31,8 +30,9 @@ class TableInput:
 
     table: DeltaTable | None
     """The whole table; None if changes are read."""
-    scan: Scan | UpstreamChanges
-    """The columns, rows and partitions of the input."""
+    scan: Scan
+    """The columns, rows and partitions of the input; UpstreamChanges if changes are read, which has
+    the same methods."""
     spark: Callable[[], SparkSession]
     """Starts or gets the Spark session; called only for Spark inputs."""
     scans_by_partition: Callable[[], Mapping[str, Scan]] | None = None
