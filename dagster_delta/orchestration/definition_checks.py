@@ -14,8 +14,6 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.incremental.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
-    InputOptions,
-    read_asset_options,
     read_input_options,
 )
 from dagster_delta.orchestration.io.asset_writer import check_merge_options
@@ -108,14 +106,7 @@ def _function(definition: dg.AssetsDefinition) -> object:
 
 def _check_options(asset: _StoredAsset) -> AssetOptions:
     metadata = asset.definition.metadata_by_key[asset.key]
-    manager = asset.manager
-    defaults = AssetOptions(
-        mode=manager.mode,
-        schema_mode="overwrite" if manager.overwrite_schema else manager.schema_mode,
-        schema=manager.schema_,
-        merge=manager.merge_config,
-    )
-    options = read_asset_options(metadata, defaults, asset=asset.name)
+    options = asset.manager.asset_options(asset.key, metadata)
     partitions_def = asset.definition.get_asset_spec(asset.key).partitions_def
     if partitions_def is not None:
         # No keys: they are not needed to check that the columns fit the dimensions.
@@ -142,7 +133,7 @@ def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOMan
     for given in asset.definition.node_def.input_defs:
         key = asset.definition.keys_by_input_name.get(given.name)
         if key is not None and key in managers and given.input_manager_key is None:
-            read_input_options(given.metadata or {}, InputOptions(), asset=key.to_user_string())
+            read_input_options(given.metadata or {}, asset=key.to_user_string())
 
 
 def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:

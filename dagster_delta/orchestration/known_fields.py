@@ -27,6 +27,8 @@ class KnownFieldsOnly(BaseModel):
 
     forgives_unset: ClassVar[bool] = False
     """Whether unknown fields that are None or false are ignored."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Earlier names of fields, to the names now."""
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
@@ -35,6 +37,7 @@ class KnownFieldsOnly(BaseModel):
                 del data[name]
                 continue
             close = difflib.get_close_matches(name, sorted(known), n=1)
+            close = [self.renamed[name]] if name in self.renamed else close
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
             raise InvalidArgument(
                 f"{type(self).__name__} has no option {name!r}: {hint} (docs/migration.md lists "

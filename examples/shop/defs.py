@@ -33,14 +33,14 @@ customer_files = delta_files_asset(
     f"{LANDING}/customers/*.csv",
     columns={"id": "bigint", "name": "string", "city": "string"},
     key_prefix=["bronze"],
-    metadata={"table_configuration": CHANGES},
+    metadata={"table_properties": CHANGES},
 )
 order_files = delta_files_asset(
     "order_files",
     f"{LANDING}/orders/*.csv",
     columns={"id": "bigint", "customer": "bigint", "day": "date", "amount": "decimal(10,2)"},
     key_prefix=["bronze"],
-    metadata={"table_configuration": CHANGES},
+    metadata={"table_properties": CHANGES},
 )
 
 
@@ -50,7 +50,7 @@ order_files = delta_files_asset(
     keys=["id"],
     returns="rows",
     key_prefix=["silver"],
-    metadata={"table_configuration": CHANGES},
+    metadata={"table_properties": CHANGES},
 )
 def customers(changes: pa.Table) -> pa.Table:
     """The customers as they are now."""

@@ -23,7 +23,7 @@ PARTITIONED: Any = {"partitions_def": DAYS, "metadata": {"partition_expr": "day"
         "partition_expr": "day",
         "mode": "merge",
         "merge_predicate": "t.id = s.id",
-        "table_configuration": {"delta.enableChangeDataFeed": "true"},
+        "table_properties": {"delta.enableChangeDataFeed": "true"},
     },
 )
 def source(context: dg.AssetExecutionContext) -> pa.Table:

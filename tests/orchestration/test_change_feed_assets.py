@@ -683,7 +683,7 @@ def test_null_is_a_key_like_others(lake):
 
 
 def test_the_target_records_its_own_changes(lake, source):
-    metadata = {"table_configuration": {**FEED, "delta.enableDeletionVectors": "true"}}
+    metadata = {"table_properties": {**FEED, "delta.enableDeletionVectors": "true"}}
     assets = copy(source, metadata=metadata)
     lake.materialize(*assets)
     source.upsert(k2=3)

@@ -175,9 +175,9 @@ def test_described_assets_run_and_are_found_by_jobs_sensors_and_checks(tmp_path)
     ("metadata", "message"),
     [
         ({"partition_exprs": "day"}, "did you mean 'partition_expr'?"),
-        ({"partition_expression": "day"}, "it is 'partition_expr' here"),
-        ({"delta/mod": "append"}, "did you mean 'delta/mode'?"),
-        ({"mode": "upsert"}, "takes one of append"),
+        ({"partition_expression": "day"}, "did you mean 'partition_expr'?"),
+        ({"delta/mod": "append"}, "did you mean 'mode'?"),
+        ({"mode": "upsert"}, "should be 'append', 'overwrite'"),
         ({"mode": "merge", "merge_predicate": "t.id = s.id", "sort_by": "id"}, "support sort_by"),
         ({"mode": "merge"}, "predicate"),
         ({"merge_predicate": "t.id = s.id"}, "which does not merge"),

@@ -224,18 +224,18 @@ def test_a_new_column_needs_schema_mode_merge(lake, events):
     assert {"id": 1, "name": "a", "extra": None} in lake.rows()
 
 
-def test_overwrite_schema_replaces_the_schema(lake, events):
+def test_schema_mode_overwrite_replaces_the_schema(lake, events):
     lake.materialize(events(ARROW))
-    lake.materialize(events(table_of([{"other": 1}])), overwrite_schema=True)
+    lake.materialize(events(table_of([{"other": 1}])), schema_mode="overwrite")
     assert lake.rows() == [{"other": 1}]
 
 
 def test_properties_and_partitioning_of_a_new_table(lake, events):
     asset = events(
         ARROW,
-        metadata={"partition_by": ["name"], "table_configuration": {"delta.appendOnly": "false"}},
+        metadata={"partition_by": ["name"], "table_properties": {"delta.appendOnly": "false"}},
     )
-    lake.materialize(asset, table_config={"custom.team": "x"})
+    lake.materialize(asset, table_properties={"custom.team": "x"})
     configuration = lake.table().snapshot().configuration
     assert configuration.partition_columns == ("name",)
     assert configuration.metadata.configuration["delta.appendOnly"] == "false"
@@ -249,9 +249,9 @@ def test_properties_that_an_existing_table_does_not_take_are_a_warning(lake, eve
         return [each.user_message for each in entries if each.level == logging.WARNING]
 
     properties = {"delta.appendOnly": "false", "delta.feature.timestampNtz": "supported"}
-    assert warnings(table_config=properties, enable_column_change=True) == []
-    assert warnings(table_config=properties) == []
-    (warning,) = warnings(table_config={**properties, "custom.team": "x"})
+    assert warnings(table_properties=properties, enable_column_change=True) == []
+    assert warnings(table_properties=properties) == []
+    (warning,) = warnings(table_properties={**properties, "custom.team": "x"})
     assert "the table has custom.team = not set instead of x" in warning
     assert "SET TBLPROPERTIES" in warning
 
@@ -262,7 +262,7 @@ def test_properties_that_an_existing_table_does_not_take_are_a_warning(lake, eve
 def test_a_refused_property_fails_before_anything_is_written(lake, events, properties):
     asset = events(ARROW, metadata={"mode": "append"})
     lake.materialize(asset)
-    error = lake.fail(asset, table_config=properties)
+    error = lake.fail(asset, table_properties=properties)
     assert isinstance(error, InvalidArgument)
     assert lake.table().version() == 0
 
@@ -270,7 +270,7 @@ def test_a_refused_property_fails_before_anything_is_written(lake, events, prope
 def test_properties_that_are_none_of_the_table_are_no_warning(lake, events):
     properties = {"comment": "hello", "delta.minReaderVersion": "1", "delta.minWriterVersion": "2"}
     for _ in range(2):
-        result = lake.materialize(events(ARROW), table_config=properties)
+        result = lake.materialize(events(ARROW), table_properties=properties)
         entries = lake.instance.all_logs(result.run_id)
         assert not [each for each in entries if each.level == logging.WARNING]
     assert lake.table().metadata().description == "hello"

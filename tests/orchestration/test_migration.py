@@ -151,7 +151,7 @@ def test_odd_names_of_columns_take_one_property_in_a_new_table(lake, events):
     error = lake.fail(events(pa.table({"a b": [1]})))
     assert 'properties={"delta.columnMapping.mode": "name"}' in str(error)
     lake.materialize(
-        events(pa.table({"a b": [1]})), table_config={"delta.columnMapping.mode": "name"}
+        events(pa.table({"a b": [1]})), table_properties={"delta.columnMapping.mode": "name"}
     )
 
 
@@ -168,9 +168,12 @@ def test_frames_of_spark_become_tables(recipe, spark):
     ("owner", "options", "advice"),
     [
         (DeltaIOManager, {"client_options": {"timeout": "9s"}}, "docs/migration.md"),
-        (DeltaIOManager, {"base_dir": "lake"}, "it has commit_properties"),
+        (DeltaIOManager, {"base_dir": "lake"}, "it has custom_metadata"),
         (DeltaIOManager, {"schemas": "raw"}, "did you mean 'schema'"),
-        (DeltaIOManager, {"table_configuration": {}}, "did you mean 'table_config'"),
+        (DeltaIOManager, {"table_config": {}}, "did you mean 'table_properties'"),
+        (DeltaIOManager, {"overwrite_schema": True}, "did you mean 'schema_mode'"),
+        (DeltaIOManager, {"writer_properties": {}}, "did you mean 'table_properties'"),
+        (DeltaIOManager, {"commit_properties": {}}, "did you mean 'custom_metadata'"),
         (SparkSessionResource, {"spark_config": {"spark.a": "1"}}, "has no option 'spark_config'"),
         (S3StorageOptions, {"allow_unsafe_rename": True}, "conditional_put"),
         (S3StorageOptions, {"regoin": "eu-west-1"}, "did you mean 'region'"),
@@ -216,14 +219,3 @@ def test_an_option_refused_inside_a_resource_names_it_and_quotes_no_value():
     with pytest.raises(ValueError, match="S3StorageOptions has no option 'bucket'") as caught:
         DeltaTableResource(uri="s3://lake/t", storage_options=options)
     assert "hush" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"writer_properties": {"page_size": "1"}}, {"commit_properties": {"max_commit_retries": 3}}],
-)
-def test_properties_of_files_and_commits_that_mean_nothing_fail_the_write(lake, events, options):
-    error = lake.fail(events(pa.table({"id": [1]})), **options)
-    assert isinstance(error, InvalidArgument)
-    assert f"{next(iter(options))!r} of the DeltaIOManager" in str(error)
-    assert not lake.root.exists()

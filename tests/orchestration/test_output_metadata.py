@@ -57,7 +57,7 @@ def test_a_write_reports_table_rows_bytes_and_version(lake, events):
 
 def test_a_write_that_had_small_files_compacted_says_in_which_version(lake, events):
     compacting = {"delta.autoOptimize.autoCompact": "true"}
-    asset = events(table_of([{"id": 1}]), metadata={"table_configuration": compacting})
+    asset = events(table_of([{"id": 1}]), metadata={"table_properties": compacting})
     first = lake.metadata(lake.materialize(asset, mode="append"))
     assert "delta/compacted_version" not in first
     for _ in range(MIN_FILES - 2):

@@ -96,7 +96,7 @@ def test_a_new_table_forgets_the_runs_after_a_time(lake, events):
 
 def test_a_new_table_keeps_the_retention_that_is_configured(lake, events):
     key = "delta.setTransactionRetentionDuration"
-    lake.materialize(events(ROWS), mode="append", table_config={key: "interval 1 week"})
+    lake.materialize(events(ROWS), mode="append", table_properties={key: "interval 1 week"})
     assert lake.table().metadata().configuration[key] == "interval 1 week"
 
 

@@ -415,7 +415,7 @@ def test_a_change_in_progress_ends_whatever_the_switch_says_by_then(filled: Lake
 def test_a_table_made_under_the_switch_has_all_it_takes_unless_it_says_otherwise(
     lake: Lake, properties: dict[str, str], mode: str, switch: str
 ) -> None:
-    lake.materialize(orders, enable_column_change=True, table_config=properties)
+    lake.materialize(orders, enable_column_change=True, table_properties=properties)
     table = table_of(lake)
     assert table.snapshot().configuration.column_mapping_mode == mode
     assert table.metadata().configuration["dagsterDelta.enableColumnChange"] == switch

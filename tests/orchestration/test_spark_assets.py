@@ -61,7 +61,7 @@ def test_an_input_from_a_large_table_leaves_its_log_to_spark(lake, events, spark
     def reader(events: DataFrame) -> None:
         seen.extend(sorted(row.id for row in events.collect()))
 
-    checkpointed = {"table_configuration": {"delta.checkpointInterval": "1"}}
+    checkpointed = {"table_properties": {"delta.checkpointInterval": "1"}}
     written = events(table_of([{"id": 1}]), metadata=checkpointed)
     lake.materialize(written, mode="append")
     monkeypatch.setattr("dagster_delta.protocol.checkpoint.reader.CheckpointPart.add_rows", refuse)

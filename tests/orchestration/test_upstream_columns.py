@@ -20,8 +20,8 @@ PROPERTIES = {
     "delta.columnMapping.mode": "name",
     "delta.enableTypeWidening": "true",
 }
-MAPPED = {"table_configuration": {"delta.columnMapping.mode": "name"}}
-WIDENING = {"table_configuration": {"delta.enableTypeWidening": "true"}}
+MAPPED = {"table_properties": {"delta.columnMapping.mode": "name"}}
+WIDENING = {"table_properties": {"delta.enableTypeWidening": "true"}}
 
 
 INT = pa.int32()

@@ -114,7 +114,7 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     if applied.mode == "append":
         return write_asset(replace(write, options=replace(options, mode="append")), rows)
     merge = _merge_config(applied, rows, has_actions=has_actions)
-    options = replace(options, mode="merge", merge=merge)
+    options = replace(options, mode="merge", merge_config=merge)
     controls = (ACTION_COLUMN,) if has_actions else ()
     return write_asset(replace(write, options=options, control_columns=controls), rows)
 

@@ -1,10 +1,10 @@
 """Storage options of an asset, parsed once from its metadata and the IO manager's configuration.
 
 Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager. Metadata
-that the asset puts on its output while it runs is no option. A key may be plain, as in the other
-Delta integrations (`partition_expr`), or in this library's namespace (`delta/partition_expr`). A
-key that is similar to an option, or an option of another integration, is an error, so that typos
-are noticed.
+that the asset puts on its output while it runs is no option. A key may be plain
+(`partition_expr`), or in this library's namespace (`delta/partition_expr`). A key that is similar
+to an option, or the name that another integration has for it, is an error, so that typos are
+noticed.
 """
 
 from __future__ import annotations
@@ -12,122 +12,59 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, MetadataValue, SourceAsset
+from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.merge_config import (
-    MergeConfig,
-    MergeOperationsConfig,
-    parse_merge,
-)
-from dagster_delta.orchestration.io.option_values import (
-    ASSET_KEY_LIST,
-    BOOLEAN,
-    COMMIT_PROPERTIES,
-    COUNT,
-    EXPRESSION,
-    NAMES,
-    SAMPLE_SIZE,
-    STRING_MAPPING,
-    TEXT,
-    VERSION,
-    WRITER_PROPERTIES,
-    ValueKind,
-    one_of,
-)
+from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeOperationsConfig
 from dagster_delta.orchestration.metadata_keys import QUERY_KEY
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
-_REPLACED = 'use overwrite with schema_mode="overwrite", which gives the table the new schema too'
-EARLIER_MODES = {
-    "create_or_replace": _REPLACED,
-    "delete_insert": "use overwrite, which replaces the partitions of the run, or merge",
-    "replace": _REPLACED,
-    "upsert": "use merge with merge_config",
-}
-"""Modes of earlier integrations to their replacement."""
-
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
 
-ASSET_KEYS = {
-    "mode": "mode",
-    "schema_mode": "schema_mode",
-    "overwrite_schema": "overwrite_schema",
-    "partition_expr": "partition_expr",
-    "partition_by": "partition_by",
-    "cluster_by": "cluster_by",
-    "sort_by": "sort_by",
-    "schema": "schema",
-    "table_name": "table_name",
-    "table": "table_name",
+_RENAMED = {
+    "commit_properties": "custom_metadata",
+    "delta_merge_options": "mode, merge_config",
+    "delta_write_options": "schema_mode, partition_by, table_properties",
+    "overwrite_schema": "schema_mode",
+    "partition_column": "partition_by, partition_expr",
+    "partition_columns": "partition_by",
+    "partition_expression": "partition_expr",
     "root_name": "table_name",
-    "table_configuration": "properties",
-    "table_properties": "properties",
-    "custom_metadata": "custom_metadata",
-    "commit_properties": "commit_properties",
-    "show_history": "history",
-    "sample_rows": "sample_rows",
-    "masked_columns": "masked_columns",
-    "writer_properties": "writer_properties",
-    "merge_config": "merge",
-    "merge_predicate": "merge_predicate",
-    "merge_operations_config": "merge_operations",
-    "renamed_from": "renamed_from",
-    "shared_table": "shared_table",
+    "schema_update_mode": "schema_mode",
+    "storage_options": "storage_options of the DeltaIOManager",
+    "table": "table_name",
+    "table_config": "table_properties",
+    "table_configuration": "table_properties",
+    "upsert_options": "mode, merge_config",
+    "write_mode": "mode",
+    "writer_properties": "table_properties",
 }
-"""Metadata key to option; several keys for one option are the spellings of earlier integrations."""
+"""Metadata key of earlier releases and other integrations to the keys here."""
 
-_FOREIGN_KEYS = {
-    "write_mode": "it is 'mode' here",
-    "upsert_options": "use 'mode': 'merge' with 'merge_config' here",
-    "schema_update_mode": "it is 'schema_mode' here",
-    "partition_spec_update_mode": "name the partition columns of a new table in 'partition_by'",
-    "delta_write_options": "use 'schema_mode', 'partition_by' and 'table_configuration' here",
-    "delta_merge_options": "use 'mode': 'merge' with 'merge_config' here",
-    "partition_columns": "it is 'partition_by' here",
-    "partition_expression": "it is 'partition_expr' here",
-    "partition_column": "it is 'partition_by' here, or 'partition_expr' for Dagster's partitions",
-    "table_config": "on an asset it is 'table_configuration'",
-    "table_properties": "it is 'table_configuration' here",
-    "storage_options": "they are an option of the DeltaIOManager, for all of its tables",
-    "writer_engine": "leave it out, what an asset returns picks the engine",
-}
-"""Metadata key of another integration to its replacement here."""
-
-_FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
-"""Options that readers of the table use too."""
-
-INPUT_KEYS = {
-    "columns": "columns",
-    "where": "where",
+_RENAMED_OF_INPUT = {
+    "filter": "where",
+    "filters": "where",
+    "partition_expr": "partition_expr of the asset that is read",
     "predicate": "where",
-    "version": "version",
+    "row_filter": "where",
+    "schema": "schema of the asset that is read",
+    "selected_fields": "columns",
+    "snapshot_id": "version",
+    "table_name": "table_name of the asset that is read",
     "table_version": "version",
+    "timestamp": "version",
+    "timestampAsOf": "version",
+    "versionAsOf": "version",
 }
 """The same for the metadata of an input."""
-
-_FOREIGN_INPUT_KEYS = {
-    "timestamp": "give the 'version' of that time, which history() of a DeltaTable shows",
-    "timestampAsOf": "give the 'version' of that time, which history() of a DeltaTable shows",
-    "versionAsOf": "it is 'version' here",
-    **{
-        key: "it belongs on the asset that is read, and every reader goes by it"
-        for key, option in ASSET_KEYS.items()
-        if option in _FIXED_OPTIONS
-    },
-    "filter": "it is 'where' here",
-    "filters": "write Spark SQL in 'where' here",
-    "row_filter": "write Spark SQL in 'where' here",
-    "selected_fields": "it is 'columns' here",
-    "snapshot_id": "it is 'version' here",
-}
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,6 +83,34 @@ def asset_key_of(asset: AssetReference) -> AssetKey:
     return AssetKey.from_coercible(asset)
 
 
+def _listed(value: object) -> object:
+    """One name as a list of names; keys of assets as `a/b`."""
+    names = [value] if isinstance(value, str | AssetKey) else value
+    if not isinstance(names, list | tuple):
+        return names
+    return [name.to_user_string() if isinstance(name, AssetKey) else name for name in names]
+
+
+def _as_strings(value: object) -> object:
+    """Table properties are strings, and their booleans are lower case."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        str(key): str(item).lower() if isinstance(item, bool) else str(item)
+        for key, item in value.items()
+    }
+
+
+def _plain(value: object) -> object:
+    """The fields of a configuration, also of the class of another integration."""
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+_Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
+
+
 @dataclass(frozen=True, slots=True)
 class AssetOptions:
     """Where and how one asset is stored."""
@@ -156,28 +121,28 @@ class AssetOptions:
     """Directory between the root and the table; None: the asset's key prefix, else `public`."""
     table_name: str | None = None
     """Name of the table's directory; None: the last part of the asset key."""
-    partition_expr: str | Mapping[str, str] | None = None
+    partition_expr: Annotated[str, Field(min_length=1)] | Mapping[str, str] | None = None
     """Column that holds the Dagster partition, or one per dimension."""
-    partition_by: tuple[str, ...] | None = None
+    partition_by: _Names | None = None
     """Physical partition columns of a new table; None: the columns of `partition_expr` with one
     value per Dagster partition. Empty: not partitioned."""
-    cluster_by: tuple[str, ...] | None = None
+    cluster_by: _Names | None = None
     """Columns by which OPTIMIZE clusters the rows of a new table, instead of partition columns."""
-    sort_by: tuple[str, ...] | None = None
+    sort_by: _Names | None = None
     """Columns by which the rows of each file are sorted."""
-    properties: Mapping[str, str] = field(default_factory=dict)
+    table_properties: _Strings = field(default_factory=dict)
     """Table properties of a new table."""
-    custom_metadata: Mapping[str, str] = field(default_factory=dict)
+    custom_metadata: _Strings = field(default_factory=dict)
     """Added to the commitInfo of every commit."""
-    merge: MergeConfig | None = None
+    merge_config: Annotated[MergeConfig | None, BeforeValidator(_plain)] = None
     """Configuration of the mode `merge`."""
-    history: int = 0
+    show_history: Annotated[int, Field(ge=0)] = 0
     """Number of latest commits that every materialisation shows; it reads one file per commit."""
-    sample_rows: int = 0
+    sample_rows: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialisation shows, 100 at most."""
-    masked_columns: tuple[str, ...] = ()
+    masked_columns: _Names = ()
     """Columns whose values are hidden in sample rows and in failing rows of checks."""
-    renamed_from: tuple[str, ...] = ()
+    renamed_from: _Names = ()
     """Earlier keys of the asset, as `a/b`: its table may belong to one of them."""
     shared_table: bool = False
     """Whether several assets write the table intentionally."""
@@ -211,138 +176,102 @@ class AssetOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class _AssetMetadata(AssetOptions):
+    """The options, and the keys that replace parts of one of them."""
+
+    merge_predicate: str | None = None
+    merge_operations_config: Annotated[MergeOperationsConfig | None, BeforeValidator(_plain)] = None
+
+
+@dataclass(frozen=True, slots=True)
 class InputOptions:
     """Read options of one input, from the metadata of its `AssetIn` or `In`."""
 
-    columns: tuple[str, ...] | None = None
-    """Columns to read; None: all."""
+    columns: _Names | None = None
     where: str | None = None
-    """Spark SQL filter, in addition to the partitions being read."""
-    version: int | None = None
-    """Table version to read; None: the latest."""
+    """Spark SQL that the rows satisfy."""
+    version: Annotated[int, Field(ge=0)] | None = None
+    """Version to read; None: the latest."""
+
+
+ASSET_KEYS = frozenset(option.name for option in fields(_AssetMetadata))
+INPUT_KEYS = frozenset(option.name for option in fields(InputOptions))
+_ASSET_METADATA = TypeAdapter(_AssetMetadata)
+_INPUT_METADATA = TypeAdapter(InputOptions)
 
 
 def read_asset_options(
-    metadata: Mapping[str, object],
-    defaults: AssetOptions,
-    *,
-    asset: str | None,
+    metadata: Mapping[str, object], defaults: AssetOptions, *, asset: str
 ) -> AssetOptions:
-    """The options of one asset: its metadata over the defaults of the IO manager.
-
-    `asset` is its name for messages, None for the IO manager's own configuration.
-    """
-    owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
-    found = _options(metadata, ASSET_KEYS, owner)
-    _check_plain_keys(metadata, ASSET_KEYS, _FOREIGN_KEYS, found, owner)
-    reader = _Reader(found, owner)
-    none: Mapping[str, str] = {}
-    files = reader.read("writer_properties", WRITER_PROPERTIES, none)
-    properties = reader.read("properties", STRING_MAPPING, none)
-    commit = reader.read("commit_properties", COMMIT_PROPERTIES, none)
-    custom_metadata = reader.read("custom_metadata", STRING_MAPPING, none)
-    schema_mode = reader.read("schema_mode", _SCHEMA_MODE, defaults.schema_mode)
-    masked = reader.read("masked_columns", NAMES, defaults.masked_columns or None)
-    if reader.read("overwrite_schema", BOOLEAN, default=False):
-        schema_mode = "overwrite"
-    return AssetOptions(
-        mode=reader.read("mode", _WRITE_MODE, defaults.mode),
-        schema_mode=schema_mode,
-        schema=reader.read("schema", TEXT, defaults.schema),
-        table_name=reader.read("table_name", TEXT, defaults.table_name),
-        partition_expr=reader.read("partition_expr", EXPRESSION, defaults.partition_expr),
-        partition_by=reader.read("partition_by", NAMES, defaults.partition_by),
-        cluster_by=reader.read("cluster_by", NAMES, defaults.cluster_by),
-        sort_by=reader.read("sort_by", NAMES, defaults.sort_by),
-        properties={**defaults.properties, **files, **properties},
-        custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
-        merge=_merge(reader, defaults.merge),
-        history=reader.read("history", COUNT, defaults.history),
-        sample_rows=reader.read("sample_rows", SAMPLE_SIZE, defaults.sample_rows),
-        masked_columns=masked or (),
-        renamed_from=reader.read("renamed_from", ASSET_KEY_LIST, ()),
-        shared_table=reader.read("shared_table", BOOLEAN, default=False),
-    )
-
-
-def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
-    merge = reader.read("merge", _MERGE, default)
-    changes: dict[str, object] = {
-        "predicate": reader.read("merge_predicate", TEXT, None),
-        "merge_operations_config": reader.read("merge_operations", _MERGE_OPERATIONS, None),
+    """The options of one asset: its metadata over the defaults."""
+    owner = f"asset {asset}"
+    found = _options(metadata, ASSET_KEYS, _RENAMED, owner)
+    parsed = _parsed(_ASSET_METADATA, found, owner)
+    given: dict[str, Any] = {
+        option.name: getattr(parsed, option.name)
+        for option in fields(AssetOptions)
+        if option.name in found
     }
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if not changes:
-        return merge
-    return (merge or MergeConfig()).model_copy(update=changes)
+    for name in {"table_properties", "custom_metadata"} & given.keys():
+        given[name] = {**getattr(defaults, name), **given[name]}
+    merge = {
+        "predicate": parsed.merge_predicate,
+        "merge_operations_config": parsed.merge_operations_config,
+    }
+    if replaced := {name: value for name, value in merge.items() if value is not None}:
+        config = parsed.merge_config or defaults.merge_config or MergeConfig()
+        given["merge_config"] = config.model_copy(update=replaced)
+    return replace(defaults, **given)
 
 
-def read_input_options(
-    metadata: Mapping[str, object], defaults: InputOptions, *, asset: str
-) -> InputOptions:
+def read_input_options(metadata: Mapping[str, object], *, asset: str) -> InputOptions:
     """The options of one input."""
     owner = f"asset {asset}"
-    found = _options(metadata, INPUT_KEYS, owner)
-    _check_plain_keys(metadata, INPUT_KEYS, _FOREIGN_INPUT_KEYS, found, owner)
-    reader = _Reader(found, owner)
-    return InputOptions(
-        columns=reader.read("columns", NAMES, defaults.columns),
-        where=reader.read("where", TEXT, defaults.where),
-        version=reader.read("version", VERSION, defaults.version),
-    )
+    found = _options(metadata, INPUT_KEYS, _RENAMED_OF_INPUT, owner)
+    return _parsed(_INPUT_METADATA, found, owner)
 
 
 def _options(
-    metadata: Mapping[str, object], known: Mapping[str, str], owner: str
-) -> dict[str, tuple[str, Any]]:
-    """Option name to (the key it came from, its plain value)."""
-    found: dict[str, tuple[str, Any]] = {}
-    for key, raw in metadata.items():
-        option = known.get(key.removeprefix(NAMESPACE))
-        if option is None:
-            if key.startswith(NAMESPACE) and key != QUERY_KEY:
-                raise _unknown_key(key, known, owner)
-            continue
-        value = raw.value if isinstance(raw, MetadataValue) else raw
-        if value is None:
-            continue
-        if option in found and found[option][1] != value:
-            raise InvalidArgument(
-                f"the metadata of {owner} has different values for {found[option][0]!r} and "
-                f"{key!r}, which are the same option; keep one of them"
-            )
-        found[option] = (key, value)
-    return found
-
-
-def _check_plain_keys(
     metadata: Mapping[str, object],
-    known: Mapping[str, str],
-    foreign: Mapping[str, str],
-    found: Mapping[str, object],
+    known: frozenset[str],
+    renamed: Mapping[str, str],
     owner: str,
-) -> None:
-    """Refuse keys that resemble an option, and log other unknown keys once."""
+) -> dict[str, object]:
+    """Option name to its plain value; refuses keys that resemble an option."""
+    plain = {
+        key.removeprefix(NAMESPACE): getattr(raw, "value", raw) for key, raw in metadata.items()
+    }
+    found = {key: value for key, value in plain.items() if key in known and value is not None}
     for key in metadata:
-        if key in known or "/" in key:
+        name = key.removeprefix(NAMESPACE)
+        if name in known or key == QUERY_KEY or ("/" in name):
             continue
-        meant = next((each for each in known if _is_misspelled(key, each)), None)
-        if key in foreign:
-            hint = f"{foreign[key]}."
-        elif meant is not None and known[meant] not in found:
-            hint = f"did you mean {meant!r}?"
-        else:
+        close = [option for option in known if _is_misspelled(key, option)]
+        if key.startswith(NAMESPACE):
+            close = difflib.get_close_matches(name, known, n=1) or sorted(known)
+        elif name not in renamed and (not close or close[0] in found):
             note_foreign_key(key, owner)
             continue
         raise InvalidArgument(
-            f"the metadata of {owner} has the key {key!r}, which is no option: {hint} If it is a "
-            f"note of your own, give it a namespace, as in 'team/{key}'"
+            f"the metadata of {owner} has the key {key!r}, which is no option: did you mean "
+            f"{renamed.get(name) or ', '.join(close)!r}? If it is a note of your own, give it a "
+            f"namespace, as in 'team/{name}'"
         )
+    return found
+
+
+def _parsed(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:
+    try:
+        return kind.validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(step) for step in first["loc"] if isinstance(step, str | int))
+        raise InvalidArgument(f"{key!r} of {owner} is {first['input']!r}: {first['msg']}") from None
 
 
 _WORDS = frozenset({"code", "model", "node"})
 
-_SHORT_WORDS = frozenset({"table", "schema", "version", "where"})
+_SHORT_WORDS = frozenset({"schema", "version", "where"})
 """Options whose names are similar to too many other words."""
 
 
@@ -350,7 +279,7 @@ def _is_misspelled(key: str, option: str) -> bool:
     """Whether a key differs from an option only by one letter, or by case and underscores. Another
     word is not similar: `model` is not `mode`.
     """
-    plain, meant = (each.lower().replace("_", "") for each in (key, option))
+    plain, meant = (name.lower().replace("_", "") for name in (key, option))
     if plain == meant:
         return True
     if option in _SHORT_WORDS or key in _WORDS or abs(len(plain) - len(meant)) > 1:
@@ -372,39 +301,3 @@ def note_foreign_key(key: str, owner: str) -> None:
         owner,
         key,
     )
-
-
-def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgument:
-    spellings = [NAMESPACE + each for each in known]
-    close = difflib.get_close_matches(key, spellings, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(spellings)}"
-    return InvalidArgument(f"the metadata of {owner} has the unknown key {key!r}; {hint}")
-
-
-class _Reader:
-    def __init__(self, options: Mapping[str, tuple[str, Any]], owner: str) -> None:
-        self._options = options
-        self._owner = owner
-
-    def read(self, option: str, kind: ValueKind[T], default: T) -> T:
-        if option not in self._options:
-            return default
-        key, value = self._options[option]
-        parsed = kind.parse(value)
-        if parsed is None:
-            hint = EARLIER_MODES.get(str(value)) if option == "mode" else None
-            raise InvalidArgument(
-                f"{key!r} of {self._owner} is {value!r}, and takes {kind.expected}"
-                f"{'' if hint is None else f': {hint}'}"
-            )
-        return parsed
-
-
-_WRITE_MODE: ValueKind[WriteMode] = one_of(WriteMode)
-_SCHEMA_MODE: ValueKind[SchemaMode] = one_of(SchemaMode)
-_MERGE: ValueKind[MergeConfig | None] = ValueKind(
-    "a MergeConfig, or a mapping like it", partial(parse_merge, MergeConfig)
-)
-_MERGE_OPERATIONS: ValueKind[MergeOperationsConfig | None] = ValueKind(
-    "a MergeOperationsConfig, or a mapping like it", partial(parse_merge, MergeOperationsConfig)
-)

@@ -155,7 +155,7 @@ class AssetValue(ABC):
 def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     """Write the rows of an asset as one commit, or skip it if there is nothing to write."""
     # After the commit nothing may fail: a repeated run would write its rows again.
-    properties = normalize_properties(write.options.properties)
+    properties = normalize_properties(write.options.table_properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = snapshot_of(table)
     if not is_spark_frame(data):
@@ -277,10 +277,10 @@ def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> A
     options = write.options
     claim = TableClaim(write.asset_key, options.renamed_from, options.shared_table)
     if before is None:
-        properties = {**options.properties, **claim.properties}
+        properties = {**options.table_properties, **claim.properties}
         if write.idempotency is not None and options.mode != "overwrite":
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
-        return replace(write, options=replace(options, properties=properties))
+        return replace(write, options=replace(options, table_properties=properties))
     claim.check(table, before, write.commit_info)
     return write
 
@@ -309,15 +309,15 @@ def _warnings(
     ]
     if differences:
         yield (
-            f"{write.name} has its table already, and table_config and table_configuration are for "
-            f"new ones: the table has {', '.join(differences)}. Set them with ALTER TABLE … SET "
+            f"{write.name} has its table already, and table_properties are for new "
+            f"ones: the table has {', '.join(differences)}. Set them with ALTER TABLE … SET "
             "TBLPROPERTIES, in delta_schema_change_job or DeltaTable.alter"
         )
 
 
 def check_merge_options(options: AssetOptions, asset: str) -> None:
     """Refuse options that a merge cannot follow."""
-    (options.merge or MergeConfig()).check(asset)
+    (options.merge_config or MergeConfig()).check(asset)
     if options.schema_mode == "overwrite":
         raise InvalidArgument(
             f"{asset} has mode merge with schema_mode overwrite, which would drop columns of "
@@ -430,7 +430,7 @@ def _commit(
         schema_mode=options.schema_mode,
         partition_by=partition_by,
         commit_info=write.commit_info,
-        properties=options.properties,
+        properties=options.table_properties,
         progress=write.progress,
         description=write.description,
         sort_by=options.sort_by or (),
@@ -448,7 +448,7 @@ def _merge(
     partition_by: tuple[str, ...] | None,
 ) -> CommitResult:
     options = write.options
-    config = options.merge or MergeConfig()
+    config = options.merge_config or MergeConfig()
     check_merge_options(options, write.name)
     on = str(config.predicate)
     if within is not None:
@@ -467,7 +467,7 @@ def _merge(
         creates=TableDefinition(
             source,
             partition_by or (),
-            options.properties,
+            options.table_properties,
             description=write.description,
             cluster_by=options.cluster_by or (),
         ),
@@ -482,7 +482,7 @@ def _schema_mode_of_merge(
     mode, known = write.options.schema_mode, before.schema
     if mode == "merge":
         return "merge"
-    merge_type = (write.options.merge or MergeConfig()).merge_type
+    merge_type = (write.options.merge_config or MergeConfig()).merge_type
     if merge_type is not MergeType.custom or write.control_columns:
         # A merge ignores columns that only the source has; custom clauses may need them for their
         # conditions.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dagster as dg
@@ -18,7 +17,6 @@ from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.asset_options import (
     ASSET_KEYS,
     AssetOptions,
-    InputOptions,
     SchemaMode,
     WriteMode,
     read_asset_options,
@@ -105,6 +103,13 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     """
 
     forgives_unset: ClassVar[bool] = True
+    renamed: ClassVar[Mapping[str, str]] = {
+        "commit_properties": "custom_metadata",
+        "overwrite_schema": "schema_mode",
+        "table_config": "table_properties",
+        "table_configuration": "table_properties",
+        "writer_properties": "table_properties",
+    }
 
     # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -131,26 +136,16 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         "types of the data, if the table has delta.enableTypeWidening; merge: also add new "
         "columns; overwrite: replace the table's schema with that of the data.",
     )
-    overwrite_schema: bool = Field(
-        default=False,
-        description="Equivalent to schema_mode=overwrite; the name used by dagster-deltalake.",
-    )
     storage_options: AnyStorageOptions = Field(
         default=LocalStorageOptions(),
         discriminator="provider",
         description="Storage options.",
     )
-    table_config: dict[str, str] = Field(default={}, description="Table properties of new tables.")
+    table_properties: dict[str, str] = Field(
+        default={}, description="Table properties of new tables."
+    )
     custom_metadata: dict[str, str] = Field(
         default={}, description="Recorded in the commitInfo of every commit."
-    )
-    commit_properties: dict[str, Any] = Field(
-        default={}, description="An alternative way to set custom_metadata, as in dagster-delta."
-    )
-    writer_properties: dict[str, str] = Field(
-        default={},
-        description="compression: codec for the data files of new tables. Other file properties "
-        "are table properties.",
     )
     show_history: int = Field(
         default=DEFAULT_HISTORY,
@@ -219,7 +214,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     def _options_of_output(self, context: dg.OutputContext, obj: object, name: str) -> AssetOptions:
         metadata = context.definition_metadata
         options = read_asset_options(metadata, self._defaults(), asset=name)
-        if noted := ASSET_KEYS.keys() & context.output_metadata.keys():
+        if noted := ASSET_KEYS & context.output_metadata.keys():
             context.log.warning(
                 f"{name} put the metadata {', '.join(sorted(noted))} on its output, which "
                 "changes nothing about its table: options are metadata of the asset's definition"
@@ -276,7 +271,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         options = read_asset_options(metadata, self._defaults(), asset=name)
         # Outside of a run, as by load_asset_value of Definitions, an input has no name.
         input_name = context.name if context.has_input_name else name
-        wanted = read_input_options(context.definition_metadata, InputOptions(), asset=name)
+        wanted = read_input_options(context.definition_metadata, asset=name)
         handler = type_handler_of(
             _annotation(context),
             self.default_load_type,
@@ -387,25 +382,15 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         return with_table_types(self.type_handlers())
 
     def _defaults(self) -> AssetOptions:
-        given = read_asset_options(
-            {
-                "table_configuration": self.table_config,
-                "custom_metadata": self.custom_metadata,
-                "commit_properties": self.commit_properties,
-                "writer_properties": self.writer_properties,
-            },
-            AssetOptions(),
-            asset=None,
-        )
         implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}
-        return replace(
-            given,
-            properties={**implied, **given.properties},
+        return AssetOptions(
             mode=self.mode,
-            schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
+            schema_mode=self.schema_mode,
             schema=self.schema_,
-            merge=self.merge_config,
-            history=self.show_history,
+            table_properties={**implied, **self.table_properties},
+            custom_metadata=self.custom_metadata,
+            merge_config=self.merge_config,
+            show_history=self.show_history,
         )
 
     def _open(self, uri: str, name: str) -> DeltaTable:

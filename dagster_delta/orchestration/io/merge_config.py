@@ -7,12 +7,12 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dagster import Config
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
@@ -21,8 +21,6 @@ from dagster_delta.orchestration.partitions.predicates import quote_column
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.table.operations.merge_builder import MergeBuilder
-
-T = TypeVar("T", bound=Config)
 
 
 class MergeType(StrEnum):
@@ -102,11 +100,6 @@ class MergeConfig(KnownFieldsOnly, Config):
     target_alias: str | None = Field(
         default=None, description="Alias of the table in expressions; 't' by default."
     )
-    error_on_type_mismatch: bool = Field(
-        default=True,
-        description="Accepted for compatibility with dagster-delta; has to be true. A value that "
-        "does not fit its column is always an error.",
-    )
     merge_operations_config: MergeOperationsConfig | None = Field(
         default=None,
         description="The clauses of a merge of type custom. The metadata `merge_operations_config` "
@@ -142,31 +135,6 @@ class MergeConfig(KnownFieldsOnly, Config):
                 f"{'no' if is_custom else 'a'} merge_operations_config: the type custom needs one, "
                 "and no other type takes it"
             )
-        if not self.error_on_type_mismatch:
-            raise InvalidArgument(
-                f"the merge_config of {asset} sets error_on_type_mismatch to false, and values "
-                "that do not fit their column are never written as something else here: cast "
-                "them in the asset with try_cast, and leave the option out"
-            )
-
-
-def parse_merge(kind: type[T], value: object) -> T | None:
-    """The configuration in metadata, as an object or as plain values; None if it is not one.
-
-    Objects of other integrations' classes are read by their fields.
-    """
-    dump = getattr(value, "model_dump", None)
-    plain = dump() if callable(dump) else value
-    if not isinstance(plain, Mapping):
-        return None
-    try:
-        return kind.model_validate(dict(plain))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(each) for each in first["loc"])
-        raise InvalidArgument(
-            f"a merge configuration is invalid at {where}: {first['msg']}"
-        ) from error
 
 
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:

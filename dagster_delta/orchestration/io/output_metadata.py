@@ -70,7 +70,7 @@ def report_write(
                 execution.set_data_version(asset_key, DataVersion(value))
     table = table_metadata(snapshot, uri=snapshot.store.location.uri, table_name=table_name)
     by_key = _optional(context, "figures per partition", lambda: _by_partition(written))
-    count = written.write.options.history
+    count = written.write.options.show_history
     history = _optional(context, "history", lambda: history_metadata(snapshot, count))
     sample = _optional(context, "sample rows", lambda: _sample(written))
     effect = _effect_of_run(written, by_key)
@@ -119,7 +119,7 @@ def report_nothing(
 def _facts(written: WrittenAsset) -> dict[str, object]:
     """What was done, without figures."""
     lineage, options = written.column_lineage, written.write.options
-    merge = options.merge or MergeConfig()
+    merge = options.merge_config or MergeConfig()
     others = {
         name: value
         for name, value in written.metrics.items()
