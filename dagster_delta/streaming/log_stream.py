@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet
@@ -26,7 +26,7 @@ from dagster_delta.streaming.commit_rules import CommitRules
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
 from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
-from dagster_delta.table.log.reader import is_newest, located, read_commit
+from dagster_delta.table.log.reader import commit_digest, is_newest, located, read_commit
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
@@ -62,6 +62,7 @@ class LogStream:
         self._seen_version = latest.version
         self._newest_commit = latest.version, store.head(commit_path(latest.version))
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
+        self._identified: str | UnsetType = UNSET
 
     def initial_offset(self, version: int | None = None) -> StreamOffset:
         """Where a query without a checkpoint begins.
@@ -133,9 +134,20 @@ class LogStream:
                 raise
             offset = self._take_commit(offset, changes, admission)
         if admission.files or offset.version - start.version >= _COMMITS_PER_EMPTY_BATCH:
-            return offset
+            return self._with_identity(offset)
         self._idle = (start, offset)
         return start
+
+    def _with_identity(self, offset: StreamOffset) -> StreamOffset:
+        self._identified = self._digest_before(offset)
+        return replace(offset, commit=self._identified)
+
+    def _digest_before(self, offset: StreamOffset) -> str | UnsetType:
+        """Digest of the last commit that was read; none if a clean-up has deleted it."""
+        try:
+            return commit_digest(read_commit(self._store, offset.last_read))
+        except VersionNotFound:
+            return UNSET
 
     def _take_snapshot(self, offset: StreamOffset, admission: Admission) -> StreamOffset:
         total = 0
@@ -283,6 +295,17 @@ class LogStream:
                 table=table,
                 version=offset.version,
             )
+        if offset.commit in {UNSET, self._identified}:
+            return
+        if self._digest_before(offset) not in {UNSET, offset.commit}:
+            raise VersionNotFound(
+                f"The version {offset.last_read} that the query has read is another one now: the "
+                "log of the table was set back and has grown again; start a new query, with a "
+                "checkpoint location of its own",
+                table=table,
+                version=offset.last_read,
+            )
+        self._identified = offset.commit
 
 
 def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:

@@ -34,6 +34,15 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """In the end of the first batch of a query: where that batch begins. Spark records no start for
     it, and asks for another one when it repeats the batch."""
 
+    commit: str | UnsetType = UNSET
+    """Digest of the last commit that was read: a log with another one has another history. Offsets
+    of older releases lack it."""
+
+    @property
+    def last_read(self) -> int:
+        """The version of that commit."""
+        return self.version if self.is_snapshot or self.index else self.version - 1
+
     @classmethod
     def from_json_value(cls, value: object) -> StreamOffset:
         """The offset that `to_json_value` gave."""
@@ -56,7 +65,7 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def past(self, files: int) -> StreamOffset:
         """The position this many files further in the same version."""
-        return msgspec.structs.replace(self, index=self.index + files, origin=UNSET)
+        return msgspec.structs.replace(self, index=self.index + files, origin=UNSET, commit=UNSET)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.soak.crash_workload import play_crash_round
 from tests.soak.fuzz_parsers import play_fuzz_round
+from tests.soak.histories import play_history_round
 from tests.soak.hostile_tables import play_hostile_round
 from tests.soak.part import Part
 from tests.soak.s3_faults import play_s3_round
@@ -15,6 +16,7 @@ PARTS = {
     part.name: part
     for part in (
         Part("races", "interleavings", play_race_round),
+        Part("histories", "checks", play_history_round),
         Part("store", "faults", play_store_round, max_rounds=1),
         Part("system", "faults", play_system_round),
         Part("s3", "faults", play_s3_round),

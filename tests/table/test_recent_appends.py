@@ -11,6 +11,7 @@ import pytest
 
 import dagster_delta.clock
 from dagster_delta.errors import (
+    CommitConflict,
     ConcurrentTransaction,
     ConstraintViolation,
     InvalidTable,
@@ -80,14 +81,15 @@ def _other(store: MemoryStore) -> DeltaTable:
 
 
 @pytest.mark.parametrize("convert", [pa.Table.to_pandas, pl.from_arrow, lambda rows: rows])
-def test_an_append_to_an_open_table_makes_three_requests(
+def test_an_append_to_an_open_table_makes_four_requests(
     store: _Counting, convert: Callable[[pa.Table], object]
 ) -> None:
     table = DeltaTable("memory", store=store)
     table.append(convert(ROWS))
     store.requests.clear()
     assert table.append(convert(ROWS)).version == 2
-    assert store.requests == ["put parquet", "put json", "put crc"]
+    looked_up = "read 00000000000000000001.json"
+    assert store.requests == ["put parquet", looked_up, "put json", "put crc"]
 
 
 def test_an_append_follows_appends_of_others(store: _Counting) -> None:
@@ -238,9 +240,12 @@ def test_a_table_that_keeps_its_log_for_a_moment_is_read_before_each_append(
     table.set_properties({"delta.logRetentionDuration": "interval 1 minute"})
     store.requests.clear()
     table.append(ROWS)
+    looked_up = "read 00000000000000000001.json"
     assert store.requests == [
         f"list {1:020}",
+        looked_up,
         "put parquet",
+        looked_up,
         "put json",
         f"list {1:020}",
         "put crc",
@@ -258,3 +263,47 @@ def test_a_skipped_append_does_not_make_an_old_version_recent(
     store.requests.clear()
     table.append(ROWS)
     assert store.requests[0] == f"list {1:020}"
+
+
+def _recreate(store: MemoryStore, versions: int) -> None:
+    store.delete([meta.path for meta in store.list_recursive()])
+    table = DeltaTable("memory", store=store, must_exist=False)
+    for id_ in range(100, 101 + versions):
+        table.append(pa.table({"id": [id_], "name": ["new"]}))
+
+
+@pytest.mark.parametrize("versions", [1, 2, 4])
+def test_an_append_to_a_table_that_was_created_again_begins_with_that_table(
+    store: _Counting, versions: int
+) -> None:
+    table = DeltaTable("memory", store=store)
+    for _ in range(2):
+        table.append(ROWS)
+    _recreate(store, versions)
+    appended = table.append(ROWS)
+    latest = _other(store)
+    assert appended.version == latest.version() == versions + 1
+    assert appended.snapshot.metadata == latest.metadata()
+    assert _ids(store) == [1, 2, *range(100, 101 + versions)]
+
+
+@pytest.mark.parametrize("versions", [1, 2, 4])
+def test_a_table_that_is_created_again_while_rows_are_written_for_it_is_noticed(
+    store: _Counting, versions: int
+) -> None:
+    table = DeltaTable("memory", store=store)
+    for _ in range(2):
+        table.append(ROWS)
+    transaction = table.transaction()
+    _recreate(store, versions)
+    with pytest.raises(CommitConflict, match="created again or set back"):
+        transaction.commit("WRITE")
+    assert _other(store).version() == versions
+
+
+def test_a_handle_notices_that_its_own_commit_was_replaced(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    table.append(ROWS)
+    _recreate(store, 1)
+    assert table.refresh().metadata == _other(store).metadata()
+    assert sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()) == [100, 101]

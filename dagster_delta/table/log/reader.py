@@ -5,6 +5,7 @@ Spec: Delta Log Entries; Checkpoints; Last Checkpoint File.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -261,8 +262,75 @@ def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | 
         return None
 
 
+class KnownCommit(msgspec.Struct, frozen=True):
+    """The identity of a commit that was read: a log with another commit of the same version is
+    another log, as after the table was created again, or set back to a copy.
+    """
+
+    version: int
+    size_bytes: int
+    modified_ms: int = 0
+    """0 for a commit of this process on a remote store, which gives no time when it is written."""
+    digest: str | None = None
+    """Of the contents; None if only the listing was read."""
+
+    @classmethod
+    def newest_of(
+        cls, store: ObjectStore, segment: LogSegment, data: bytes | None
+    ) -> KnownCommit | None:
+        """The commit of the version of a segment, and its contents if they are known; None if a
+        clean-up has removed it. It takes no request to a remote store.
+        """
+        commit: ListedFile | None = segment.commit
+        if commit is not None and store.local_path(LOG_DIRECTORY) is not None:
+            commit, data = store.head(commit.path), None
+        if commit is None:
+            return None
+        digest = None if data is None else commit_digest(data)
+        return cls(segment.version, commit.size_bytes, commit.modified_ms, digest)
+
+    def is_in(self, store: ObjectStore, listed: ObjectMeta | None = None) -> bool:
+        """Whether a log holds the commit. It takes at most one request, and none if the file was
+        listed and its time shows it.
+        """
+        found = listed
+        if found is None and self.modified_ms:
+            found = store.head(commit_path(self.version))
+            if found is None:
+                return False
+        if found is not None and found.size_bytes != self.size_bytes:
+            return False
+        if found is not None and is_same_time(self.modified_ms, found.modified_ms):
+            return True
+        try:
+            return self.digest == commit_digest(store.read(commit_path(self.version)))
+        except FileNotFoundError:
+            return False
+
+    @property
+    def absence(self) -> str:
+        """What a log says that does not hold the commit."""
+        return (
+            f"the log does not hold the version {self.version} that was read any more: the table "
+            "was created again or set back, or its log was cleaned up"
+        )
+
+
+def commit_digest(data: bytes) -> str:
+    """Digest of the contents of a commit."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def is_same_time(known_ms: int | None, found_ms: int) -> bool:
+    """Whether a time of a file is the known one. Some clouds list milliseconds, and give only
+    seconds for a single object.
+    """
+    known_ms = known_ms or -1
+    return known_ms in {found_ms, found_ms // 1000 * 1000} or found_ms == known_ms // 1000 * 1000
+
+
 def read_commits_after(
-    store: ObjectStore, version: int, *, at_most: int, commit: ObjectMeta | None = None
+    store: ObjectStore, version: int, *, at_most: int, commit: KnownCommit | None = None
 ) -> list[tuple[int, bytes]] | None:
     """The commits that follow a version: (version, contents of the file). None if a clean-up may
     have deleted some of them, or the version's own commit is not `commit`, as after another table
@@ -273,32 +341,13 @@ def read_commits_after(
     """
     if store.local_path(LOG_DIRECTORY) is None:
         listed = list_commits_after(store, version, at_most=at_most)
-        if listed is None or not _is_same(commit, listed[0]):
+        if listed is None or not (commit is None or commit.is_in(store, listed[0])):
             return None
         return [(raw.version, raw.data) for _, raw in listed[1]]
     commits = probe_commits_after(store, version, at_most=at_most)
-    if not _is_same(commit, store.head(commit_path(version))):
+    if not (commit is None or commit.is_in(store)):
         return None
     return commits if is_intact(store, version, version + len(commits)) else None
-
-
-def commit_meta(store: ObjectStore, segment: LogSegment) -> ObjectMeta | None:
-    """Size and time of the newest commit of a segment, as far as they are known without a request
-    to a remote store.
-    """
-    commit = segment.commit
-    if commit is None:
-        return None
-    if store.local_path(LOG_DIRECTORY) is not None:
-        return store.head(commit.path)
-    return ObjectMeta(commit.path, commit.size_bytes, commit.modified_ms)
-
-
-def _is_same(known: ObjectMeta | None, found: ObjectMeta | None) -> bool:
-    """Whether a commit may be the one that is known; the time of an own one may be unknown."""
-    if known is None or found is None or known.size_bytes != found.size_bytes:
-        return known is None
-    return not known.modified_ms or known.modified_ms == found.modified_ms
 
 
 def list_commits_after(

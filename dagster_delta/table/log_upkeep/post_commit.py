@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dagster_delta.clock import Clock
-from dagster_delta.errors import DeltaError, InvalidTable, StorageFailure, UnsupportedFeature
+from dagster_delta.errors import (
+    DeltaError,
+    InvalidTable,
+    StorageFailure,
+    UnsupportedFeature,
+    VersionNotFound,
+)
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
@@ -217,6 +223,10 @@ def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
     """Store a checkpoint of a version on request."""
     table = snapshot.store.location.uri
     snapshot.configuration.check_writable(table=table, version=snapshot.version)
+    known = snapshot.known_commit
+    if known is not None and not known.is_in(snapshot.store):
+        # Its checkpoint would take the place of what the table is now.
+        raise VersionNotFound(known.absence, table=table, version=snapshot.version)
     # Spec: Checkpoint Protection. The existing checkpoints of versions before a feature was dropped
     # hide it from readers that do not know it; other checkpoints could expose it.
     latest = snapshot.update()

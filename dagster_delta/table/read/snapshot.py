@@ -35,7 +35,7 @@ from dagster_delta.table.log.checksum_comparison import ChecksumComparison, File
 from dagster_delta.table.log.columns import with_logical_keys
 from dagster_delta.table.log.commit_range import committed_at_ms
 from dagster_delta.table.log.reader import (
-    commit_meta,
+    KnownCommit,
     configuration_of,
     extended_segment,
     find_segment,
@@ -72,6 +72,7 @@ class Snapshot:
         configuration: TableConfiguration,
         state: LogState,
         checksum: VersionChecksum | None = None,
+        commit: bytes | None = None,
     ) -> None:
         self.store = store
         self.log_segment = segment
@@ -83,7 +84,8 @@ class Snapshot:
         """When this version, or an earlier one, was the latest, in milliseconds since the epoch; 0
         if that is not known."""
         self._state = state
-        self._commit = commit_meta(store, segment)
+        self.known_commit = KnownCommit.newest_of(store, segment, commit)
+        """The commit of this version; None if a clean-up has removed it."""
         self._comparison = (
             None
             if checksum is None
@@ -160,9 +162,8 @@ class Snapshot:
             configuration = configuration_of(tail.protocol, tail.metadata)
             configuration.check_readable(table=store.location.uri, version=version)
         empty = LogState.of_segment(store, EMPTY_SEGMENT)
-        return cls(
-            store, segment, configuration, empty.advance(tail, segment, is_own=True), checksum
-        )
+        state = empty.advance(tail, segment, is_own=True)
+        return cls(store, segment, configuration, state, checksum, commits[-1][1])
 
     @classmethod
     def before_creation(cls, store: ObjectStore, configuration: TableConfiguration) -> Snapshot:
@@ -179,7 +180,7 @@ class Snapshot:
         """The same version with a checksum that matches its state."""
         other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
         other._comparison = self._comparison or other._comparison
-        other.seen_ms, other._commit = self.seen_ms, self._commit
+        other.seen_ms, other.known_commit = self.seen_ms, self.known_commit
         return other
 
     def __repr__(self) -> str:
@@ -494,7 +495,8 @@ class Snapshot:
                 configuration.check_readable(table=self.store.location.uri, version=versions[-1])
             segment = extended_segment(self.log_segment, commits)
             state = self._state.advance(tail, segment, is_own=is_own)
-        latest = Snapshot(self.store, segment, configuration, state, checksum)
+        newest = commits[-1][1]
+        latest = Snapshot(self.store, segment, configuration, state, checksum, newest)
         latest.seen_ms = self.seen_ms
         return latest
 
@@ -511,7 +513,7 @@ class Snapshot:
                 return self
         started_ms = clock.now_ms()
         commits = read_commits_after(
-            self.store, self.version, at_most=_MAX_PROBES, commit=self._commit
+            self.store, self.version, at_most=_MAX_PROBES, commit=self.known_commit
         )
         if commits is None or len(commits) == _MAX_PROBES:
             return Snapshot.load(self.store)

@@ -10,7 +10,6 @@ Spec: Delta Log Entries; Metadata Cleanup.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -26,7 +25,9 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
+    commit_digest,
     is_newest,
+    is_same_time,
     list_commits_after,
     list_log,
     located,
@@ -182,7 +183,7 @@ def read_new_commits(
     meta = store.head(commit_path(last)) if listed is None else listed[-1][0]
     cursor = msgspec.structs.replace(
         cursor,
-        commit_digest=_digest(data),
+        commit_digest=commit_digest(data),
         commit_modified_ms=None if meta is None else meta.modified_ms,
     )
     return cursor, tuple(found)
@@ -221,7 +222,7 @@ def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSu
         table_id=cursor.table_id or "",
         partition_columns=cursor.partition_columns or {},
         change_feed_enabled=bool(cursor.change_feed_enabled),
-        digest=_digest(data),
+        digest=commit_digest(data),
     )
 
 
@@ -242,9 +243,7 @@ def _listed_commits(
     if listed is None:
         return None
     own, commits = listed
-    # Some clouds list milliseconds, and give only seconds for a single object.
-    times = {own.modified_ms, own.modified_ms // 1000 * 1000}
-    return commits if cursor.commit_modified_ms in times else None
+    return commits if is_same_time(cursor.commit_modified_ms, own.modified_ms) else None
 
 
 def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
@@ -314,7 +313,7 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     if meta.modified_ms == cursor.commit_modified_ms:
         return cursor
     # A copy of the log has other file times but the same commits.
-    if _digest(read_commit(store, cursor.version)) != cursor.commit_digest:
+    if commit_digest(read_commit(store, cursor.version)) != cursor.commit_digest:
         raise _broken(store, cursor, _open(store, cursor))
     return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
 
@@ -347,7 +346,7 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
     facts = _facts_of_metadata(snapshot.metadata)
     digest = None
     if meta is not None:
-        digest = _digest(read_commit(store, cursor.version))
+        digest = commit_digest(read_commit(store, cursor.version))
         if cursor.commit_digest not in {None, digest}:
             raise _broken(store, cursor, snapshot)
     return LogCursor(
@@ -388,7 +387,3 @@ def _broken(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Versio
         table=store.location.uri,
         version=cursor.version + 1,
     )
-
-
-def _digest(commit: bytes) -> str:
-    return hashlib.sha256(commit).hexdigest()[:32]

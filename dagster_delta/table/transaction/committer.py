@@ -31,7 +31,7 @@ from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingAction
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
-from dagster_delta.table.log.reader import is_intact, list_log
+from dagster_delta.table.log.reader import KnownCommit, is_intact, list_log
 
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
@@ -63,6 +63,8 @@ class CommitRequest(msgspec.Struct, frozen=True):
     """Whether the table keeps in-commit timestamps from this commit on."""
     read_timestamp_ms: int
     """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
+    read_commit: KnownCommit | None = None
+    """The commit of `read_version`, if it is known."""
     log_is_kept: Callable[[int], bool] = lambda _: False
     """Whether, at a time in milliseconds since the epoch, no clean-up can have deleted a commit
     after `read_version`."""
@@ -115,7 +117,7 @@ class Conflicted(msgspec.Struct, frozen=True):
     conflict: Conflict
     commits: tuple[tuple[int, bytes], ...]
     """Every commit after `read_version` that was read, the conflicting one among them: version and
-    bytes. Empty if a clean-up deleted them."""
+    bytes. Empty if the log does not hold what was read before."""
 
 
 class _Progress(msgspec.Struct):
@@ -159,6 +161,8 @@ def commit_with_retry(
     progress = _Progress(
         request.read_version, request.read_timestamp_ms, request.read_highest_row_id, []
     )
+    if (replaced := _replaced_log(store, request)) is not None:
+        return replaced
     for attempt in range(max_attempts):
         version = progress.next_version
         data = request.encode(
@@ -191,6 +195,15 @@ def commit_with_retry(
         table=store.location.uri,
         version=progress.next_version,
     )
+
+
+def _replaced_log(store: ObjectStore, request: CommitRequest) -> Conflicted | None:
+    """A conflict if the log does not hold the commit that the change was planned on any more."""
+    known = request.read_commit
+    if known is None or known.is_in(store):
+        return None
+    message = f"{known.absence}; read it again and repeat the write"
+    return Conflicted(Conflict(CommitConflict, message, known.version), ())
 
 
 def _pause(attempt: int, sleep: Callable[[float], None]) -> None:

@@ -407,6 +407,7 @@ class Transaction:
             is_blind_append=self._reads.is_empty and not contents.removes,
             in_commit_timestamps=configuration.in_commit_timestamps_enabled,
             read_timestamp_ms=self._read_timestamp_ms(),
+            read_commit=self.snapshot.known_commit if self.snapshot else None,
             log_is_kept=self.snapshot.keeps_log if self.snapshot else lambda _: False,
             read_highest_row_id=self.snapshot.highest_row_id if self.snapshot else NO_ROW_IDS,
             tags=self._tags(),
