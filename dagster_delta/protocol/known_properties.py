@@ -124,13 +124,13 @@ KNOWN_PROPERTIES: tuple[KnownProperty, ...] = tuple(
             *_rows("internal", _INTERNAL),
             *_rows("refused", _REFUSED),
         ),
-        key=lambda each: each.name.lower(),
+        key=lambda known: known.name.lower(),
     )
 )
 """Properties by name. Properties with the prefixes `delta.constraints.` and `delta.feature.` are
 not listed."""
 
-_BY_NAME = {each.name.lower(): each for each in KNOWN_PROPERTIES}
+_BY_NAME = {known.name.lower(): known for known in KNOWN_PROPERTIES}
 
 
 def find_property(name: str) -> KnownProperty | None:

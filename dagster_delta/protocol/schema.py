@@ -177,7 +177,7 @@ class StructType:
     @property
     def names(self) -> tuple[str, ...]:
         """Field names in order."""
-        return tuple(each.name for each in self.fields)
+        return tuple(field.name for field in self.fields)
 
     def __iter__(self) -> Iterator[StructField]:
         return iter(self.fields)
@@ -186,7 +186,7 @@ class StructType:
         return len(self.fields)
 
     def __str__(self) -> str:
-        return f"struct<{','.join(f'{each.name}:{each.data_type}' for each in self.fields)}>"
+        return f"struct<{','.join(f'{field.name}:{field.data_type}' for field in self.fields)}>"
 
     def get(self, name: str) -> StructField | None:
         """The field of that name, matched as Delta matches names (exact first, then
@@ -271,7 +271,7 @@ def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
     match node.get("type"):
         case "struct":
             fields = _member(node, "fields", list)
-            return StructType(tuple(_field_from_json(each, inside) for each in fields))
+            return StructType(tuple(_field_from_json(field, inside) for field in fields))
         case "array":
             element = data_type_from_json(node.get("elementType"), nesting=inside)
             return ArrayType(element, _member(node, "containsNull", bool))
@@ -345,12 +345,12 @@ def data_type_to_json(data_type: DataType) -> object:
                 "type": "struct",
                 "fields": [
                     {
-                        "name": each.name,
-                        "type": data_type_to_json(each.data_type),
-                        "nullable": each.nullable,
-                        "metadata": dict(each.metadata),
+                        "name": field.name,
+                        "type": data_type_to_json(field.data_type),
+                        "nullable": field.nullable,
+                        "metadata": dict(field.metadata),
                     }
-                    for each in fields
+                    for field in fields
                 ],
             }
         case ArrayType(element_type, contains_null):
@@ -378,10 +378,10 @@ def walk_fields(
     Steps into arrays and maps are called `element`, `key` and `value`.
     """
     if isinstance(data_type, StructType):
-        for each in data_type:
-            here = (*path, each.name)
-            yield here, each
-            yield from walk_fields(each.data_type, here)
+        for field in data_type:
+            here = (*path, field.name)
+            yield here, field
+            yield from walk_fields(field.data_type, here)
     else:
         for step, inner in inner_parts(data_type):
             yield from walk_fields(inner, (*path, step))
@@ -393,7 +393,7 @@ def inner_parts(data_type: DataType) -> tuple[tuple[str, DataType], ...]:
     """
     match data_type:
         case StructType(fields):
-            return tuple((each.name, each.data_type) for each in fields)
+            return tuple((field.name, field.data_type) for field in fields)
         case ArrayType(element_type):
             return (("element", element_type),)
         case MapType(key_type, value_type):
@@ -413,7 +413,7 @@ def with_inner_types(data_type: DataType, types: Sequence[DataType]) -> DataType
     match data_type:
         case StructType(fields):
             pairs = zip(fields, types, strict=True)
-            return StructType(tuple(replace(each, data_type=inner) for each, inner in pairs))
+            return StructType(tuple(replace(field, data_type=inner) for field, inner in pairs))
         case ArrayType():
             (element_type,) = types
             return replace(data_type, element_type=element_type)
@@ -433,7 +433,7 @@ def nesting_of(data_type: DataType) -> int:
         found, nesting = pending.pop()
         deepest = max(deepest, nesting)
         levels = 1 if isinstance(found, StructType) else 2
-        pending += [(each, nesting + levels) for each in inner_types(found)]
+        pending += [(part, nesting + levels) for part in inner_types(found)]
     return deepest
 
 
@@ -450,7 +450,7 @@ def as_nullable(data_type: DataType, keys: Collection[str] | None = None) -> Dat
     """The type with nulls allowed at every depth."""
     match data_type:
         case StructType(fields):
-            return StructType(tuple(nullable_field(each, keys) for each in fields))
+            return StructType(tuple(nullable_field(field, keys) for field in fields))
         case ArrayType(element_type):
             return ArrayType(as_nullable(element_type, keys))
         case MapType(key_type, value_type):

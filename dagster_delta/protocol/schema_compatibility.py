@@ -79,7 +79,7 @@ class _Comparison:
                 yield f"column {'.'.join(path)} was of type {older} and is of type {newer}"
 
     def _fields(self, older: StructType, newer: StructType, path: tuple[str, ...]) -> Iterator[str]:
-        successors = {self._key(each, self._after): each for each in newer}
+        successors = {self._key(field, self._after): field for field in newer}
         for field in older:
             here = (*path, field.name)
             successor = successors.get(self._key(field, self._before))
@@ -103,7 +103,7 @@ def _other_default(older: StructField, newer: StructField, path: tuple[str, ...]
     """Without column mapping, a column that was dropped and added again has one name in all
     files.
     """
-    defaults = [each.metadata.get(EXISTING_DEFAULT_KEY) for each in (older, newer)]
+    defaults = [field.metadata.get(EXISTING_DEFAULT_KEY) for field in (older, newer)]
     if None not in defaults and defaults[0] != defaults[1]:
         yield f"column {'.'.join(path)} has another default in rows of older files"
 

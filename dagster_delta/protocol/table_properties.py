@@ -319,7 +319,7 @@ class TableProperties:
         if self.checkpoint_interval is not None:
             return self.checkpoint_interval
         *shorter, longest = _CHECKPOINT_INTERVALS
-        suiting = (each for each in shorter if num_files <= each * _FILES_PER_COMMIT)
+        suiting = (interval for interval in shorter if num_files <= interval * _FILES_PER_COMMIT)
         return next(suiting, longest)
 
     @property

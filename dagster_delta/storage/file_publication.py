@@ -178,8 +178,8 @@ def _make_directory(path: str, *, fsync: bool) -> None:
         missing.append(above)
     os.makedirs(path, exist_ok=True)
     if fsync:
-        for each in reversed(missing):
-            _sync_directory(each)
+        for directory in reversed(missing):
+            _sync_directory(directory)
 
 
 def _temporary_beside(target: str) -> str:

@@ -315,7 +315,7 @@ class StoreConformance(ReadConformance):
             started = [
                 pool.submit(_contend, store.location, writer, versions) for writer in range(writers)
             ]
-            won = [each.result() for each in started]
+            won = [future.result() for future in started]
         assert sorted(version for winner in won for version in winner) == list(range(versions))
         for writer, winner in enumerate(won):
             for version in winner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from dagster_delta.protocol.actions import (
 )
 from dagster_delta.protocol.log.commit_writer import (
     CommitContents,
-    build_commit_info,
+    CommitInfo,
     encode_actions,
     encode_commit,
+    spell_metrics,
     spell_parameters,
 )
 
@@ -61,21 +63,20 @@ REMOVES = st.builds(
 )
 
 
-def info(**changes: Any) -> dict[str, object]:
+def info(user_info: Mapping[str, object] | None = None, **changes: Any) -> dict[str, object]:
     arguments: dict[str, Any] = {
         "timestamp_ms": 1000,
         "in_commit_timestamp_ms": None,
         "operation": "WRITE",
-        "parameters": {"mode": "Append", "partitionBy": ["p"]},
-        "metrics": {"numFiles": 1},
+        "operation_parameters": spell_parameters({"mode": "Append", "partitionBy": ["p"]}),
+        "operation_metrics": spell_metrics({"numFiles": 1}),
         "engine_info": "engine/1",
         "transaction_id": "id",
         "is_blind_append": True,
         "isolation_level": "WriteSerializable",
         "read_version": 3,
-        "user_info": {},
     }
-    return build_commit_info(**{**arguments, **changes})
+    return CommitInfo(**{**arguments, **changes}).with_user_info(user_info or {})
 
 
 def lines(data: bytes) -> list[dict[str, Any]]:

@@ -95,7 +95,9 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def source(self, schema: StructType) -> StructField | None:
         """The current top-level column; None if it was dropped or replaced since."""
-        return next((each for each in schema if each.metadata.get(_ID_KEY) == self.source_id), None)
+        return next(
+            (field for field in schema if field.metadata.get(_ID_KEY) == self.source_id), None
+        )
 
     def target_type(self) -> DataType:
         """The target type."""
@@ -134,7 +136,7 @@ def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = 
             "changed; cancel the change",
             column=".".join(change.path),
         )
-    fields = [change.shadow if each is source else each for each in schema]
+    fields = [change.shadow if field is source else field for field in schema]
     if moves and change.position is not None:
         fields.remove(change.shadow)
         fields.insert(_place(fields, change.position), change.shadow)
@@ -156,7 +158,7 @@ def filled_configuration(
     properties = dict(without_mark(configuration.metadata).configuration)
     named = configuration.properties.data_skipping_stats_columns
     limit = configuration.properties.data_skipping_num_indexed_cols
-    if named is not None and any(each[0].casefold() == source.name.casefold() for each in named):
+    if named is not None and any(path[0].casefold() == source.name.casefold() for path in named):
         properties[_STATS_COLUMNS_KEY] = f"{properties[_STATS_COLUMNS_KEY]},`{name}`"
     elif named is None and limit >= 0:
         properties[_NUM_INDEXED_KEY] = str(limit + _count_leaves(change.shadow.data_type))
@@ -179,7 +181,7 @@ def shadow_name(change: ColumnChange) -> str:
 
 def _count_leaves(data_type: DataType) -> int:
     if isinstance(data_type, StructType):
-        return sum(_count_leaves(each.data_type) for each in data_type)
+        return sum(_count_leaves(field.data_type) for field in data_type)
     return 1
 
 
@@ -194,11 +196,11 @@ def _place(fields: list[StructField], position: Position) -> int:
 
 def without_mark(metadata: Metadata) -> Metadata:
     """The metadata of a table in which no column is being changed."""
-    kept = {key: each for key, each in metadata.configuration.items() if key != COLUMN_CHANGE_KEY}
+    kept = {key: value for key, value in metadata.configuration.items() if key != COLUMN_CHANGE_KEY}
     return msgspec.structs.replace(metadata, configuration=kept)
 
 
 def untagged(add: AddFile) -> AddFile:
     """The file without the tag that marks it as filled."""
-    tags = {key: each for key, each in (add.tags or {}).items() if key != COLUMN_CHANGE_TAG}
+    tags = {key: value for key, value in (add.tags or {}).items() if key != COLUMN_CHANGE_TAG}
     return msgspec.structs.replace(add, tags=tags or None)

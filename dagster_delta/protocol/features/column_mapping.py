@@ -138,7 +138,7 @@ def _map_data_type(data_type: DataType, change: Callable[[StructField], StructFi
     inner = inner_types(data_type)
     if not inner:
         return data_type
-    return with_inner_types(data_type, [_map_data_type(each, change) for each in inner])
+    return with_inner_types(data_type, [_map_data_type(part, change) for part in inner])
 
 
 def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Schema:
@@ -147,7 +147,7 @@ def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Sch
     Physical names at every depth, nullability kept and, under mapping, `PARQUET:field_id` on every
     field that has an id.
     """
-    return pa.schema([_physical_arrow_field(each, mode) for each in schema])
+    return pa.schema([_physical_arrow_field(field, mode) for field in schema])
 
 
 def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> pa.Field:

@@ -105,7 +105,7 @@ class ColumnValues(msgspec.Struct, frozen=True):
         return (
             *(default.column for default in self.defaults),
             *(identity.column for identity in self.identities),
-            *(each.column for each in self.generated),
+            *(column.column for column in self.generated),
         )
 
 
@@ -195,7 +195,9 @@ def filled_columns(configuration: TableConfiguration) -> frozenset[str]:
     """Logical names of the columns that the data may lack, nullable or not."""
     computed = (*generated_columns(configuration), *column_defaults(configuration))
     numbered = identity_columns(configuration)
-    return frozenset((*(each.column for each in computed), *(each.column for each in numbered)))
+    return frozenset(
+        (*(column.column for column in computed), *(column.column for column in numbered))
+    )
 
 
 def inserted_values(configuration: TableConfiguration, given: Collection[str]) -> ColumnValues:
@@ -221,7 +223,7 @@ def inserted_values(configuration: TableConfiguration, given: Collection[str]) -
             identity for identity in identities if identity.column.casefold() not in there
         ),
         generated=tuple(_absent(generated, there)),
-        verified=tuple(each for each in generated if each.column.casefold() in there),
+        verified=tuple(column for column in generated if column.column.casefold() in there),
     )
 
 
@@ -247,7 +249,7 @@ def updated_values(configuration: TableConfiguration, assigned: Collection[str])
     generated = generated_columns(configuration)
     return ColumnValues(
         generated=tuple(_absent(generated, there)),
-        verified=tuple(each for each in generated if each.column.casefold() in there),
+        verified=tuple(column for column in generated if column.column.casefold() in there),
     )
 
 
@@ -272,15 +274,15 @@ def advance_high_water_marks(
 
 def differ_in_marks_only(one: Metadata, other: Metadata) -> bool:
     """Whether two metaData actions differ only in the last assigned identity values."""
-    if not any(HIGH_WATER_MARK_KEY in each.schema_string for each in (one, other)):
+    if not any(HIGH_WATER_MARK_KEY in metadata.schema_string for metadata in (one, other)):
         return one == other
     unmarked = (
-        msgspec.structs.replace(each, schema_string=_unmarked(each.schema_string))
-        for each in (one, other)
+        msgspec.structs.replace(metadata, schema_string=_unmarked(metadata.schema_string))
+        for metadata in (one, other)
     )
     return next(unmarked) == next(unmarked)
 
 
 def _unmarked(schema_string: str) -> str:
     schema = StructType.from_json(schema_string)
-    return StructType(tuple(each.without(HIGH_WATER_MARK_KEY) for each in schema)).to_json()
+    return StructType(tuple(field.without(HIGH_WATER_MARK_KEY) for field in schema)).to_json()

@@ -158,7 +158,7 @@ def with_existing_defaults_of(
     newer: StructType, older: StructType, mode: ColumnMappingMode, older_mode: ColumnMappingMode
 ) -> StructType:
     """The newer schema plus the defaults that its fields had in an older schema and lost since."""
-    known = {physical_name(each, older_mode): each for each in older}
+    known = {physical_name(field, older_mode): field for field in older}
 
     def carry(field: StructField) -> StructField:
         before = known.get(physical_name(field, mode))

@@ -207,7 +207,9 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
 )
 """Every feature this library knows. A listed name without a row is unknown and refused."""
 
-_BY_NAME = {name: each for each in TABLE_FEATURES for name in (each.name, *each.aliases)}
+_BY_NAME = {
+    name: feature for feature in TABLE_FEATURES for name in (feature.name, *feature.aliases)
+}
 
 
 def find_feature(name: str) -> TableFeature | None:
@@ -221,8 +223,10 @@ def effective_features(protocol: Protocol) -> frozenset[str]:
     Aliases are replaced by the name of their row, unknown names are unchanged.
     """
     listed = {*_reader_list(protocol), *_writer_list(protocol)}
-    names = {feature.name if (feature := find_feature(each)) else each for each in listed}
-    return frozenset(names | {each.name for each in TABLE_FEATURES if _is_implied(each, protocol)})
+    names = {feature.name if (feature := find_feature(name)) else name for name in listed}
+    return frozenset(
+        names | {feature.name for feature in TABLE_FEATURES if _is_implied(feature, protocol)}
+    )
 
 
 def _reader_list(protocol: Protocol) -> tuple[str, ...]:

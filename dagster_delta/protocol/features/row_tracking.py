@@ -100,15 +100,15 @@ def assign_row_ids(
     Files that have ids keep them. Spec: fresh ids MUST be unique in the table version.
     """
     assigned = []
-    for each in adds:
-        if each.base_row_id is None:
-            count = _num_records(each)
+    for add in adds:
+        if add.base_row_id is None:
+            count = _num_records(add)
             # A file without rows gets no ids, but the field is required.
-            each = msgspec.structs.replace(each, base_row_id=highest + 1)
+            add = msgspec.structs.replace(add, base_row_id=highest + 1)
             highest += count
-        if version is not None and each.default_row_commit_version is None:
-            each = msgspec.structs.replace(each, default_row_commit_version=version)
-        assigned.append(each)
+        if version is not None and add.default_row_commit_version is None:
+            add = msgspec.structs.replace(add, default_row_commit_version=version)
+        assigned.append(add)
     return tuple(assigned), highest
 
 

@@ -96,7 +96,7 @@ class TableConfiguration:
     def data_schema(self) -> StructType:
         """The columns that data files hold: all except the partition columns."""
         partitioned = set(self.partition_columns)
-        return StructType(tuple(each for each in self.schema if each.name not in partitioned))
+        return StructType(tuple(field for field in self.schema if field.name not in partitioned))
 
     @cached_property
     def column_mapping_mode(self) -> ColumnMappingMode:
@@ -265,8 +265,8 @@ def _read_only_types(data_type: DataType) -> Iterator[PrimitiveType]:
 def _check_unique_names(data_type: DataType) -> None:
     if isinstance(data_type, StructType):
         _refuse_duplicates(data_type.fields)
-    for each in inner_types(data_type):
-        _check_unique_names(each)
+    for inner in inner_types(data_type):
+        _check_unique_names(inner)
 
 
 def _refuse_duplicates(fields: Iterable[StructField]) -> None:
@@ -303,9 +303,9 @@ class _Invariant(msgspec.Struct, frozen=True):
 
 
 def _not_null_paths(schema: StructType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for each in schema:
-        here = (*path, each.name)
-        if not each.nullable:
+    for field in schema:
+        here = (*path, field.name)
+        if not field.nullable:
             yield here
-        if isinstance(each.data_type, StructType):
-            yield from _not_null_paths(each.data_type, here)
+        if isinstance(field.data_type, StructType):
+            yield from _not_null_paths(field.data_type, here)

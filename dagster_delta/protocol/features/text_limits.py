@@ -59,10 +59,10 @@ def _limits(path: tuple[str, ...], declared: DataType, actual: DataType) -> Iter
             if (found := _LIMITED.fullmatch(name)) is not None:
                 yield TextLimit(path, name, int(found[1]))
         case StructType(), StructType():
-            for each in actual:
-                inner = declared.get(each.name)
+            for field in actual:
+                inner = declared.get(field.name)
                 if inner is not None:
-                    yield from _limits((*path, each.name), inner.data_type, each.data_type)
+                    yield from _limits((*path, field.name), inner.data_type, field.data_type)
 
 
 def padded_type(field: StructField) -> DataType | None:
@@ -99,10 +99,10 @@ def without_text_limits(field: StructField) -> StructField:
 
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:
     """The schema with declared types that match its columns again."""
-    if not any(TEXT_LIMIT_KEY in each.metadata for each in schema):
+    if not any(TEXT_LIMIT_KEY in field.metadata for field in schema):
         return schema
-    old = {_identity(each): each for each in before}
-    return StructType(tuple(_followed(each, old.get(_identity(each))) for each in schema))
+    old = {_identity(field): field for field in before}
+    return StructType(tuple(_followed(field, old.get(_identity(field))) for field in schema))
 
 
 def _followed(field: StructField, old: StructField | None) -> StructField:
@@ -122,7 +122,7 @@ def _aligned(declared: DataType, old: DataType, new: StructField) -> DataType:
         case PrimitiveType(name), PrimitiveType("string"), PrimitiveType("string"):
             return declared if _LIMITED.fullmatch(name) else _STRING
         case StructType(), StructType(), StructType(fields):
-            known = {_identity(each): each for each in old}
+            known = {_identity(field): field for field in old}
             return StructType(
                 tuple(
                     StructField(

@@ -107,7 +107,11 @@ def describe_wider_types(data_type: DataType) -> str:
     """The types that a type widens to, as part of a message; empty if there are none."""
     match data_type:
         case PrimitiveType(name):
-            wider = [each for each in _PRIMITIVE_ORDER if each in _WIDER_PRIMITIVES.get(name, ())]
+            wider = [
+                wider_type
+                for wider_type in _PRIMITIVE_ORDER
+                if wider_type in _WIDER_PRIMITIVES.get(name, ())
+            ]
             digits = _WRITTEN_INTEGER_DIGITS.get(name)
             if digits is not None:
                 wider.append(f"decimal(p,s) with p - s >= {digits}")

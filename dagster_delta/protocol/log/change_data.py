@@ -59,7 +59,7 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
     if actions.cdc:
         # Spec: where there are cdc actions, the other file actions of the version are skipped.
         return tuple(
-            FileChange(each.path, each.partition_values, each.size_bytes) for each in actions.cdc
+            FileChange(file.path, file.partition_values, file.size_bytes) for file in actions.cdc
         )
     if _merged_nothing(actions):
         return ()
@@ -138,7 +138,9 @@ def change_file_batch(
     return pa.RecordBatch.from_arrays(
         [
             string_column([file.path for file in files]),
-            map_column([{**each.partition_values, **constants} for _, each, constants in changes]),
+            map_column(
+                [{**change.partition_values, **constants} for _, change, constants in changes]
+            ),
             integer_column([file.size_bytes for file in files]),
             string_column([file.stats for file in files]),
             deletion_vector_column([file.deletion_vector for file in files]),

@@ -59,4 +59,4 @@ def expired_log_files(files: Iterable[_F], cut: int) -> list[_F]:
         is_covered = name.kind is LogFileKind.COMPACTED and name.version == cut
         if name.version < cut or is_covered:
             expired.append((name.version, file.path, file))
-    return [file for _, _, file in sorted(expired, key=lambda each: each[:2])]
+    return [file for _, _, file in sorted(expired, key=lambda found: found[:2])]

@@ -23,27 +23,6 @@ from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, with_checksum
 
 _ENCODER = msgspec.json.Encoder()
 
-_RESERVED_COMMIT_INFO = frozenset(
-    {
-        "timestamp",
-        "inCommitTimestamp",
-        "operation",
-        "operationParameters",
-        "operationMetrics",
-        "engineInfo",
-        "txnId",
-        "isBlindAppend",
-        "readVersion",
-        "isolationLevel",
-        CHECKSUM_KEY,
-        # Other engines decode these into typed objects and fail on other types.
-        "version",
-        "job",
-        "notebook",
-        "tags",
-    }
-)
-
 
 class CommitContents(msgspec.Struct, frozen=True):
     """The actions of one commit, without its provenance."""
@@ -100,47 +79,42 @@ def encode_commit(commit_info: Mapping[str, object], actions: bytes) -> bytes:
     return with_checksum(line, b"\n" + actions, depth=2)
 
 
-def build_commit_info(
-    *,
-    timestamp_ms: int,
-    in_commit_timestamp_ms: int | None,
-    operation: str,
-    parameters: Mapping[str, object],
-    metrics: Mapping[str, int | str],
-    engine_info: str,
-    transaction_id: str,
-    is_blind_append: bool,
-    isolation_level: str,
-    read_version: int | None,
-    user_info: Mapping[str, object],
-    tags: Mapping[str, str] | None = None,
-) -> dict[str, object]:
-    """The commitInfo action, in the form that other engines show in their history.
+class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The commitInfo action, in the form that other engines show in their history."""
 
-    Times are in milliseconds since the epoch. A key of `user_info` that readers interpret is an
-    InvalidArgument.
-    """
-    _check_user_info(user_info)
-    info: dict[str, object] = {}
-    if in_commit_timestamp_ms is not None:
-        info["inCommitTimestamp"] = in_commit_timestamp_ms
-    info |= {
-        "timestamp": timestamp_ms,
-        "operation": operation,
-        "operationParameters": spell_parameters(parameters),
-    }
-    if read_version is not None:
-        info["readVersion"] = read_version
-    info |= {
-        "isolationLevel": isolation_level,
-        "isBlindAppend": is_blind_append,
-        "operationMetrics": spell_metrics(metrics),
-        "engineInfo": engine_info,
-        "txnId": transaction_id,
-    }
-    if tags:
-        info["tags"] = dict(tags)
-    return {**info, **user_info}
+    in_commit_timestamp_ms: int | None = msgspec.field(name="inCommitTimestamp", default=None)
+    """The commit's own timestamp in milliseconds since the epoch, if the table has them."""
+    timestamp_ms: int = msgspec.field(name="timestamp")
+    """Time of the commit in milliseconds since the epoch."""
+    operation: str
+    """What the commit does, such as `WRITE`."""
+    operation_parameters: Mapping[str, str | None]
+    """See `spell_parameters`."""
+    read_version: int | None = None
+    """Version before the commit; None if it creates the table."""
+    isolation_level: str
+    """How strictly it is ordered with concurrent commits."""
+    is_blind_append: bool
+    """Whether it only adds files, and reads none."""
+    operation_metrics: Mapping[str, str]
+    """See `spell_metrics`."""
+    engine_info: str
+    """Name and version of the writer."""
+    transaction_id: str = msgspec.field(name="txnId")
+    """Unique id of the commit."""
+    tags: Mapping[str, str] = {}
+    """Tags that the protocol requires."""
+
+    def with_user_info(self, user_info: Mapping[str, object]) -> dict[str, object]:
+        """The action with the keys of a user; one that readers interpret is an InvalidArgument."""
+        _check_user_info(user_info)
+        return {**msgspec.to_builtins(self), **user_info}
+
+
+_RESERVED_COMMIT_INFO = frozenset(
+    # Other engines decode the last three into typed objects and fail on other types.
+    (*CommitInfo.__struct_encode_fields__, CHECKSUM_KEY, "version", "job", "notebook")
+)
 
 
 def _check_user_info(user_info: Mapping[str, object]) -> None:

@@ -127,7 +127,7 @@ def check_conflicts(
             break
         compatible.append(concurrent)
     # Files of later commits may have values that the transaction does not know.
-    found = [_added(mine, compatible), *(_removed(mine, each) for each in compatible), last]
+    found = [_added(mine, compatible), *(_removed(mine, commit) for commit in compatible), last]
     return min(filter(None, found), key=lambda conflict: conflict.version, default=None)
 
 
@@ -197,7 +197,7 @@ def adds_nullable_columns(before: Metadata, after: Metadata) -> bool:
     """Whether metadata differ only by new columns that are null in every file without them."""
     if _without_schema(before) != _without_schema(after):
         return False
-    old, new = (StructType.from_json(each.schema_string) for each in (before, after))
+    old, new = (StructType.from_json(text.schema_string) for text in (before, after))
     names = {field.name for field in old}
     added = StructType(tuple(field for field in new if field.name not in names))
     kept = tuple(field for field in new if field.name in names)
@@ -209,7 +209,7 @@ def adds_nullable_columns(before: Metadata, after: Metadata) -> bool:
 
 
 def _without_schema(metadata: Metadata) -> Metadata:
-    kept = {key: each for key, each in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    kept = {key: value for key, value in metadata.configuration.items() if key != _MAX_COLUMN_ID}
     return msgspec.structs.replace(metadata, schema_string="", configuration=kept)
 
 
@@ -226,7 +226,7 @@ def _transactions(mine: TransactionFacts, concurrent: CommitActions) -> Conflict
 
 
 def _domains(mine: TransactionFacts, concurrent: CommitActions) -> Conflict | None:
-    shared = mine.domains.intersection(each.domain for each in concurrent.domain_metadata)
+    shared = mine.domains.intersection(domain.domain for domain in concurrent.domain_metadata)
     if not shared:
         return None
     return Conflict(

@@ -133,8 +133,12 @@ class LogListing(msgspec.Struct):
         target = latest if version is None else version
         self._check_available(target, latest, table=table)
         checkpoint = max(
-            (each for each in self.checkpoints.values() if each.version <= target),
-            key=lambda each: each.version,
+            (
+                checkpoint
+                for checkpoint in self.checkpoints.values()
+                if checkpoint.version <= target
+            ),
+            key=lambda found: found.version,
             default=None,
         )
         start = 0 if checkpoint is None else checkpoint.version + 1
@@ -190,7 +194,7 @@ class LogListing(msgspec.Struct):
         if start not in self.compactions:
             return None
         covering = (compaction for compaction in self.compactions[start] if compaction.end <= end)
-        return max(covering, key=lambda each: each.end, default=None)
+        return max(covering, key=lambda found: found.end, default=None)
 
 
 def _complete_checkpoint(
@@ -203,9 +207,9 @@ def _complete_checkpoint(
         if name.part not in parts or file.path > parts[name.part].path:
             parts[name.part] = file
     for kind in (LogFileKind.CHECKPOINT_V2, LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART):
-        for (each, num_parts), parts in sorted(by_kind.items(), key=lambda item: item[0][1]):
+        for (found_kind, num_parts), parts in sorted(by_kind.items(), key=lambda item: item[0][1]):
             # Spec: readers must only use a complete checkpoint, wherein all fragments are present.
-            if each is kind and len(parts) == num_parts:
+            if found_kind is kind and len(parts) == num_parts:
                 return CheckpointFiles(version, tuple(parts[part] for part in sorted(parts)))
     return None
 

@@ -286,8 +286,8 @@ def _add_batch(every: Sequence[_Add]) -> pa.RecordBatch:
 def check_file_actions(commits: Sequence[RawCommit]) -> None:
     """Decode every add and remove as readers do, to validate them; the results are discarded."""
     with garbage_collection_paused():
-        for each in chain(_every_add(commits), _every_remove(commits)):
-            del each
+        for action in chain(_every_add(commits), _every_remove(commits)):
+            del action
 
 
 def remove_columns(

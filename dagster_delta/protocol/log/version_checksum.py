@@ -219,8 +219,10 @@ def _next_domains(
 ) -> tuple[DomainMetadata, ...] | None:
     if previous.domain_metadata is None or not actions.domain_metadata:
         return previous.domain_metadata
-    newest = {each.domain: each for each in (*previous.domain_metadata, *actions.domain_metadata)}
-    return tuple(each for each in newest.values() if not each.removed)
+    newest = {
+        domain.domain: domain for domain in (*previous.domain_metadata, *actions.domain_metadata)
+    }
+    return tuple(domain for domain in newest.values() if not domain.removed)
 
 
 def _with_deletion_vectors(checksum: VersionChecksum, actions: CommitActions) -> VersionChecksum:

@@ -242,8 +242,8 @@ def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
         case Not(child) | IsTrue(child):
             yield from _columns(child)
         case And(children) | Or(children):
-            for each in children:
-                yield from _columns(each)
+            for child in children:
+                yield from _columns(child)
         case Constant() | Computed():
             return
 
@@ -284,7 +284,7 @@ class _Evaluation:
                 return self._conjunction(children)
             case Or(children):
                 # De Morgan holds in three-valued logic.
-                inner = self._conjunction(tuple(Not(each) for each in children))
+                inner = self._conjunction(tuple(Not(child) for child in children))
                 return Outcomes(inner.false, inner.true, inner.null)
             case Unknown(operands=operands):
                 return self._unknown(operands)

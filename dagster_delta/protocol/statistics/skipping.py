@@ -59,7 +59,7 @@ class SkippedFiles(msgspec.Struct, frozen=True):
     def filter(self, kept: pa.BooleanArray) -> SkippedFiles:
         """The result for the files that are kept."""
         may_match, only_matches = (
-            pc.filter(each, kept) for each in (self.may_match, self.only_matches)
+            pc.filter(mask, kept) for mask in (self.may_match, self.only_matches)
         )
         return SkippedFiles(may_match, only_matches, self.is_decided)
 

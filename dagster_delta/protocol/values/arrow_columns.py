@@ -63,7 +63,7 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
     maps = [value or {} for value in values]
     offsets = array("i", accumulate(map(len, maps), initial=0))
     keys = string_column(list(chain.from_iterable(maps)))
-    items = string_column(list(chain.from_iterable(each.values() for each in maps)))
+    items = string_column(list(chain.from_iterable(mapping.values() for mapping in maps)))
     entries = pa.StructArray.from_arrays(
         [keys, items], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
     )

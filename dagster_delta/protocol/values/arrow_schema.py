@@ -104,7 +104,7 @@ def to_arrow_field(field: StructField) -> pa.Field:
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
     """The pyarrow.Schema of a Delta schema, under logical names, with nullability and comments."""
-    return pa.schema([to_arrow_field(each) for each in schema])
+    return pa.schema([to_arrow_field(field) for field in schema])
 
 
 def from_arrow_schema(schema: pa.Schema) -> StructType:
@@ -114,7 +114,7 @@ def from_arrow_schema(schema: pa.Schema) -> StructType:
     `uint64` becomes `decimal(20,0)`. Structs marked as variants become variants; a variant that
     lost its mark becomes a struct.
     """
-    return StructType(tuple(from_arrow_field(each) for each in schema))
+    return StructType(tuple(from_arrow_field(field) for field in schema))
 
 
 def from_arrow_field(field: pa.Field, path: tuple[str, ...] = ()) -> StructField:
@@ -180,7 +180,7 @@ def is_variant_storage(arrow_type: pa.DataType) -> bool:
     """Whether values of a pyarrow.DataType can be encoded variants: structs of their two parts."""
     if not pa.types.is_struct(arrow_type):
         return False
-    return sorted(each.name for each in arrow_type) == ["metadata", "value"]
+    return sorted(field.name for field in arrow_type) == ["metadata", "value"]
 
 
 def is_marked_variant(arrow_type: pa.DataType) -> bool:
@@ -247,15 +247,18 @@ _PARAMETRIC: tuple[
 ] = (
     (
         pa.types.is_timestamp,
-        lambda each, _: PrimitiveType("timestamp" if each.tz else "timestamp_ntz"),
+        lambda arrow_type, _: PrimitiveType("timestamp" if arrow_type.tz else "timestamp_ntz"),
     ),
-    (pa.types.is_uint64, lambda _each, _path: DecimalType(20, 0)),
+    (pa.types.is_uint64, lambda _arrow_type, _path: DecimalType(20, 0)),
     (pa.types.is_decimal, _from_decimal),
-    (pa.types.is_fixed_size_binary, lambda _each, _path: PrimitiveType("binary")),
+    (pa.types.is_fixed_size_binary, lambda _arrow_type, _path: PrimitiveType("binary")),
     (pa.types.is_map, _from_map),
     (_is_list, _from_list),
     (pa.types.is_struct, _from_struct),
-    (pa.types.is_dictionary, lambda each, path: from_arrow_type(each.value_type, path)),
-    (pa.types.is_run_end_encoded, lambda each, path: from_arrow_type(each.value_type, path)),
-    (lambda each: isinstance(each, pa.BaseExtensionType), _from_extension),
+    (pa.types.is_dictionary, lambda arrow_type, path: from_arrow_type(arrow_type.value_type, path)),
+    (
+        pa.types.is_run_end_encoded,
+        lambda arrow_type, path: from_arrow_type(arrow_type.value_type, path),
+    ),
+    (lambda arrow_type: isinstance(arrow_type, pa.BaseExtensionType), _from_extension),
 )

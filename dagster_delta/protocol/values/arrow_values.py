@@ -75,7 +75,7 @@ def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
         case PrimitiveType("float" | "double"):
             return pc.cast(_doubles(values), target, safe=False)
         case PrimitiveType("date"):
-            days = _mapped(values, lambda each: each.toordinal() - _EPOCH_DAY)
+            days = _mapped(values, lambda day: day.toordinal() - _EPOCH_DAY)
             return integer_column(days, pa.int32()).view(target)
         case PrimitiveType("timestamp" | "timestamp_ntz"):
             return integer_column(_mapped(values, _microseconds)).view(target)

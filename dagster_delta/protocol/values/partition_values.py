@@ -258,7 +258,8 @@ def partition_directory(values: Mapping[str, str | None]) -> str:
 
 def _escape(text: str) -> str:
     return "".join(
-        f"%{ord(each):02X}" if each in _ESCAPED_IN_DIRECTORIES else each for each in text
+        f"%{ord(character):02X}" if character in _ESCAPED_IN_DIRECTORIES else character
+        for character in text
     )
 
 

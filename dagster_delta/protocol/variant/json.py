@@ -123,7 +123,7 @@ def _json(value: object) -> str:
             # Spark writes the hexadecimal digits of control characters in upper case.
             return _ESCAPE.sub(_upper_digits, json.dumps(value, ensure_ascii=False))
         case Mapping():
-            fields = (f"{_json(name)}:{_json(each)}" for name, each in value.items())
+            fields = (f"{_json(name)}:{_json(item)}" for name, item in value.items())
             return f"{{{','.join(fields)}}}"
         case list():
             return f"[{','.join(map(_json, value))}]"

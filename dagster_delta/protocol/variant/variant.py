@@ -110,7 +110,7 @@ def _decode(data: bytes, position: int, names: VariantNames) -> object:
         case BasicType.ARRAY:
             return [_decode(data, element, names) for element in locate_elements(data, position)]
     fields = locate_fields(data, position)
-    decoded = {names.name(field_id): _decode(data, each, names) for field_id, each in fields}
+    decoded = {names.name(field_id): _decode(data, field, names) for field_id, field in fields}
     if len(decoded) < len(fields):
         # Spec: an object may not contain duplicate keys.
         raise damaged_variant("an object has two fields of one name")
@@ -194,16 +194,16 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
 
 def _names(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, inner in value.items():
             if not isinstance(name, str):
                 raise InvalidArgument(
                     f"a field of an object has the name {name!r}: names are strings"
                 )
             yield name
-            yield from _names(each)
+            yield from _names(inner)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _names(each)
+        for item in value:
+            yield from _names(item)
 
 
 def _encode(value: object, ids: Mapping[str, int]) -> bytes:
@@ -214,7 +214,7 @@ def _encode(value: object, ids: Mapping[str, int]) -> bytes:
             values = [_encode(value[name], ids) for name in ordered]
             return encode_object([ids[name] for name in ordered], values)
         case list() | tuple():
-            return encode_array([_encode(each, ids) for each in value])
+            return encode_array([_encode(item, ids) for item in value])
     return _encode_primitive(value)
 
 

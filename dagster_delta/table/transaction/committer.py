@@ -24,7 +24,12 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.features.row_tracking import parse_high_water_mark
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.log.commit_writer import build_commit_info, encode_commit
+from dagster_delta.protocol.log.commit_writer import (
+    CommitInfo,
+    encode_commit,
+    spell_metrics,
+    spell_parameters,
+)
 from dagster_delta.protocol.log.conflict_checker import Conflict, TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
@@ -84,23 +89,22 @@ class CommitRequest(msgspec.Struct, frozen=True):
         """The commit's bytes as the successor of `base_version`."""
         # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
         in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
-        info = build_commit_info(
+        info = CommitInfo(
             timestamp_ms=timestamp_ms,
             in_commit_timestamp_ms=in_commit_ms,
             operation=self.operation,
-            parameters=self.parameters,
-            metrics=self.metrics,
+            operation_parameters=spell_parameters(self.parameters),
+            operation_metrics=spell_metrics(self.metrics),
             engine_info=ENGINE_INFO,
             transaction_id=self.transaction_id,
             is_blind_append=self.is_blind_append,
             isolation_level=self.facts.isolation_level,
             read_version=base_version,
-            user_info=self.user_info,
             tags=self.tags,
         )
         version = 0 if base_version is None else base_version + 1
         slot = CommitSlot(version, in_commit_ms, highest_row_id)
-        return encode_commit(info, self.actions.encode(slot))
+        return encode_commit(info.with_user_info(self.user_info), self.actions.encode(slot))
 
 
 class Committed(msgspec.Struct, frozen=True):
