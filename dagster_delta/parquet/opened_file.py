@@ -23,7 +23,7 @@ from dagster_delta.parquet.source import (
     open_parquet,
     repetitive_columns,
 )
-from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 from dagster_delta.protocol.checkpoint.parquet_reader import column_ranges
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.storage.object_store import FetchBudget, RangeStore

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.parquet.projection import locate_leaf, num_steps_found
-from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 from dagster_delta.protocol.features.existing_defaults import existing_default, has_existing_default
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import DataType, StructField, StructType

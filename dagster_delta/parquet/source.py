@@ -22,7 +22,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+    from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 
 _INT96_UNIT = "us"
 """INT96 is read as microseconds: it holds times outside the range of nanoseconds."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds
+from dagster_delta.protocol.checkpoint.parquet_footer import ChunkBounds
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
@@ -39,7 +39,7 @@ from dagster_delta.protocol.table_properties import ColumnMappingMode
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
+    from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 
 _EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text

@@ -29,16 +29,9 @@ def open_store(
     """
     # A store is imported when it is first opened: importing the cloud stores takes longer than
     # everything else.
-    location = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
-    if not isinstance(location, str):
-        raise InvalidArgument(f"the location of a table is a path or a URI, not {uri!r}")
+    location = os.fspath(uri)
     if not location.strip():
         raise InvalidArgument("the location of a table is empty: give a path or a URI")
-    given: object = storage_options
-    if given is not None and not isinstance(given, Mapping):
-        # No values: some are secrets.
-        kind = type(given).__name__
-        raise InvalidArgument(f"storage options are a mapping from name to value, not a {kind}")
     check_no_password(location)
     match scheme_of(location):
         case None | "file":

@@ -15,7 +15,7 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, TableAlreadyExists
 from dagster_delta.table.delta_table import DeltaTable
-from tests.protocol.test_chunk_metadata import ROWS, parquet_file, with_short_bound
+from tests.protocol.test_parquet_footer import ROWS, parquet_file, with_short_bound
 from tests.table_rows import stored_rows
 
 

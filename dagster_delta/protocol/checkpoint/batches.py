@@ -11,7 +11,12 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint.columns import (
+    conform,
+    corruption_named,
+    has_column,
+    required,
+)
 from dagster_delta.protocol.checkpoint.reader import (
     ADD_SOURCES,
     REQUIRED_ADD_COLUMNS,
@@ -137,12 +142,7 @@ class _AddBatch:
 
     def has(self, *path: str) -> bool:
         """Whether the batch has a column at this path of names, the first of which is `add`."""
-        data_type = self._adds.type
-        for name in path[1:]:
-            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
-                return False
-            data_type = data_type.field(name).type
-        return True
+        return has_column(self._adds.type, path[1:])
 
     def column(self, name: str, keep: pa.BooleanArray) -> pa.Array:
         """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null if the batch lacks

@@ -8,7 +8,7 @@ Spec: Checkpoint Schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +55,17 @@ def corruption_named(path: str) -> Iterator[None]:
             "an older version",
             file=path,
         ) from error
+
+
+def has_column(data_type: pa.Schema | pa.DataType, path: Sequence[str]) -> bool:
+    """Whether a `pa.Schema` or a `pa.StructType` has a column at a path of names."""
+    for name in path:
+        if not isinstance(data_type, pa.Schema) and not pa.types.is_struct(data_type):
+            return False
+        if data_type.get_field_index(name) < 0:
+            return False
+        data_type = data_type.field(name).type
+    return True
 
 
 def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:

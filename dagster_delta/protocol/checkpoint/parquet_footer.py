@@ -1,27 +1,60 @@
-"""The footers of Parquet files, with a checksum that Parquet itself does not define.
+"""The footers of Parquet files, without the Arrow calls that end the process.
+
+Arrow's parser rejects a footer that is not Thrift. Contradictions inside a footer raise exceptions
+in its C++ code, which its Python classes do not catch: a damaged or hostile footer ends the
+process. In `_parquet.pxd` and `libparquet.pxd`, `except +` is missing for
+
+- `RowGroupMetaData.column(i)`, which throws if size statistics do not have the length that the
+  levels of the column require, and for chunks without metadata or encrypted chunks. `check_chunks`
+  finds these first;
+- `ColumnChunkMetaData.statistics` and `is_stats_set`, which throw if bounds are shorter than a
+  value of the column, or the physical type differs from the schema. `ChunkStatistics` reads
+  statistics instead;
+- `ColumnChunkMetaData.compression`, which throws for codecs that Arrow does not know, and writing
+  or pickling `FileMetaData`, which ends the process for a signed footer. Neither is used for files
+  by other writers.
+
+The other values in use are numbers and texts that were parsed with the footer, and page decoders
+catch exceptions.
 
 Pages have a checksum, but the footer has none: a flipped bit in it changes statistics, counts and
-names, and some of these end the process in Arrow. Data files written here have twelve bytes before
-the footer, which readers ignore: a mark, and the CRC-32 of the footer up to its length.
+names. Data files written here have twelve bytes before the footer, which readers ignore: a mark,
+and the CRC-32 of the footer up to its length.
+
+Spec: none; Parquet's file format and its Thrift definition.
 """
 
 from __future__ import annotations
 
+import io
+import math
+import struct
 import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.protocol.checkpoint.chunk_metadata import (
-    ChunkStatistics,
-    check_chunks,
-    unread_file,
-)
+from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
+from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+_MOST_CHUNKS = 10_000
+"""Above this number of column chunks, finding the statistics takes longer than reading the row
+groups that they would rule out."""
+
+_FORMATS = {"BOOLEAN": "<?", "INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
+_BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
+
+# Ids of fields, from a `FileMetaData` to the statistics of a column chunk.
+_FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 4, 7
+_GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
+_SIZE_STATISTICS, _TEXT_BYTES = 16, 1
+_MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
+_BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
 
 _MARK = b"DltFtCrc"
 _SEAL_BYTES = len(_MARK) + 4
@@ -86,3 +119,196 @@ def _read_tail(handle: pa.NativeFile | pa.PythonFile, size: int, length: int) ->
 
 def _footer_length(tail: bytes) -> int:
     return int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little")
+
+
+def check_chunks(reader: pq.core.ParquetReader, source: pa.NativeFile) -> None:
+    """Check that `RowGroupMetaData.column` can be called for every column of every row group.
+
+    Arrow checks all chunks, and catches exceptions, before it prefetches bytes. Here it prefetches
+    from a closed file. `reader` is a `ParquetReader` that prefetches; only its metadata can be read
+    afterwards. `source` is what it was opened with, of the size of the Parquet file. ArrowInvalid
+    or OSError: it cannot, or a chunk ends after the end of the file.
+    """
+    source.close()
+    groups, leaves = range(reader.metadata.num_row_groups), range(reader.metadata.num_columns)
+    try:
+        for _ in reader.iter_batches(1, groups, leaves, use_threads=False):
+            break
+    except pa.ArrowInvalid as error:
+        # Errors of the Parquet library are OSErrors.
+        if "closed" not in str(error):
+            raise
+
+
+def unread_file(size_bytes: int) -> pa.PythonFile:
+    """A `pyarrow.NativeFile` of which only the size is known."""
+    return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
+
+
+class ChunkBounds(msgspec.Struct, frozen=True):
+    """The statistics of one column in one row group; None if unknown."""
+
+    minimum: bool | float | bytes | None = None
+    """Value of the physical type, as in `pyarrow.parquet.Statistics.min_raw`."""
+    maximum: bool | float | bytes | None = None
+    null_count: int | None = None
+
+
+class ChunkStatistics:
+    """Reads the statistics of column chunks in a footer.
+
+    The metadata must have passed `check_chunks`; `footer` is what they were read from. If it is not
+    Thrift in the usual form, or has more chunks than `max_chunks`, all statistics are unknown.
+    """
+
+    def __init__(
+        self, metadata: pq.FileMetaData, footer: bytes, max_chunks: int = _MOST_CHUNKS
+    ) -> None:
+        self.metadata = metadata
+        self._footer = footer
+        self._max_chunks = max_chunks
+
+    def of(self, leaf: int) -> list[ChunkBounds]:
+        """The statistics of one column by row group."""
+        kind = self._physical_type(leaf)
+        positions, is_ordered = self._known_positions
+        try:
+            return [self._bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions]
+        except (IndexError, RecursionError):
+            return [ChunkBounds()] * self.metadata.num_row_groups
+
+    def text_bytes(self, leaf: int, group: int) -> int | None:
+        """Bytes of the values of a column of text in a row group, each counted as often as it
+        occurs; None if unknown.
+
+        Args:
+            leaf: index of the leaf column.
+            group: index of the row group.
+        """
+        position = self._known_positions[0][group][leaf]
+        if position is None:
+            return None
+        cursor = Cursor(self._footer, position)
+        try:
+            cursor.skip(STRUCT)
+            is_known = cursor.find(_SIZE_STATISTICS, after=_STATISTICS) and cursor.find(_TEXT_BYTES)
+            return cursor.integer() if is_known else None
+        except (IndexError, RecursionError):
+            return None
+
+    def _physical_type(self, leaf: int) -> str:
+        column = self.metadata.schema.column(leaf)
+        for group in range(self.metadata.num_row_groups):
+            found = self.metadata.row_group(group).column(leaf).physical_type
+            if found != column.physical_type:
+                raise pa.ArrowInvalid(
+                    f"the footer says that column {column.path} holds {column.physical_type}, and "
+                    f"that it holds {found} in row group {group}"
+                )
+        return str(column.physical_type)
+
+    def _bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
+        if position is None:
+            return ChunkBounds()
+        cursor = Cursor(self._footer, position)
+        null_count, bounds = None, {}
+        for field, type_ in cursor.fields():
+            if field == _NULL_COUNT:
+                null_count = cursor.integer()
+            elif field in _BOUNDS:
+                bounds[field] = _decode(cursor.binary(), kind)
+            else:
+                cursor.skip(type_)
+        lowest, highest = bounds.get(_MIN_VALUE), bounds.get(_MAX_VALUE)
+        if not is_ordered:
+            # The deprecated bounds use signed comparison, which is correct only for numbers.
+            lowest, highest = bounds.get(_MIN), bounds.get(_MAX)
+        if lowest is None or highest is None or not (is_ordered or kind in _FORMATS):
+            return ChunkBounds(null_count=null_count)
+        return ChunkBounds(lowest, highest, null_count)
+
+    @cached_property
+    def _known_positions(self) -> tuple[list[list[int | None]], bool]:
+        """As `_positions`, with None for all columns if they cannot be found."""
+        count, width = self.metadata.num_row_groups, self.metadata.num_columns
+        unknown: list[list[int | None]] = [[None] * width] * count
+        if count * width > self._max_chunks:
+            return unknown, False
+        try:
+            found = self._positions()
+        except (IndexError, RecursionError):
+            return unknown, False
+        is_whole = [len(group) for group in found[0]] == [width] * count
+        return found if is_whole else (unknown, False)
+
+    def _positions(self) -> tuple[list[list[int | None]], bool]:
+        """Positions of each column's statistics by row group, and whether the order of all bounds
+        is known.
+        """
+        cursor = Cursor(self._footer)
+        positions: list[list[int | None]] = []
+        num_ordered = 0
+        for field, kind in cursor.fields():
+            if field == _FILE_ROW_GROUPS:
+                positions = [_positions_in_group(cursor) for _ in range(cursor.list_header()[0])]
+            elif field == _FILE_COLUMN_ORDERS:
+                num_ordered = sum(_has_type_order(cursor) for _ in range(cursor.list_header()[0]))
+            else:
+                cursor.skip(kind)
+        return positions, num_ordered == self.metadata.num_columns
+
+
+def _positions_in_group(cursor: Cursor) -> list[int | None]:
+    if not cursor.find(_GROUP_COLUMNS):
+        return []
+    found = [_position_in_chunk(cursor) for _ in range(cursor.list_header()[0])]
+    cursor.skip(STRUCT)
+    return found
+
+
+def _position_in_chunk(cursor: Cursor) -> int | None:
+    position = None
+    if cursor.find(_CHUNK_METADATA):
+        if cursor.find(_STATISTICS):
+            position = cursor.position
+            cursor.skip(STRUCT)
+            cursor.skip(STRUCT)
+        cursor.skip(STRUCT)
+    return position
+
+
+def _has_type_order(cursor: Cursor) -> bool:
+    has = cursor.find(_TYPE_ORDER)
+    if has:
+        cursor.skip(STRUCT)
+        cursor.skip(STRUCT)
+    return has
+
+
+def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
+    """A bound of a physical type; None if the type has no order."""
+    if kind in _BINARY:
+        return value
+    format_ = _FORMATS.get(kind)
+    if format_ is None or len(value) != struct.calcsize(format_):
+        return None
+    (decoded,) = struct.unpack(format_, value)
+    return None if math.isnan(decoded) else decoded
+
+
+class _UnreadFile:
+    closed = False
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (self._size_bytes if whence == io.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        self.closed = True

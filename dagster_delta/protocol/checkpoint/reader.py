@@ -28,6 +28,7 @@ from dagster_delta.protocol.actions import (
 from dagster_delta.protocol.checkpoint.columns import (
     conform,
     corruption_named,
+    has_column,
     plain_value,
     required,
 )
@@ -189,14 +190,7 @@ class CheckpointPart:
 
     def has(self, *path: str) -> bool:
         """Whether the file has a column at this path of names."""
-        data_type = self.schema
-        for name in path:
-            if not isinstance(data_type, pa.Schema) and not pa.types.is_struct(data_type):
-                return False
-            if data_type.get_field_index(name) < 0:
-                return False
-            data_type = data_type.field(name).type
-        return True
+        return has_column(self.schema, path)
 
     def read_table_actions(self) -> TableActions:
         """Protocol, metadata, transactions, domains and sidecars."""

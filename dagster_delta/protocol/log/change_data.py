@@ -85,16 +85,13 @@ def _merged_nothing(actions: CommitActions) -> bool:
 
 def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> FileChange | None:
     """The deleted rows; None if the file keeps all rows that it had."""
-    selection = None
-    if add is not None:
-        selection = add.deletion_vector
-        if selection is None or _id(selection) == _id(remove.deletion_vector):
-            return None
+    if add is not None and _has_rows_of(add, remove):
+        return None
     values = remove.partition_values if add is None else add.partition_values
     if values is None and partitioned:
         raise InvalidTable(
-            "the log does not say in which partition a removed file was, so that its rows cannot "
-            "be told; read the changes from the version after it on",
+            "the log does not say in which partition a removed file was, so the partition of its "
+            "rows is unknown; read the changes from the version after it on",
             file=remove.path,
         )
     return FileChange(
@@ -104,17 +101,14 @@ def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> File
         "delete",
         remove.stats if add is None else add.stats,
         remove.deletion_vector,
-        selection,
+        None if add is None else add.deletion_vector,
     )
 
 
 def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
     """The inserted or restored rows; None if the file already had all of them."""
-    selection = None
-    if remove is not None:
-        selection = remove.deletion_vector
-        if selection is None or _id(selection) == _id(add.deletion_vector):
-            return None
+    if remove is not None and _has_rows_of(remove, add):
+        return None
     return FileChange(
         add.path,
         add.partition_values,
@@ -122,8 +116,14 @@ def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
         "insert",
         add.stats,
         add.deletion_vector,
-        selection,
+        None if remove is None else remove.deletion_vector,
     )
+
+
+def _has_rows_of(file: AddFile | RemoveFile, other: AddFile | RemoveFile) -> bool:
+    """Whether one state of a file has all the rows of another."""
+    vector = file.deletion_vector
+    return vector is None or _id(vector) == _id(other.deletion_vector)
 
 
 def _id(vector: DeletionVectorDescriptor | None) -> str | None:

@@ -16,8 +16,11 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import CorruptLog, InvalidTable
-from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkBounds, ChunkStatistics
-from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
+from dagster_delta.protocol.checkpoint.parquet_footer import (
+    ChunkBounds,
+    ChunkStatistics,
+    read_footer,
+)
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from tests.table.logs import PROTOCOL, add_file, checkpoint_bytes, metadata
 
