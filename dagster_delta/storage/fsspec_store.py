@@ -127,12 +127,6 @@ class FsspecStore(RootedStore):
         """Refused. Raises ConditionalPutUnsupported."""
         self._refuse(path)
 
-    def resolve_uri(self, path: str) -> str:
-        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
-        if scheme_of(path) is not None:
-            return path
-        return f"{self._root}/{check_relative_path(path)}".rstrip("/")
-
     def _inside(self, path: str) -> str:
         return join_path(self._base, check_relative_path(path)).rstrip("/")
 

@@ -129,12 +129,6 @@ class MemoryStore(RootedStore):
         """A `pyarrow.NativeFile`. The object appears when it is closed."""
         return _ObjectInProgress.begin(self, check_relative_path(path))
 
-    def resolve_uri(self, path: str) -> str:
-        """The `memory://` URI; an absolute URI is returned unchanged."""
-        if scheme_of(path) is not None:
-            return path
-        return f"{self._root}/{check_relative_path(path)}".rstrip("/")
-
     def _key(self, path: str) -> str:
         return self._prefix + check_relative_path(path)
 

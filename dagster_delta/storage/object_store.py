@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from dagster_delta.storage.locations import check_relative_path, scheme_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -135,6 +137,12 @@ class RootedStore:
     def local_path(self, path: str) -> str | None:  # noqa: ARG002
         """None: the objects are not on a local file system."""
         return None
+
+    def resolve_uri(self, path: str) -> str:
+        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
+        if scheme_of(path) is not None:
+            return path
+        return f"{self._root}/{check_relative_path(path)}".rstrip("/")
 
 
 @runtime_checkable
