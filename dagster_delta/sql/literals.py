@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.sql.syntax import Opaque
-from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error
+from dagster_delta.sql.tokens import Token, syntax_error
 from dagster_delta.sql.typed import Literal
 from dagster_delta.sql.types import decimal_of
 
@@ -180,39 +179,6 @@ def to_float(value: float) -> float:
     except OverflowError:
         return math.copysign(math.inf, value)
     return narrowed
-
-
-def typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
-    """The constant of `WORD 'text'`: a date, a timestamp or bytes.
-
-    Raises:
-        InvalidArgument: the text is not of that type.
-        GrammarUnknown: the word starts no supported literal.
-    """
-    kind = word.text.upper()
-    try:
-        match kind:
-            case "DATE":
-                return Literal(parse_date(text), PrimitiveType("date"))
-            case "TIMESTAMP" | "TIMESTAMP_LTZ":
-                return Literal(parse_instant(text), PrimitiveType("timestamp"))
-            case "TIMESTAMP_NTZ":
-                value, has_zone = parse_timestamp(text)
-                if has_zone:
-                    return Opaque("a TIMESTAMP_NTZ literal with a time zone", ())
-                return Literal(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
-            case "X":
-                return Literal(
-                    bytes.fromhex(text.rjust(len(text) + len(text) % 2, "0")),
-                    PrimitiveType("binary"),
-                )
-    except BeyondPython:
-        return Opaque(f"the literal {kind} {text!r}", ())
-    except ValueError:
-        syntax_error(sql, word.position, f"{text!r} is not a valid {kind} literal")
-    if kind not in ("INTERVAL", "TIME"):
-        syntax_error(sql, word.position, f"{word.text} does not start a literal")
-    raise GrammarUnknown(word.position, f"{word.text} does not start a supported literal")
 
 
 def parse_date(text: str) -> dt.date:

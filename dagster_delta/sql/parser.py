@@ -9,19 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
+
+import msgspec
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 from dagster_delta.sql.literals import (
     INTERVAL_UNITS,
+    BeyondPython,
     interval_of,
     number_literal,
+    parse_date,
+    parse_instant,
+    parse_timestamp,
     type_from_words,
-    typed_literal,
 )
-from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
 from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
 from dagster_delta.sql.typed import Literal
+
+
+class Name(msgspec.Struct, frozen=True):
+    """A column or a field of one: `a`, `a.b`, `` `odd name` ``."""
+
+    parts: tuple[str, ...]
+
+
+class Function(msgspec.Struct, frozen=True):
+    """An operator or a function, by its lower-case name: `=`, `and`, `is null`, `case`, `year`."""
+
+    name: str
+    arguments: tuple[Syntax, ...]
+
+
+class CastSyntax(msgspec.Struct, frozen=True):
+    """`CAST(child AS type)`."""
+
+    child: Syntax
+    data_type: DataType
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """A parsed part that only Spark evaluates."""
+
+    construct: str
+    """Its name in an error."""
+    names: tuple[Name, ...]
+    """Names in it, some of which may not be columns."""
+
+
+Syntax: TypeAlias = Name | Literal | Function | CastSyntax | Opaque
+
 
 # Untrusted text must not exhaust the stack.
 _MAX_DEPTH = 50
@@ -354,7 +391,7 @@ class _Parser:
         if word == "INTERVAL" and following.kind == "number":
             self._leave("an interval is only added to, or subtracted from, a date or a time")
         if following.kind == "string":
-            return typed_literal(self._sql, self._next(), self._strings())
+            return _typed_literal(self._sql, self._next(), self._strings())
         if following.is_operator("("):
             return self._call()
         if word in _RESERVED:
@@ -511,6 +548,39 @@ def columns_in(sql: str) -> tuple[Name, ...] | None:
         return None
     columns = tree.find_all(sqlglot.exp.Column)
     return tuple(Name(tuple(part.name for part in column.parts)) for column in columns)
+
+
+def _typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:
+    """The constant of `WORD 'text'`: a date, a timestamp or bytes.
+
+    Raises:
+        InvalidArgument: the text is not of that type.
+        GrammarUnknown: the word starts no supported literal.
+    """
+    kind = word.text.upper()
+    try:
+        match kind:
+            case "DATE":
+                return Literal(parse_date(text), PrimitiveType("date"))
+            case "TIMESTAMP" | "TIMESTAMP_LTZ":
+                return Literal(parse_instant(text), PrimitiveType("timestamp"))
+            case "TIMESTAMP_NTZ":
+                value, has_zone = parse_timestamp(text)
+                if has_zone:
+                    return Opaque("a TIMESTAMP_NTZ literal with a time zone", ())
+                return Literal(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
+            case "X":
+                return Literal(
+                    bytes.fromhex(text.rjust(len(text) + len(text) % 2, "0")),
+                    PrimitiveType("binary"),
+                )
+    except BeyondPython:
+        return Opaque(f"the literal {kind} {text!r}", ())
+    except ValueError:
+        syntax_error(sql, word.position, f"{text!r} is not a valid {kind} literal")
+    if kind not in ("INTERVAL", "TIME"):
+        syntax_error(sql, word.position, f"{word.text} does not start a literal")
+    raise GrammarUnknown(word.position, f"{word.text} does not start a supported literal")
 
 
 def _not_a_type(name: str) -> str:

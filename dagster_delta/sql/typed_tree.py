@@ -13,8 +13,15 @@ from dagster_delta.protocol.schema import DataType, MapType, StructType
 from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
-from dagster_delta.sql.parser import columns_in, parse_syntax
-from dagster_delta.sql.syntax import CastSyntax, Function, Name, Opaque, Syntax
+from dagster_delta.sql.parser import (
+    CastSyntax,
+    Function,
+    Name,
+    Opaque,
+    Syntax,
+    columns_in,
+    parse_syntax,
+)
 from dagster_delta.sql.time_zone import ZONE
 from dagster_delta.sql.tokens import GrammarUnknown, syntax_error
 from dagster_delta.sql.typed import (

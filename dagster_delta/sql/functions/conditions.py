@@ -89,11 +89,6 @@ def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG0
     return _resolve_case("case", arguments)
 
 
-def _resolve_nvl2(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-    is_there = _resolve_is_not_null("isnotnull", arguments[:1])
-    return _resolve_case("case", (is_there, *arguments[1:]))
-
-
 def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
     equal = _resolve_comparison("=", arguments)
     target = types_of(arguments)[0]
@@ -130,7 +125,6 @@ CONDITIONS: Mapping[str, Function] = {
     "case": Function(_resolve_case, _sql_case, is_strict=False, takes=(2, None)),
     "if": Function(_resolve_if, takes=(3, 3)),
     "nullif": Function(_resolve_nullif, takes=(2, 2)),
-    "nvl2": Function(_resolve_nvl2, takes=(3, 3)),
     **dict.fromkeys(("nvl", "ifnull"), Function(_resolve_coalesce, takes=(2, 2))),
     "coalesce": Function(_resolve_coalesce, "coalesce({all})", is_strict=False, takes=(1, None)),
 }

@@ -62,12 +62,6 @@ def _as_local(name: str, argument: Typed) -> Typed:
     return argument if is_local else local_time(_as_timestamp(name, argument))
 
 
-def _integer(name: str, argument: Typed) -> Typed:
-    if not is_integral(types_of([argument])[0]) or argument.data_type == LONG:
-        raise refused_type(name, argument)
-    return cast(argument, INTEGER)
-
-
 def _long(name: str, argument: Typed) -> Typed:
     if not is_integral(types_of([argument])[0]):
         raise refused_type(name, argument)
@@ -188,7 +182,6 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
     **{name: _part(f"{name}({{0}})") for name in ("year", "quarter", "month", "dayofyear")},
     "dayofmonth": _part("day({0})"),
     "dayofweek": _part("dayofweek({0}) + 1"),
-    "weekday": _part("isodow({0}) + -1"),
     "weekofyear": _part("week({0})"),
     **{name: _part(f"{name}({{0}})", _as_local) for name in ("hour", "minute", "second")},
     "extract": Function(_resolve_extract, takes=(2, 2)),
@@ -197,12 +190,6 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
         calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True, takes=(2, 2)
     ),
     "trunc": Function(_resolve_trunc, _TRUNCATED, takes=(2, 2)),
-    "make_date": Function(
-        calls(DATE, _integer, _integer, _integer), "make_date({all})", may_raise=True, takes=(3, 3)
-    ),
-    "date_from_unix_date": Function(
-        fixed(DATE, INTEGER), "CAST(DATE '1970-01-01' + {0} AS DATE)", may_raise=True
-    ),
     "unix_seconds": _to_unix(1),
     "unix_millis": _to_unix(1_000),
     "unix_micros": _to_unix(1_000_000),

@@ -10,12 +10,7 @@ from msgspec.structs import replace
 
 from dagster_delta.protocol.schema import DecimalType
 from dagster_delta.sql.casts import cast, duckdb_type, raising
-from dagster_delta.sql.functions.function import (
-    UNLESS_NULL,
-    Function,
-    refused_type,
-    typed_alike,
-)
+from dagster_delta.sql.functions.function import UNLESS_NULL, Function, refused_type
 from dagster_delta.sql.literals import decimal_literal_type, shifted
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.sql.types import (
@@ -157,20 +152,6 @@ def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
     raise refused_type(name, *arguments)
 
 
-def _resolve_of_double(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    types = types_of(arguments)
-    if not is_numeric(types[0]) or isinstance(types[0], DecimalType):
-        raise refused_type(name, *arguments)
-    return Call(name, (cast(arguments[0], DOUBLE),), DOUBLE)
-
-
-def _resolve_pmod(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if not all(map(is_integral, types_of(arguments))):
-        raise refused_type(name, *arguments)
-    target, operands = typed_alike(name, arguments)
-    return Call(name, tuple(operands), target)
-
-
 def _sql_remainder(call: Call, operands: Sequence[str]) -> str:
     # The smallest integer has no remainder by -1 in hardware; in Spark it is 0.
     is_whole = is_integral(call.data_type)
@@ -194,12 +175,6 @@ _QUOTIENT = (
     f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {raising('division by zero')}"
     " ELSE CAST({0} %s {1} AS {type}) END"
 )
-_REST = "CAST({0} % {1} AS {type})"
-_POSITIVE_REST = (
-    f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {_BY_ZERO} WHEN {{1}} = -1 THEN CAST(0 AS {{type}})"
-    f" WHEN {_REST} < 0 THEN CAST(({_REST} + {{1}}) % {{1}} AS {{type}}) ELSE {_REST} END"
-)
-_SIGN = "CASE WHEN isnan({0}) OR {0} = 0 THEN {0} ELSE CAST(sign({0}) AS DOUBLE) END"
 _ROUNDED = "CAST({name}({0}) AS {type})"
 
 NUMERIC_FUNCTIONS: Mapping[str, Function] = {
@@ -220,6 +195,4 @@ NUMERIC_FUNCTIONS: Mapping[str, Function] = {
     "abs": Function(_resolve_signed, _ROUNDED, may_raise=True),
     "ceil": Function(_resolve_rounding, _ROUNDED),
     "floor": Function(_resolve_rounding, _ROUNDED),
-    "sign": Function(_resolve_of_double, _SIGN),
-    "pmod": Function(_resolve_pmod, _POSITIVE_REST, may_raise=True, takes=(2, 2)),
 }

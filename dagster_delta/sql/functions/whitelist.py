@@ -48,7 +48,7 @@ _SYNONYMS = {
     "character_length": "length", "date_part": "extract", "datepart": "extract",
     "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>",
     "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%",
-    "signum": "sign", "starts_with": "startswith", "substr": "substring", "ucase": "upper",
+    "starts_with": "startswith", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
 
 
