@@ -86,7 +86,10 @@ class Column:
     def __post_init__(self) -> None:
         if isinstance(self.data_type, str):
             object.__setattr__(self, "data_type", parse_type(self.data_type))
-        if sum(each is not None for each in (self.generated_as, self.default, self.identity)) > 1:
+        if (
+            sum(source is not None for source in (self.generated_as, self.default, self.identity))
+            > 1
+        ):
             raise InvalidArgument(
                 f"column {self.name} is generated, or has a default, or is an identity column: it "
                 "can be one of them only",
@@ -114,20 +117,9 @@ class Column:
 
 def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
     """The schema of a table with these columns."""
-    if isinstance(columns, str | Mapping):
-        raise InvalidArgument(
-            f"a schema is a pyarrow.Schema or a list of columns, not {columns!r}: write "
-            '[Column("id", "BIGINT"), …]'
-        )
-    fields = []
-    for column in columns:
-        if not isinstance(column, Column | StructField):
-            raise InvalidArgument(
-                f"a schema is a list of columns, and {column!r} is not a column: write "
-                'Column("id", "BIGINT")'
-            )
-        fields.append(column.to_field() if isinstance(column, Column) else column)
-    return StructType(tuple(fields))
+    return StructType(
+        tuple(column.to_field() if isinstance(column, Column) else column for column in columns)
+    )
 
 
 def schema_of_types(columns: Mapping[str, str]) -> StructType:
@@ -180,7 +172,7 @@ def _check_generated(field: StructField, schema: StructType) -> None:
             "write the values",
             column=field.name,
         )
-    bases = StructType(tuple(each for each in schema if GENERATION_KEY not in each.metadata))
+    bases = StructType(tuple(column for column in schema if GENERATION_KEY not in column.metadata))
     expression = _parse(
         field, GENERATION_KEY, bases, "is computed from columns that are not generated themselves"
     )

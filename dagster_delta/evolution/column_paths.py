@@ -133,7 +133,9 @@ def change_field(
     """The schema with `change` applied to the struct field at a path, in the schema's spelling."""
 
     def change_one(parent: StructType) -> StructType:
-        return StructType(tuple(change(each) if each.name == path[-1] else each for each in parent))
+        return StructType(
+            tuple(change(field) if field.name == path[-1] else field for field in parent)
+        )
 
     return change_struct(schema, path[:-1], change_one)
 
@@ -178,7 +180,7 @@ def with_nullability(schema: StructType, path: ColumnPath, nullable: bool) -> St
         match parent:
             case StructType():
                 return change_field(
-                    parent, path[-1:], lambda each: replace(each, nullable=nullable)
+                    parent, path[-1:], lambda field: replace(field, nullable=nullable)
                 )
             case ArrayType():
                 return replace(parent, contains_null=nullable)

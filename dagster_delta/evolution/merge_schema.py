@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.protocol.features.type_widening import (
     TypeChange,
     is_widening,
@@ -138,48 +137,13 @@ def check_strict(
     """
     diff = diff_schemas(table, data)
     if diff.added:
-        remedy = f"drop them, or pass {option} to change the table"
-        if renames := _likely_renames(diff):
-            remedy = _rename_remedy(renames, option)
         raise SchemaMismatch(
-            f"the data has columns that the table lacks ({_names(diff.added)}); {remedy}:\n{diff}",
+            f"the data has columns that the table lacks ({_names(diff.added)}); drop them, rename "
+            "the columns of the table first if they have other names there (ALTER TABLE … RENAME "
+            f"COLUMN), or pass {option} to add them to the table:\n{diff}",
             column=diff.added[0].column,
         )
     _check_required(table, diff.missing, filled)
-
-
-def _likely_renames(diff: SchemaDiff) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Paths in the table and new names of the columns that the data seems to call otherwise: of
-    each type, one column is missing in a struct and one is new.
-    """
-    missing, added = _by_struct_and_type(diff.missing), _by_struct_and_type(diff.added)
-    return tuple(
-        (paths[0], added[key][0][-1])
-        for key, paths in missing.items()
-        if len(paths) == 1 and len(added.get(key, ())) == 1
-    )
-
-
-def _by_struct_and_type(
-    differences: tuple[ColumnDifference, ...],
-) -> dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]]:
-    found: dict[tuple[tuple[str, ...], str], list[tuple[str, ...]]] = {}
-    for difference in differences:
-        data_type = difference.table_type if difference.data_type is None else difference.data_type
-        found.setdefault((difference.path[:-1], str(data_type)), []).append(difference.path)
-    return found
-
-
-def _rename_remedy(renames: tuple[tuple[tuple[str, ...], str], ...], option: str) -> str:
-    actions = ", ".join(
-        f"RENAME COLUMN {dotted(path)} TO {dotted((new,))}" for path, new in renames
-    )
-    old = ", ".join(dotted(path) for path, _ in renames)
-    return (
-        f"if {old} was renamed, rename the column of the table first, with ALTER TABLE … {actions} "
-        "(DeltaTable.alter, or delta_schema_change_job), or use the old name in the data; if it is "
-        f"another column, drop it, or pass {option}, which adds it to the table and keeps {old}"
-    )
 
 
 def _check_required(
@@ -187,7 +151,9 @@ def _check_required(
 ) -> None:
     fields = dict(walk_fields(table)) if missing else {}
     required = [
-        each for each in missing if not fields[each.path].nullable and each.path[0] not in filled
+        difference
+        for difference in missing
+        if not fields[difference.path].nullable and difference.path[0] not in filled
     ]
     if required:
         raise SchemaMismatch(
@@ -204,11 +170,11 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
     """The columns that a write may give the wider type of the data, if the table lets it."""
     widening = _Widening(enabled=True, to_timestamp_ntz=True)
     return tuple(
-        each
-        for each in diff_schemas(table, data).retyped
-        if each.table_type is not None
-        and each.data_type is not None
-        and widening.applies(each.table_type, each.data_type)
+        difference
+        for difference in diff_schemas(table, data).retyped
+        if difference.table_type is not None
+        and difference.data_type is not None
+        and widening.applies(difference.table_type, difference.data_type)
     )
 
 
@@ -255,9 +221,9 @@ def merge_schemas(
     """
     diff = diff_schemas(table, data)
     _check_required(table, diff.missing, filled)
-    for each in diff.added:
-        if each.data_type is not None:
-            _check_typed(each.data_type, each.column)
+    for difference in diff.added:
+        if difference.data_type is not None:
+            _check_typed(difference.data_type, difference.column)
     widening = _Widening(widen_types, widen_dates, table_version)
     fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []

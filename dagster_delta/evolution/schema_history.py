@@ -45,10 +45,10 @@ def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
     found = list(_fields(before, after, ()))
     # One column may have several changes.
     paths = {
-        sign: tuple(dict.fromkeys(each.path for each in found if each.sign == sign))
+        sign: tuple(dict.fromkeys(line.path for line in found if line.sign == sign))
         for sign in "+-~"
     }
-    lines = tuple(f"{each.sign} {dotted(each.path)}{each.text}" for each in found)
+    lines = tuple(f"{line.sign} {dotted(line.path)}{line.text}" for line in found)
     return SchemaChanges(paths["+"], paths["-"], paths["~"], lines)
 
 
@@ -63,10 +63,10 @@ def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator
         left.remove(new)
         kept.append((old, new))
         yield from _field(old, new, path)
-    for each in left:
-        yield _Line("+", (*path, each.name), f": {_definition(each)}")
+    for field in left:
+        yield _Line("+", (*path, field.name), f": {_definition(field)}")
     order = [new for _, new in kept]
-    if order != [each for each in after if each not in left]:
+    if order != [field for field in after if field not in left]:
         yield _Line("~", path or ("columns",), f": in the order {', '.join(after.names)}")
 
 

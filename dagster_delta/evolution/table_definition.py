@@ -113,17 +113,9 @@ def define_table(
 
         check_column_values(schema)
     partition_columns = resolve_partition_columns(schema, definition.partition_by)
-    for name in partition_columns:
-        if START_KEY in schema.field(name).metadata:
-            raise InvalidArgument(
-                f"{name} is an identity column, so each row would be a partition of its own: leave "
-                "it out of partition_by",
-                column=name,
-            )
+    _refuse_partitions_of_one_row(schema, partition_columns)
     protocol = _protocol(schema, properties, replaces)
-    configuration = {
-        key: value for key, value in properties.items() if not is_protocol_property(key)
-    }
+    configuration = {key: properties[key] for key in properties if not is_protocol_property(key)}
     mode = TableProperties.parse(configuration).column_mapping_mode
     check_column_names(schema, mode)
     if mode != "none":
@@ -156,6 +148,16 @@ def define_table(
     )
     _check_iceberg_compat(defined, replaces)
     return defined
+
+
+def _refuse_partitions_of_one_row(schema: StructType, partition_columns: Sequence[str]) -> None:
+    for name in partition_columns:
+        if START_KEY in schema.field(name).metadata:
+            raise InvalidArgument(
+                f"{name} is an identity column, so each row would be a partition of its own: leave "
+                "it out of partition_by",
+                column=name,
+            )
 
 
 def with_schema(

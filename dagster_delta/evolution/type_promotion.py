@@ -86,8 +86,8 @@ class Promotion(msgspec.Struct, frozen=True):
                 return new
 
     def _promote_struct(self, old: StructType, new: StructType, path: ColumnPath) -> StructType:
-        theirs = {each.name.casefold(): each for each in new}
-        if theirs.keys() != {each.name.casefold() for each in old}:
+        theirs = {field.name.casefold(): field for field in new}
+        if theirs.keys() != {field.name.casefold() for field in old}:
             raise SchemaChangeRefused(
                 f"the new type of column {dotted(path)} has other fields than {old}; add, drop and "
                 "rename fields by their own statements",
@@ -95,8 +95,8 @@ class Promotion(msgspec.Struct, frozen=True):
             )
         return StructType(
             tuple(
-                self._promote_field(each, theirs[each.name.casefold()], (*path, each.name))
-                for each in old
+                self._promote_field(field, theirs[field.name.casefold()], (*path, field.name))
+                for field in old
             )
         )
 

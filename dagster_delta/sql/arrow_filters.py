@@ -123,7 +123,7 @@ def _condition(node: _Column | _Call | pa.Scalar, exact: StructType) -> Typed:
     match node.name, node.operands:
         case "and_kleene", [left, right]:
             # Without one of its parts, a conjunction selects more rows.
-            parts = [_known(each, exact) for each in (left, right)]
+            parts = [_known(operand, exact) for operand in (left, right)]
             if known := [part for part in parts if part is not None]:
                 return all_of(known)
         case "or_kleene", operands:

@@ -155,7 +155,7 @@ def _joined(name: str, conditions: Iterable[Typed]) -> Typed:
 
 def to_expression(condition: Typed, schema: StructType) -> SqlExpression:
     """The condition, made by this module over the columns of a schema, as an expression."""
-    columns = [each for each in walk(condition) if isinstance(each, Column)]
+    columns = [node for node in walk(condition) if isinstance(node, Column)]
     sql = to_sql(condition)
     if any(column.collation is not None or column.char_length is not None for column in columns):
         # Only the analysis of the text knows how Spark compares such texts.
@@ -186,9 +186,9 @@ def to_sql(condition: Typed) -> str:
             # Spark widens it by itself.
             return to_sql(child)
         case Call("and", operands):
-            return " AND ".join(_grouped(each, "or") for each in operands)
+            return " AND ".join(_grouped(operand, "or") for operand in operands)
         case Call("or", operands):
-            return " OR ".join(f"({to_sql(each)})" for each in operands)
+            return " OR ".join(f"({to_sql(operand)})" for operand in operands)
         case Call("not", (child,)):
             return _negated_sql(child)
         case Call("is null", (operand,)):

@@ -62,9 +62,9 @@ class DuckDbEvaluator:
     def __init__(self, expression: Typed) -> None:
         """Raise early for expressions that cannot be computed."""
         self._inputs: dict[tuple[str, ...], tuple[str, DataType]] = {}
-        for each in walk(expression):
-            if isinstance(each, Column) and each.path not in self._inputs:
-                self._inputs[each.path] = (f"c{len(self._inputs)}", each.data_type)
+        for node in walk(expression):
+            if isinstance(node, Column) and node.path not in self._inputs:
+                self._inputs[node.path] = (f"c{len(self._inputs)}", node.data_type)
         self._sql = f"SELECT {self._render(expression)} AS r FROM batch"
         self._calls_python = any(map(_calls_python, walk(expression)))
         if expression.data_type is None:
@@ -189,12 +189,12 @@ def _calls_python(node: Typed) -> bool:
 
 
 def _may_raise(node: Typed) -> bool:
-    for each in walk(node):
-        if isinstance(each, Call) and WHITELIST[each.name].may_raise:
+    for part in walk(node):
+        if isinstance(part, Call) and WHITELIST[part.name].may_raise:
             return True
-        if isinstance(each, Cast):
-            source = each.child.data_type
-            if source is None or cast_may_raise(source, each.data_type):
+        if isinstance(part, Cast):
+            source = part.child.data_type
+            if source is None or cast_may_raise(source, part.data_type):
                 return True
     return False
 

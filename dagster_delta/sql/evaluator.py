@@ -105,7 +105,7 @@ class Evaluator:
     def __init__(self, typed: Typed) -> None:
         self._typed = typed
         self.columns = {
-            each.path: each.data_type for each in walk(typed) if isinstance(each, Column)
+            node.path: node.data_type for node in walk(typed) if isinstance(node, Column)
         }
         """Type of each column that it reads, by path."""
         self._compiled = compile_value(typed)
@@ -178,7 +178,7 @@ def compile_value(expression: Typed) -> Compiled | None:
         case Column():
             return _column(expression)
         case Call(data_type=data_type) if data_type == DOUBLE:
-            has_columns = any(isinstance(each, Column) for each in walk(expression))
+            has_columns = any(isinstance(node, Column) for node in walk(expression))
             return _double(expression) if has_columns else None
     return _condition(expression) if expression.data_type == BOOLEAN else None
 
@@ -193,7 +193,7 @@ def _condition(expression: Typed) -> Compiled | None:
             known = [mask for mask in masks if mask is not None]
             if len(known) < len(masks):
                 return None
-            return lambda columns: reduce(kernel, (each(columns) for each in known))
+            return lambda columns: reduce(kernel, (mask(columns) for mask in known))
         case Call("not", (child,)):
             inner = _condition(child)
             return None if inner is None else lambda columns: pc.invert(inner(columns))

@@ -82,7 +82,7 @@ class SqlExpression:
     @cached_property
     def references(self) -> frozenset[tuple[str, ...]]:
         """Logical paths of the columns it reads."""
-        return frozenset(each.path for each in walk(self.typed) if isinstance(each, Column))
+        return frozenset(node.path for node in walk(self.typed) if isinstance(node, Column))
 
     def to_predicate(self) -> Predicate:
         """The predicate on column bounds, for skipping files; parts without an answer are
@@ -111,9 +111,9 @@ class SqlExpression:
         Raises:
             UnsupportedExpression: it holds a construct outside the whitelist.
         """
-        for each in walk(self.typed):
-            if isinstance(each, Refused):
+        for node in walk(self.typed):
+            if isinstance(node, Refused):
                 raise UnsupportedExpression(
                     f"the embedded engine cannot evaluate {self.sql!r} exactly as Spark would, "
-                    f"because of {each.construct}: {each.remedy}"
+                    f"because of {node.construct}: {node.remedy}"
                 )

@@ -74,7 +74,7 @@ class _Derivation(msgspec.Struct, frozen=True):
 
     def unless_null(self, predicate: Predicate) -> Predicate:
         """Also true if a generated column is null: empty text is null as a partition value."""
-        return Or((predicate, *(IsNull(each) for each in self.generated)))
+        return Or((predicate, *(IsNull(path) for path in self.generated)))
 
 
 def _loosened(value: _Value, data_type: DataType, direction: int) -> _Value:
@@ -89,7 +89,7 @@ def with_generated_filters(predicate: Predicate, configuration: TableConfigurati
     Raises:
         Nothing: an expression of another form derives nothing.
     """
-    fields = [each for each in configuration.partition_schema if GENERATION_KEY in each.metadata]
+    fields = [field for field in configuration.partition_schema if GENERATION_KEY in field.metadata]
     if not fields or not configuration.supports("generatedColumns"):
         return predicate
     derivations = tuple(_derivations(fields, configuration))
@@ -99,9 +99,9 @@ def with_generated_filters(predicate: Predicate, configuration: TableConfigurati
 def _extended(predicate: Predicate, derivations: tuple[_Derivation, ...]) -> Predicate:
     match predicate:
         case And(children):
-            return And(tuple(_extended(each, derivations) for each in children))
+            return And(tuple(_extended(child, derivations) for child in children))
         case Or(children):
-            return Or(tuple(_extended(each, derivations) for each in children))
+            return Or(tuple(_extended(child, derivations) for child in children))
         case Not(child):
             return Not(_extended(child, derivations))
         case IsTrue(child):
@@ -116,7 +116,9 @@ def _extended(predicate: Predicate, derivations: tuple[_Derivation, ...]) -> Pre
             using = [derivation for derivation in derivations if derivation.base.path == column]
         case _:
             return predicate
-    derived = [found for each in using if (found := _derive(predicate, each)) is not None]
+    derived = [
+        found for derivation in using if (found := _derive(predicate, derivation)) is not None
+    ]
     return And((predicate, *derived)) if derived else predicate
 
 
@@ -127,7 +129,7 @@ def _derive(predicate: Predicate, derivation: _Derivation) -> Predicate | None:
                 return derivation.of(operator, value)
             case In(values=values, has_null=False) if values:
                 if len(values) <= _MAX_LISTED:
-                    return Or(tuple(derivation.of("=", each) for each in values))
+                    return Or(tuple(derivation.of("=", listed) for listed in values))
             case StartsWith(prefix=prefix) if derivation.base.data_type == STRING:
                 lowest = derivation.at_least(prefix)
                 if isinstance(lowest, Comparison):

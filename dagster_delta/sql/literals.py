@@ -26,7 +26,7 @@ _DAYS = {"day": 1, "week": 7}
 _MONTHS = {"month": 1, "year": 12}
 _SINGULAR = (*_MONTHS, *_DAYS, *_MICROS)
 
-INTERVAL_UNITS = frozenset({*_SINGULAR, *(f"{each}s" for each in _SINGULAR)})
+INTERVAL_UNITS = frozenset({*_SINGULAR, *(f"{unit}s" for unit in _SINGULAR)})
 """Names of units, in lower case."""
 
 

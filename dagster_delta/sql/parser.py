@@ -249,7 +249,7 @@ class _Parser:
         combined = "and" if self._next().is_word("ALL") else "or"
         if not self._take_operator("(") or self._token.is_operator(")"):
             self._refuse("expected patterns in parentheses")
-        tests: list[Syntax] = [Function(name, (left, each)) for each in self._list(")")]
+        tests: list[Syntax] = [Function(name, (left, pattern)) for pattern in self._list(")")]
         if negated:
             tests = [Function("not", (test,)) for test in tests]
         return tests[0] if len(tests) == 1 else Function(combined, tuple(tests))

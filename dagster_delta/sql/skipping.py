@@ -76,7 +76,7 @@ def _operands(expression: Typed) -> tuple[tuple[str, ...], ...]:
 
             if not WHITELIST[name].is_strict:
                 return ()
-            return tuple(dict.fromkeys(path for each in operands for path in _operands(each)))
+            return tuple(dict.fromkeys(path for operand in operands for path in _operands(operand)))
     return ()
 
 

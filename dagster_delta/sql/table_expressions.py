@@ -166,6 +166,8 @@ def _lambda_variables(tokens: Sequence[Token]) -> set[str]:
             while start and not tokens[start].is_operator("("):
                 start -= 1
         found |= {
-            each.text.casefold() for each in tokens[start:index] if each.kind in ("word", "quoted")
+            variable.text.casefold()
+            for variable in tokens[start:index]
+            if variable.kind in ("word", "quoted")
         }
     return found

@@ -80,7 +80,7 @@ class TextConversion(msgspec.Struct, frozen=True):
         failed = np.zeros(len(array), bool)
         if odd.true_count:
             texts = array.filter(odd).dictionary_encode()
-            found = [self._read(each) for each in texts.dictionary.cast(pa.binary()).to_pylist()]
+            found = [self._read(text) for text in texts.dictionary.cast(pa.binary()).to_pylist()]
             fresh = pa.array(found, self.storage_type).cast(self.arrow_type).take(texts.indices)
             values = pc.replace_with_mask(values, odd, fresh)
             failed[odd.to_numpy(zero_copy_only=False)] = fresh.is_null().to_numpy(
@@ -183,8 +183,8 @@ the DuckDB types of its parameters and result."""
 
 FUNCTIONS_OF_TEXT: tuple[PythonFunction, ...] = (
     *(
-        (f"text_to_{each}", _reader(each), ["VARCHAR"], duckdb_type(each))
-        for each in map(PrimitiveType, _TARGETS)
+        (f"text_to_{target}", _reader(target), ["VARCHAR"], duckdb_type(target))
+        for target in map(PrimitiveType, _TARGETS)
     ),
     ("text_to_decimal", _digits, ["VARCHAR", "INTEGER", "INTEGER"], "VARCHAR"),
 )

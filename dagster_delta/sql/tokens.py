@@ -150,7 +150,7 @@ def _refuse_surrogates(sql: str) -> None:
 
 
 def _checked(sql: str, position: int, text: str) -> str:
-    if any("\ud800" <= each <= "\udfff" for each in text):
+    if any("\ud800" <= character <= "\udfff" for character in text):
         syntax_error(sql, position, "half of a surrogate pair is not a character")
     return text
 

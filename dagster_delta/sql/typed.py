@@ -117,8 +117,8 @@ def column_of(fields: Sequence[StructField]) -> Column:
 def walk(expression: Typed) -> Iterator[Typed]:
     """The expression and everything in it, outermost first."""
     yield expression
-    for each in operands_of(expression):
-        yield from walk(each)
+    for operand in operands_of(expression):
+        yield from walk(operand)
 
 
 # Walks of a tree must not overflow the stack, at any depth of the caller.
@@ -130,7 +130,7 @@ def is_too_deep(expression: Typed) -> bool:
     depth, level = 0, [expression]
     while level and depth <= _MAX_DEPTH:
         depth += 1
-        level = [child for each in level for child in operands_of(each)]
+        level = [child for node in level for child in operands_of(node)]
     return depth > _MAX_DEPTH
 
 

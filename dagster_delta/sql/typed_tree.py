@@ -74,7 +74,7 @@ def _analyse(syntax: Syntax, schema: StructType) -> Typed:
         case Function(".", (base, Literal(str() as name))):
             return _field(_analyse(base, schema), name)
         case Function("between", (value, low, high)):
-            return _between(*(_analyse(each, schema) for each in (value, low, high)))
+            return _between(*(_analyse(operand, schema) for operand in (value, low, high)))
         case Function(name, arguments):
             return _call(name, tuple(_analyse(argument, schema) for argument in arguments))
 
@@ -187,7 +187,7 @@ def _field(base: Typed, name: str) -> Typed:
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
     name = ".".join(parts)
     what = f"fields of {'.'.join(path)}" if path else "columns"
-    known = {each.casefold(): each for each in level.names}
+    known = {column.casefold(): column for column in level.names}
     close = difflib.get_close_matches(parts[-1].casefold(), known, n=1)
     hint = f"; did you mean {known[close[0]]}?" if close else ""
     return SchemaMismatch(
@@ -254,7 +254,9 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
                 raise Refusal("a comparison of CHAR(n) of different lengths")
             return operands
     length = lengths[0] or lengths[1]
-    if any(_has_column(each) for each, own in zip(operands, lengths, strict=True) if own is None):
+    if any(
+        _has_column(operand) for operand, own in zip(operands, lengths, strict=True) if own is None
+    ):
         return operands
     return tuple(_padded(operand, length) for operand in operands)
 
@@ -264,7 +266,7 @@ def _char_length(operand: Typed) -> int | None:
 
 
 def _has_column(operand: Typed) -> bool:
-    return any(isinstance(each, Column) for each in walk(operand))
+    return any(isinstance(node, Column) for node in walk(operand))
 
 
 def _padded(operand: Typed, length: int | None) -> Typed:

@@ -107,8 +107,8 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
         if _name(left) in _FRACTIONS or _name(right) in _FRACTIONS:
             return DOUBLE
         first, second = (
-            each if isinstance(each, DecimalType) else decimal_of_integral(each)
-            for each in (left, right)
+            number if isinstance(number, DecimalType) else decimal_of_integral(number)
+            for number in (left, right)
         )
         scale = max(first.scale, second.scale)
         precision = max(first.precision - first.scale, second.precision - second.scale) + scale

@@ -57,34 +57,6 @@ def test_strict_names_the_new_columns_and_the_option_that_allows_them() -> None:
     assert caught.value.column == "s.y"
 
 
-def test_strict_first_suggests_to_rename_a_column_that_the_data_calls_otherwise() -> None:
-    with pytest.raises(SchemaMismatch) as caught:
-        check_strict(named(id="long", price="double"), named(id="long", cost="double"), option="OP")
-    message = str(caught.value)
-    assert "ALTER TABLE … RENAME COLUMN price TO cost " in message
-    assert message.index("RENAME COLUMN") < message.index("OP, which adds it")
-    with pytest.raises(SchemaMismatch, match=r"RENAME COLUMN s\.x TO `the x` "):
-        check_strict(TABLE, named(id="long", s=named(**{"the x": "integer"})), option="OP")
-
-
-@pytest.mark.parametrize(
-    ("table", "data"),
-    [
-        (named(id="long", a="string"), named(id="long", a="string", b="string")),
-        (named(id="long", a="string"), named(id="long", b="double")),
-        (named(a="string", b="string"), named(c="string", d="string")),
-        (named(a="string", b="string"), named(c="string", b="string", d="string")),
-        (named(s=named(a="string")), named(s=named(b="date"), a="string")),
-    ],
-)
-def test_strict_suggests_no_rename_where_it_would_guess(
-    table: StructType, data: StructType
-) -> None:
-    with pytest.raises(SchemaMismatch, match="drop them, or pass OP") as caught:
-        check_strict(table, data, option="OP")
-    assert "RENAME" not in str(caught.value)
-
-
 def test_strict_lets_nullable_columns_be_absent() -> None:
     check_strict(TABLE, named(id="long"), option="OPTION")
 

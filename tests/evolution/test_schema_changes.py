@@ -17,7 +17,7 @@ from dagster_delta.evolution.alter.statement import parse_alter
 from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
-from dagster_delta.evolution.schema_change.planning import plan_schema_changes
+from dagster_delta.evolution.schema_change.planning import PlanningOptions, plan_schema_changes
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
@@ -54,7 +54,9 @@ def names() -> Any:
 
 
 def plan(configuration: TableConfiguration, sql: str, **options: Any) -> SchemaChangePlan:
-    return plan_schema_changes(configuration, parse_alter(sql), new_name=names(), **options)
+    return plan_schema_changes(
+        configuration, parse_alter(sql), PlanningOptions(**options), new_name=names()
+    )
 
 
 def schema_after(configuration: TableConfiguration, sql: str, **options: Any) -> str:

@@ -74,11 +74,11 @@ def published_configuration(
     schema = published_schema(configuration.schema, change)
     source = change.source(configuration.schema)
     assert source is not None  # noqa: S101  published_schema checks it
-    said = {key: each for key, each in source.metadata.items() if key not in OWN_KEYS}
-    own = {key: each for key, each in change.shadow.metadata.items() if key in OWN_KEYS}
+    said = {key: value for key, value in source.metadata.items() if key not in OWN_KEYS}
+    own = {key: value for key, value in change.shadow.metadata.items() if key in OWN_KEYS}
     final = replace(change.shadow, name=source.name, metadata={**said, **own})
     final = _redefined(final, change)
-    fields = tuple(final if each == change.shadow else each for each in schema)
+    fields = tuple(final if field == change.shadow else field for field in schema)
     metadata = without_mark(configuration.metadata)
     if change.new_name is not None:
         new_path = (*change.path[:-1], change.new_name)
@@ -146,7 +146,7 @@ def refuse_altering_changing_column(
 def _facets(source: StructField | None) -> tuple[object, ...]:
     if source is None:
         return ()
-    said = {key: each for key, each in source.metadata.items() if key != "comment"}
+    said = {key: value for key, value in source.metadata.items() if key != "comment"}
     return source.name, source.data_type, source.nullable, said
 
 
@@ -214,7 +214,7 @@ def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -
     below = path[1:] if path else None
     match source, shadow:
         case StructType(old), StructType(new):
-            return [each.name for each in old] == [each.name for each in new] and all(
+            return [field.name for field in old] == [field.name for field in new] and all(
                 _same_but_for(
                     one.data_type, other.data_type, below if path and path[0] == one.name else None
                 )
@@ -250,7 +250,7 @@ def _moved(physical: list[str], source: StructField, shadow: StructField) -> lis
     moved, old, new = [physical_name(shadow)], source.data_type, shadow.data_type
     for step in physical[1:]:
         assert isinstance(old, StructType) and isinstance(new, StructType)  # noqa: S101, PT018
-        position = [physical_name(each) for each in old].index(step)
+        position = [physical_name(field) for field in old].index(step)
         moved.append(physical_name(new.fields[position]))
         old, new = old.fields[position].data_type, new.fields[position].data_type
     return moved
@@ -287,5 +287,5 @@ def _published_metadata(metadata: Metadata, change: ColumnChange) -> Metadata | 
 
 
 def _without_ids(metadata: Metadata) -> Metadata:
-    kept = {key: each for key, each in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    kept = {key: value for key, value in metadata.configuration.items() if key != _MAX_COLUMN_ID}
     return msgspec.structs.replace(metadata, configuration=kept)

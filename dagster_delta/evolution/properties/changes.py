@@ -38,25 +38,21 @@ from dagster_delta.protocol.log.pending_actions import (
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-_SETTABLE = tuple(each.name for each in KNOWN_PROPERTIES if each.can_be_set)
+_SETTABLE = tuple(known.name for known in KNOWN_PROPERTIES if known.can_be_set)
 
 COMMENT_KEY = "comment"
 """The property by which Spark SQL sets the description of a table."""
 
-_RESERVED = {
-    "provider": "the table is a Delta table",
-    "location": "the table lies where it was opened",
-    "external": "tables are opened by their location here",
-    "is_managed_location": "tables are opened by their location here",
-    "owner": "tables have no owner here",
-}
+_RESERVED = frozenset({"provider", "location", "external", "is_managed_location", "owner"})
 """Properties that Spark SQL reserves; they are not table properties."""
 
-_SPELLINGS = {each.lower(): each for each in _SETTABLE}
+_SPELLINGS = {name.lower(): name for name in _SETTABLE}
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+"""Columns of the change data feed, in lower case."""
+
 _VERSION_KEYS = ("delta.minReaderVersion", "delta.minWriterVersion")
 _VERSION_PAIRS = ((1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7))
 
@@ -92,8 +88,6 @@ def unset_properties(
     configuration: TableConfiguration, names: Iterable[str], *, if_exists: bool = False
 ) -> TableConfiguration:
     """The configuration without these properties; the protocol does not change."""
-    if isinstance(names, str):
-        raise InvalidArgument(f"properties are unset by a list of names; write [{names!r}]")
     wanted = dict(configuration.metadata.configuration)
     by_lower = {key.lower(): key for key in wanted}
     forgets_description = False
@@ -133,7 +127,7 @@ def enable_feature(
     property to turn it on is then supported but not in use.
     """
     if find_feature(name) is None:
-        known = ", ".join(each.name for each in TABLE_FEATURES if each.can_write)
+        known = ", ".join(row.name for row in TABLE_FEATURES if row.can_write)
         raise InvalidArgument(
             f"there is no table feature {name} that can be enabled; the supported ones are {known}"
         )
@@ -198,10 +192,10 @@ def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
 
 
 def _refuse_feed_columns(schema: StructType) -> None:
-    taken = [each.name for each in schema if each.name.lower() in _FEED_COLUMNS]
+    taken = [field.name for field in schema if field.name.lower() in FEED_COLUMNS]
     if taken:
         raise InvalidArgument(
-            f"delta.enableChangeDataFeed needs the names {', '.join(_FEED_COLUMNS)}, and the table "
+            f"delta.enableChangeDataFeed needs the names {', '.join(FEED_COLUMNS)}, and the table "
             f"has a column {taken[0]}; rename it first",
             column=taken[0],
         )
@@ -325,8 +319,7 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     if not lowered.startswith("delta."):
         if lowered in _RESERVED and not is_known:
             raise InvalidArgument(
-                f"{key} cannot be set as a property: {_RESERVED[lowered]}, and Spark reserves "
-                "the name; leave it out"
+                f"{key} cannot be set as a property: Spark reserves the name; leave it out"
             )
         return COMMENT_KEY if lowered == COMMENT_KEY else key
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):

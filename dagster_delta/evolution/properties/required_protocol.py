@@ -80,9 +80,9 @@ def _by_schema(schema: StructType) -> Iterable[str]:
 def _has_required_field(schema: StructType) -> bool:
     """Whether a column, or a field inside structs, is NOT NULL."""
     return any(
-        not each.nullable
-        or (isinstance(each.data_type, StructType) and _has_required_field(each.data_type))
-        for each in schema
+        not field.nullable
+        or (isinstance(field.data_type, StructType) and _has_required_field(field.data_type))
+        for field in schema
     )
 
 
@@ -188,7 +188,7 @@ def _kept(
 ) -> tuple[str, ...] | None:
     if wanted is None:
         return None
-    staying = [each for each in listed or () if _row_name(each) in names]
+    staying = [name for name in listed or () if _row_name(name) in names]
     return _extend(tuple(staying), wanted)
 
 

@@ -37,6 +37,7 @@ from dagster_delta.evolution.dependants import (
     placement_dependants,
     refuse_dependants,
 )
+from dagster_delta.evolution.properties.changes import FEED_COLUMNS
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_change import Position
@@ -46,7 +47,6 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.sql.types import VOID
 
 _STRING = PrimitiveType("string")
-_FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
 def add_column(draft: SchemaDraft, action: AddColumn) -> None:
@@ -72,7 +72,9 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     field = StructField(path[-1], action.data_type, action.nullable, metadata)
     draft.set_schema(
         change_struct(
-            draft.schema, parent, lambda each: _inserted(each, field, action.position, column)
+            draft.schema,
+            parent,
+            lambda struct: _inserted(struct, field, action.position, column),
         )
     )
     draft.note(f"add column {column} ({_definition(field, default)})")
@@ -97,7 +99,7 @@ def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
 
 def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
     column = dotted(path)
-    if draft.configuration.change_data_feed_enabled and path[0].casefold() in _FEED_COLUMNS:
+    if draft.configuration.change_data_feed_enabled and path[0].casefold() in FEED_COLUMNS:
         raise InvalidArgument(
             f"{column} is the name of a column of the change data feed, which the table enables; "
             "choose another name",
@@ -177,7 +179,7 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
         change_struct(
             draft.schema,
             path[:-1],
-            lambda each: StructType(tuple(f for f in each if f.name != path[-1])),
+            lambda struct: StructType(tuple(f for f in struct if f.name != path[-1])),
         )
     )
     draft.forget(path)
@@ -200,7 +202,7 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
     refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
     draft.require_column_mapping("renamed")
     draft.set_raw_properties(follow_column(draft.configuration, path, new_path))
-    schema = change_field(draft.schema, path, lambda each: replace(each, name=action.new_name))
+    schema = change_field(draft.schema, path, lambda field: replace(field, name=action.new_name))
     partition_columns = tuple(
         action.new_name if (name,) == path else name
         for name in draft.configuration.partition_columns
@@ -268,7 +270,7 @@ def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
         draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
         return
     draft.set_schema(schema)
-    draft.required = [each for each in draft.required if each != place.path]
+    draft.required = [path for path in draft.required if path != place.path]
     draft.note(f"drop NOT NULL from column {dotted(place.path)}")
 
 
@@ -298,7 +300,7 @@ def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None)
     if value is not None:
         metadata[key] = value
     draft.set_schema(
-        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
+        change_field(draft.schema, place.path, lambda field: replace(field, metadata=metadata))
     )
 
 
@@ -331,7 +333,7 @@ def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
         raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
 
     def moved(parent: StructType) -> StructType:
-        rest = StructType(tuple(each for each in parent if each.name != place.path[-1]))
+        rest = StructType(tuple(field for field in parent if field.name != place.path[-1]))
         return _inserted(rest, place.field, action.position, column)
 
     draft.set_schema(change_struct(draft.schema, place.parent, moved))

@@ -151,7 +151,7 @@ class SchemaDraft:
     def checks(self) -> tuple[Constraint, ...]:
         """Conditions that existing rows must satisfy, over the current columns."""
         required = (
-            Constraint(f"NOT NULL {dotted(each)}", not_null_sql(each)) for each in self.required
+            Constraint(f"NOT NULL {dotted(path)}", not_null_sql(path)) for path in self.required
         )
         named = (Constraint(f"CHECK {name}", sql) for name, sql in self.constraints.items())
         return (*required, *named)
@@ -162,11 +162,11 @@ class SchemaDraft:
             self.fills[new[0]] = self.fills.pop(old[0])
         self.defaults = [new[0] if (default,) == old else default for default in self.defaults]
         self.existing_defaults = {
-            (*new, *each[len(old) :]) if each[: len(old)] == old else each: sql
-            for each, sql in self.existing_defaults.items()
+            (*new, *planned[len(old) :]) if planned[: len(old)] == old else planned: sql
+            for planned, sql in self.existing_defaults.items()
         }
         self.required = [
-            (*new, *each[len(old) :]) if each[: len(old)] == old else each for each in self.required
+            (*new, *path[len(old) :]) if path[: len(old)] == old else path for path in self.required
         ]
 
     def forget(self, path: ColumnPath) -> None:
@@ -175,6 +175,8 @@ class SchemaDraft:
             self.fills.pop(path[0], None)
             self.defaults = [default for default in self.defaults if default != path[0]]
         self.existing_defaults = {
-            each: sql for each, sql in self.existing_defaults.items() if each[: len(path)] != path
+            planned: sql
+            for planned, sql in self.existing_defaults.items()
+            if planned[: len(path)] != path
         }
-        self.required = [each for each in self.required if each[: len(path)] != path]
+        self.required = [required for required in self.required if required[: len(path)] != path]

@@ -131,7 +131,7 @@ def _without_properties(*keys: str) -> _Prepare:
 
 def _without_field_metadata(prefix: str, then: _Prepare) -> _Prepare:
     def strip(field: StructField) -> StructField:
-        kept = {key: each for key, each in field.metadata.items() if not key.startswith(prefix)}
+        kept = {key: value for key, value in field.metadata.items() if not key.startswith(prefix)}
         return replace(field, metadata=kept)
 
     def prepare(configuration: TableConfiguration) -> TableConfiguration:

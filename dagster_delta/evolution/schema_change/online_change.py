@@ -274,7 +274,7 @@ def _shadow(
     highest id.
     """
     source = configuration.schema.field(path[0])
-    if any(NESTED_IDS_KEY in each.metadata for _, each in walk_fields(StructType((source,)))):
+    if any(NESTED_IDS_KEY in field.metadata for _, field in walk_fields(StructType((source,)))):
         raise SchemaChangeRefused(
             f"column {path[0]} holds arrays or maps with ids for Iceberg, which cannot be given "
             "twice; drop icebergCompat first",
@@ -294,7 +294,7 @@ def _shadow(
 
 
 def _strip(field: StructField) -> StructField:
-    kept = {key: each for key, each in field.metadata.items() if key not in OWN_KEYS}
+    kept = {key: value for key, value in field.metadata.items() if key not in OWN_KEYS}
     return replace(field, metadata=kept)
 
 

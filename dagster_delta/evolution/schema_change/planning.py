@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
+import msgspec
+
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.evolution.alter.actions import (
     AddColumn,
@@ -57,28 +59,34 @@ from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.time_zone import UTC
 
 
+class PlanningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller allows, and what a plan needs to know of the table beside its configuration."""
+
+    existing_rows: ExistingRows = "rewrite"
+    enable_features: bool = False
+    """Whether column mapping and type widening may be turned on."""
+    dry_run: bool = False
+    """Whether what may not be turned on is listed as a missing switch, instead of refused."""
+    domains: Mapping[str, str] = {}
+    """The metadata domains in force, by name."""
+    table_version: int | None = None
+    """The version that makes the change, which tables of the preview of type widening record."""
+    has_rows: bool = True
+    moment: dt.datetime | None = None
+    """When defaults that existing rows read are computed; None: now."""
+    find_zone: Callable[[], str] = lambda: UTC
+    """Gives the time zone in which they are computed."""
+
+
 def plan_schema_changes(
     configuration: TableConfiguration,
     actions: Sequence[SchemaAction],
+    options: PlanningOptions,
     *,
     new_name: Callable[[], str],
-    existing_rows: ExistingRows = "rewrite",
-    enable_features: bool = False,
-    dry_run: bool = False,
-    domains: Mapping[str, str] | None = None,
-    table_version: int | None = None,
-    has_rows: bool = True,
-    moment: dt.datetime | None = None,
-    find_zone: Callable[[], str] = lambda: UTC,
 ) -> SchemaChangePlan:
-    """The plan of the actions, each applied to the result of the previous ones.
-
-    `enable_features` allows to turn on column mapping and type widening; a dry run lists what may
-    not be turned on as a missing switch, instead of refusing. `domains` are the metadata domains in
-    force, by name. Tables of the preview of type widening record `table_version`, which makes the
-    change. Defaults that existing rows read are computed at `moment`, by default now, in the time
-    zone that `find_zone` gives.
-    """
+    """The plan of the actions, each applied to the result of the previous ones."""
+    existing_rows = options.existing_rows
     if not actions:
         raise InvalidArgument("a schema change has at least one action")
     if existing_rows not in get_args(ExistingRows):
@@ -88,16 +96,17 @@ def plan_schema_changes(
     draft = SchemaDraft(
         configuration,
         new_name,
-        dict(domains or {}),
-        enable_features,
-        table_version,
+        dict(options.domains),
+        options.enable_features,
+        options.table_version,
         keeps_files=existing_rows == "lazy",
-        is_dry_run=dry_run,
+        is_dry_run=options.dry_run,
     )
     for action in actions:
         _APPLY[type(action)](draft, action)
-    if has_rows:
-        _keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC), find_zone)
+    if options.has_rows:
+        moment = options.moment or dt.datetime.now(dt.UTC)
+        _keep_defaults_in_log(draft, moment, options.find_zone)
     _check_result(configuration, draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
     for column, sql in fills.items():
@@ -107,7 +116,7 @@ def plan_schema_changes(
         draft.configuration,
         tuple(draft.steps),
         fills=dict(fills),
-        existing_defaults=dict(draft.existing_defaults) if has_rows else {},
+        existing_defaults=dict(draft.existing_defaults) if options.has_rows else {},
         materializes_defaults=draft.materializes_defaults,
         checks=draft.checks(),
         domains=draft.changed_domains,
@@ -140,7 +149,7 @@ def _keep_defaults_in_log(
             change_field(draft.schema, path, partial(with_existing_default, value=value))
         )
         # Existing rows have the default there, which is not null.
-        draft.required = [each for each in draft.required if each != path]
+        draft.required = [required for required in draft.required if required != path]
         draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
 
 

@@ -63,7 +63,7 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
 def _find_constraint(properties: dict[str, str], name: str) -> str | None:
     """The key of a constraint, by case-insensitive name."""
     key = f"{CONSTRAINT_PREFIX}{name}".casefold()
-    return next((each for each in properties if each.casefold() == key), None)
+    return next((spelled for spelled in properties if spelled.casefold() == key), None)
 
 
 def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
@@ -167,7 +167,7 @@ def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[st
         raise SchemaChangeRefused(
             f"column {column} is of type {level}, by which nothing is clustered", column=column
         )
-    if tuple(physical) not in {each.path for each in statistics_columns(configuration)}:
+    if tuple(physical) not in {column.path for column in statistics_columns(configuration)}:
         # Spec: writers MUST write per-file statistics on the clustering columns.
         raise SchemaChangeRefused(
             f"column {column} has no statistics, which clustering needs; move it to the front, or "

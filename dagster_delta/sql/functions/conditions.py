@@ -45,7 +45,7 @@ def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _has_column(operand: Typed) -> bool:
-    return any(isinstance(each, Column | Refused) for each in walk(operand))
+    return any(isinstance(node, Column | Refused) for node in walk(operand))
 
 
 def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -74,13 +74,13 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
     conditions = list(arguments[:-1:2] if len(arguments) % 2 else arguments[::2])
     values = list(arguments[1::2])
     values.append(arguments[-1] if len(arguments) % 2 else Literal(None, VOID))
-    if any(each != BOOLEAN for each in types_of(conditions)):
+    if any(data_type != BOOLEAN for data_type in types_of(conditions)):
         raise Refusal("a condition that is not boolean")
     target, values = typed_alike("CASE", values, with_variants=True)
     branches = [
-        each
+        operand
         for condition, value in zip(conditions, values, strict=False)
-        for each in (condition, value)
+        for operand in (condition, value)
     ]
     return Call(name, (*branches, values[-1]), target)
 

@@ -40,7 +40,9 @@ def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if not (is_numeric(first) and is_numeric(second)):
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
     target = common_type([first, second])
-    if target != DOUBLE and any(isinstance(each, DecimalType) for each in (first, second)):
+    if target != DOUBLE and any(
+        isinstance(data_type, DecimalType) for data_type in (first, second)
+    ):
         return _resolve_decimal(name, left, right)
     if target is None:
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
@@ -61,7 +63,7 @@ def _moved_date(sign: str, date: Typed, days: Typed) -> Typed:
 def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:
     """The two operands; a NULL gets the type of the other one."""
     types = types_of(arguments)
-    known = [each for each in types if each != VOID]
+    known = [data_type for data_type in types if data_type != VOID]
     if not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
         raise refused_type(name, *arguments)
     return [
@@ -117,7 +119,10 @@ def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
     if not all(map(is_numeric, types)):
         raise Refusal(" / ".join(map(sql_type_name, types)))
-    if any(isinstance(each, DecimalType) for each in types) and common_type(types) != DOUBLE:
+    if (
+        any(isinstance(data_type, DecimalType) for data_type in types)
+        and common_type(types) != DOUBLE
+    ):
         raise Refusal("decimal division")
     return Call(name, tuple(cast(argument, DOUBLE) for argument in arguments), DOUBLE)
 

@@ -28,7 +28,7 @@ def _count(name: str, argument: Typed) -> Literal:
 
 def _resolve_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
     searched, by = (
-        str(literal_of(name, each, str)) for each in (*arguments, Literal("", STRING))[1:3]
+        str(literal_of(name, argument, str)) for argument in (*arguments, Literal("", STRING))[1:3]
     )
     # Nested calls with longer texts could make gigabytes of a short one.
     if not 0 < len(searched.encode()) >= len(by.encode()):
@@ -85,7 +85,9 @@ def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _escaped(text: str) -> str:
-    return "".join(ESCAPE + each if each in "%_" + ESCAPE else each for each in text)
+    return "".join(
+        ESCAPE + character if character in "%_" + ESCAPE else character for character in text
+    )
 
 
 def _sql_length(call: Call, operands: Sequence[str]) -> str:

@@ -84,8 +84,8 @@ def _changes(zone: str, decade: int) -> tuple[NDArray[np.int64], NDArray[np.int6
         return 0 if ahead is None else ahead // dt.timedelta(seconds=1)
 
     start, end = (
-        (dt.datetime(10 * each, 1, 1, tzinfo=dt.UTC) - epoch).days * _DAY
-        for each in (decade, decade + 1)
+        (dt.datetime(10 * number, 1, 1, tzinfo=dt.UTC) - epoch).days * _DAY
+        for number in (decade, decade + 1)
     )
     since, offsets = [start], [offset(start)]
     for day in range(start, end, _DAY):

@@ -28,7 +28,11 @@ from dagster_delta.evolution.alter.actions import (
     UnsetProperties,
 )
 from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
-from dagster_delta.evolution.schema_change.planning import plan_dropped_feature, plan_schema_changes
+from dagster_delta.evolution.schema_change.planning import (
+    PlanningOptions,
+    plan_dropped_feature,
+    plan_schema_changes,
+)
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -225,15 +229,17 @@ class _SchemaChange:
         plan = plan_schema_changes(
             configuration,
             self.actions,
+            PlanningOptions(
+                existing_rows=self.options.existing_rows,
+                enable_features=self.options.enable_features,
+                dry_run=self.options.dry_run,
+                domains=domains,
+                table_version=snapshot.version + 1,
+                has_rows=snapshot.num_files > 0,
+                moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
+                find_zone=lambda: self.validation.engine.time_zone,
+            ),
             new_name=physical_names(configuration),
-            existing_rows=self.options.existing_rows,
-            enable_features=self.options.enable_features,
-            dry_run=self.options.dry_run,
-            domains=domains,
-            table_version=snapshot.version + 1,
-            has_rows=snapshot.num_files > 0,
-            moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
-            find_zone=lambda: self.validation.engine.time_zone,
         )
         # A plan for a table without rows is wrong once the table has rows.
         self.looked_at_files = not snapshot.num_files and any(map(_adds_default, self.actions))
