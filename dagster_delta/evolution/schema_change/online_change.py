@@ -84,6 +84,11 @@ from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _FIRST = "FIRST"
 
+_SWITCHES = {
+    "delta.columnMapping.mode": "columnMapping",
+    "delta.feature.domainMetadata": "domainMetadata",
+}
+"""Names of what properties turn on, if they are others."""
 _DEPLOYMENT_SWITCH = "enable_column_change"
 _DEPLOYMENT_REMEDY = (
     "set enable_column_change to true on the resource that opens the table (for a table that a job "
@@ -222,23 +227,28 @@ def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) ->
 
 def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
     """Turn on what an online change needs and the table lacks."""
-    why = f"column {dotted(to_path(request.column))} cannot be changed online as the table is"
+    why = "changing a column online needs {}, off at present"
     if not request.is_allowed:
-        draft.miss(why, MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY))
+        draft.miss(
+            why.format(_DEPLOYMENT_SWITCH), MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
+        )
     configuration = draft.configuration
     if configuration.properties.enable_column_change is False:
         remedy = (
             "set this table property to true first; it is explicitly set to false, which "
             "enable_features does not override"
         )
-        draft.miss(why, MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
+        draft.miss(why.format(COLUMN_CHANGE_SWITCH), MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
         draft.set_properties({COLUMN_CHANGE_SWITCH: "true"})
-    elif not configuration.properties.enable_column_change:
-        draft.require(why, COLUMN_CHANGE_SWITCH, (COLUMN_CHANGE_SWITCH, "true"))
-    if configuration.column_mapping_mode == "none":
-        draft.require(why, "columnMapping", ("delta.columnMapping.mode", "name"))
-    if not configuration.supports("domainMetadata"):
-        draft.require(why, "domainMetadata", ("delta.feature.domainMetadata", "supported"))
+    needed = (
+        (configuration.properties.enable_column_change is not None, COLUMN_CHANGE_SWITCH, "true"),
+        (configuration.column_mapping_mode != "none", "delta.columnMapping.mode", "name"),
+        (configuration.supports("domainMetadata"), "delta.feature.domainMetadata", "supported"),
+    )
+    for is_on, key, value in needed:
+        if not is_on:
+            switch = _SWITCHES.get(key, key)
+            draft.require(why.format(switch), switch, (key, value))
 
 
 def _redefinable(
