@@ -301,7 +301,7 @@ class DataFileReader:
             A `pyarrow.BooleanArray` of the rows of a run, and a `pyarrow.Table` of the filter's
             columns in those that pass.
         """
-        from dagster_delta.sql.evaluator import evaluate_filter
+        from dagster_delta.sql.evaluation import evaluate_filter
 
         assert self._where is not None  # noqa: S101 a filter selects this way of reading
         position = opened.first_rows[group]

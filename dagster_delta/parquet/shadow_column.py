@@ -158,7 +158,7 @@ def _conversion(
 
 def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     """The user's expression over whole rows."""
-    from dagster_delta.sql.evaluator import evaluate
+    from dagster_delta.sql.evaluation import evaluate
     from dagster_delta.sql.expressions import parse_expression
     from dagster_delta.sql.types import sql_type_name
 
@@ -184,7 +184,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     """A check over whole rows, as structs; a row for which it raises does not pass."""
-    from dagster_delta.sql.evaluator import evaluate
+    from dagster_delta.sql.evaluation import evaluate
     from dagster_delta.sql.expressions import parse_expression
 
     expression = parse_expression(sql, schema)

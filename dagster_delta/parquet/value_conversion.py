@@ -184,7 +184,7 @@ def _position(fields: tuple[StructField, ...], name: str) -> int:
 
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
-    from dagster_delta.sql.evaluator import evaluate
+    from dagster_delta.sql.evaluation import evaluate
     from dagster_delta.sql.expressions import parse_expression
     from dagster_delta.sql.types import sql_type_name
 

@@ -1,4 +1,4 @@
-"""Exact values of expressions over batches: by Arrow's kernels if they suffice, else by DuckDB.
+"""Exact values of typed expressions: by Arrow's kernels if they suffice, else by DuckDB.
 
 Most filters compare a column with a constant, and many new values are a constant or a number times
 another; they need no SQL engine. Arrow's kernels are used where they agree with Spark.
@@ -10,18 +10,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
-from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.sql.types import (
     BOOLEAN,
@@ -34,57 +31,6 @@ from dagster_delta.sql.types import (
 
 if TYPE_CHECKING:
     from dagster_delta.sql.duckdb_sql import DuckDbEvaluator
-
-
-def evaluate_filter(expression: SqlExpression, batch: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-    """Where a condition is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
-    pa.Table, with nulls as in SQL.
-
-    Raises:
-        InvalidArgument: it is not a condition, or fails on a value.
-        UnsupportedExpression: as `SqlExpression.check_embeddable` does.
-    """
-    expression.check_filter()
-    return as_type(whole_array(_values(expression, batch)), _BOOL)
-
-
-def evaluate(
-    expression: SqlExpression, batch: pa.RecordBatch | pa.Table
-) -> pa.Array | pa.ChunkedArray:
-    """The values of an expression: a pa.ChunkedArray of the Arrow type of its `data_type`.
-
-    `batch`: pa.RecordBatch or pa.Table with at least the columns it names.
-    """
-    found = _values(expression, batch)
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
-
-
-_EVALUATORS: WeakKeyDictionary[SqlExpression, Evaluator] = WeakKeyDictionary()
-
-
-def _evaluator(expression: SqlExpression) -> Evaluator:
-    found = _EVALUATORS.get(expression)
-    if found is None:
-        found = Evaluator(expression.typed)
-        if not found.is_compiled:
-            expression.check_embeddable()
-        _EVALUATORS[expression] = found
-    return found
-
-
-def _values(
-    expression: SqlExpression, batch: pa.RecordBatch | pa.Table
-) -> pa.Array | pa.ChunkedArray:
-    try:
-        return _evaluator(expression).of_batch(batch)
-    except InvalidArgument as error:
-        if "\n" in expression.sql:
-            # It was composed here, of what a caller wrote.
-            raise
-        error.message = error.message.replace(
-            "the expression fails", f"{expression.sql!r} fails", 1
-        )
-        raise
 
 
 def evaluate_tree(typed: Typed, batch: pa.RecordBatch | pa.Table) -> pa.Array:

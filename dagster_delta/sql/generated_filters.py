@@ -33,7 +33,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.sql.evaluator import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP

@@ -13,7 +13,7 @@ from dagster_delta.orchestration.partitions.mapping import PartitionMapping
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.sql.evaluator import evaluate_filter
+from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.filters import parse_filter
 
 DAYS_OF_DATES = StructType((StructField("day", PrimitiveType("date")),))

@@ -15,7 +15,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.sql.arrow_filters import filter_to_condition
 from dagster_delta.sql.conditions import to_sql
-from dagster_delta.sql.evaluator import evaluate_filter
+from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.table.read.batch_dataset import BatchDataset
 

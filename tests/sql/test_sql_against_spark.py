@@ -14,7 +14,7 @@ from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpress
 from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
 from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
-from dagster_delta.sql.evaluator import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.functions.built_in import OF_ARGUMENTS, OF_THE_SESSION, RANDOM
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-from dagster_delta.sql.evaluator import evaluate, evaluate_filter
+from dagster_delta.sql.evaluation import evaluate, evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 
 STRING = PrimitiveType("string")
@@ -111,7 +111,7 @@ def test_the_embedded_engine_has_no_way_out() -> None:
 def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
-        "from dagster_delta.sql.evaluator import evaluate, evaluate_filter\n"
+        "from dagster_delta.sql.evaluation import evaluate, evaluate_filter\n"
         "from dagster_delta.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
@@ -202,7 +202,7 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
     script = """
 import os
 import pyarrow as pa
-from dagster_delta.sql.evaluator import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 

@@ -32,7 +32,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.sql.evaluator import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import check_repeatable, unsteady_functions
 

@@ -10,7 +10,7 @@ import pytest
 from dagster_delta import Column, DeltaTable, variants_from_json, variants_to_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.sql.evaluator import evaluate
+from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
-from dagster_delta.sql.evaluator import evaluate_filter
+from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.read.scan import Scan

@@ -28,7 +28,8 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.evaluator import column_at, evaluate
+from dagster_delta.sql.evaluation import evaluate
+from dagster_delta.sql.evaluator import column_at
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.sql.tokens import quote

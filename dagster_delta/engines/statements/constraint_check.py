@@ -103,7 +103,7 @@ class ConstraintCheck:
     def check(self, batch: pa.RecordBatch) -> None:
         """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint."""
         if self._parsed:
-            from dagster_delta.sql.evaluator import evaluate_filter
+            from dagster_delta.sql.evaluation import evaluate_filter
 
             results = [evaluate_filter(each, batch) for each in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)

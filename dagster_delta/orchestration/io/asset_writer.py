@@ -43,7 +43,7 @@ from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.evaluator import evaluate_filter
+from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import check_widening
 from dagster_delta.table.transaction.app_transactions import ApplicationRecord

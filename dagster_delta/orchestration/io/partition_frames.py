@@ -26,7 +26,7 @@ from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
-from dagster_delta.sql.evaluator import evaluate_filter
+from dagster_delta.sql.evaluation import evaluate_filter
 
 _MAX_EXAMPLES = 3
 

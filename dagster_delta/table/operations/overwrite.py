@@ -140,7 +140,7 @@ def _by_partition(
         expression.check_embeddable()
     except UnsupportedExpression:
         return None
-    from dagster_delta.sql.evaluator import evaluate_filter
+    from dagster_delta.sql.evaluation import evaluate_filter
 
     schema = to_arrow_schema(configuration.partition_schema)
 
