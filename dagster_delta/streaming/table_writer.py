@@ -24,14 +24,14 @@ from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
-from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.streaming.options import SourceOptions
-from dagster_delta.table.operations.append import commit_written, plan_write
-from dagster_delta.table.operations.row_write import PlannedWrite
+from dagster_delta.table.operations.append import append_rows
+from dagster_delta.table.operations.overwrite import overwrite_rows
+from dagster_delta.table.operations.row_write import PlannedWrite, RowWrite
 from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot
 
@@ -54,9 +54,7 @@ class TableWriter(DataSourceArrowWriter):
     def __init__(self, options: SourceOptions, schema: SparkSchema, *, overwrite: bool) -> None:
         self._uri = options.uri
         self._storage_options = dict(options.storage_options)
-        self._where = options.replaced_rows if overwrite else None
         self._overwrite = overwrite
-        self._schema: StructType = from_spark_schema(schema)
         self._options = _write_options(options, overwrite=overwrite)
         store = open_store(self._uri, self._storage_options)
         try:
@@ -64,9 +62,8 @@ class TableWriter(DataSourceArrowWriter):
         except TableNotFound:
             snapshot = None
         self._version = None if snapshot is None else snapshot.version
-        self._planned: PlannedWrite = plan_write(
-            store, snapshot, self._schema, self._options, where=self._where, clock=now_ms
-        )
+        write = RowWrite(store, None, self._options, now_ms)
+        self._planned: PlannedWrite = write.plan(snapshot, from_spark_schema(schema))
         _refuse_computed_columns(self._planned, self._uri)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -113,16 +110,9 @@ class TableWriter(DataSourceArrowWriter):
         )
         store = open_store(self._uri, self._storage_options)
         snapshot = None if self._version is None else Snapshot.load(store, version=self._version)
-        commit_written(
-            store,
-            snapshot,
-            self._planned,
-            written,
-            self._options,
-            where=self._where,
-            overwrite=self._overwrite,
-            clock=now_ms,
-        )
+        write = RowWrite(store, None, self._options, now_ms, self._planned, written)
+        commit = overwrite_rows if self._overwrite else append_rows
+        commit(write, snapshot)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the files of the finished tasks, as far as the store allows.
@@ -168,6 +158,7 @@ def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
     info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
     return replace(
         mode,
+        where=options.replaced_rows,
         partition_by=options.partition_by,
         commit_info=info,
         engine="arrow",

@@ -366,21 +366,34 @@ class DeltaTable(
                 has created.
         """
         from dagster_delta.table.operations.append import append_rows
+        from dagster_delta.table.operations.row_write import RowWrite
         from dagster_delta.table.operations.write_planning import WriteOptions
 
-        asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
-        named = (properties, progress, description, sort_by, cluster_by)
-        options = WriteOptions(*asked, *named, absent=absent)
+        options = WriteOptions(
+            schema_mode=schema_mode,
+            partition_by=partition_by,
+            idempotency=idempotency,
+            commit_info=commit_info,
+            engine=engine,
+            check=check,
+            properties=properties,
+            progress=progress,
+            description=description,
+            sort_by=sort_by,
+            cluster_by=cluster_by,
+            absent=absent,
+        )
         recent = self._recent()
         if recent is not None and _is_in_memory(data):
             try:
-                appended = append_rows(self._store, recent, data, options, clock=now_ms)
+                appended = append_rows(RowWrite(self._store, data, options, now_ms), recent)
             except _NOT_COMMITTED:
                 if self._latest() is recent:
                     raise
             else:
                 return self._settle(appended, engine, data)
-        appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
+        latest = self._latest()
+        appended = append_rows(RowWrite(self._store, data, options, now_ms), latest)
         return self._settle(appended, engine, data)
 
     def overwrite(
@@ -426,23 +439,26 @@ class DeltaTable(
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
                 `append`; an append-only table is refused as an UnsupportedFeature.
         """
-        from dagster_delta.table.operations.append import overwrite_rows
+        from dagster_delta.table.operations.overwrite import overwrite_rows
+        from dagster_delta.table.operations.row_write import RowWrite
         from dagster_delta.table.operations.write_planning import WriteOptions
-        from dagster_delta.table.transaction.retries import conflict_retries
 
-        retries = conflict_retries(on_conflict)
-        asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)
-        options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
-        done = overwrite_rows(
-            self._store,
-            self._latest(),
-            data,
-            options,
+        options = WriteOptions(
             where=where,
-            clock=now_ms,
-            retries=retries,
+            schema_mode=schema_mode,
+            partition_by=partition_by,
+            idempotency=idempotency,
+            commit_info=commit_info,
+            engine=engine,
+            properties=properties,
+            progress=progress,
+            description=description,
+            sort_by=sort_by,
+            cluster_by=cluster_by,
+            on_conflict=on_conflict,
         )
-        return self._settle(done, engine, data)
+        write = RowWrite(self._store, data, options, now_ms)
+        return self._settle(overwrite_rows(write, self._latest()), engine, data)
 
 
 def _is_in_memory(data: object) -> bool:

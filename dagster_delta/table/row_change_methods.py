@@ -12,10 +12,8 @@ from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.evolution.table_definition import TableDefinition
-    from dagster_delta.table.operations.merge_builder import MergeBuilder
-    from dagster_delta.table.operations.merge_statement import MergeSchemaMode
+    from dagster_delta.table.operations.merge import MergeBuilder, MergeSchemaMode
     from dagster_delta.table.transaction.retries import OnConflict
 
 _AUTO = "delta.autoOptimize"
@@ -81,20 +79,11 @@ class RowChangeMethods(TableHandle):
                 append-only.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        from dagster_delta.engines import change_engine
         from dagster_delta.table.operations.delete import delete_rows
-        from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-        from dagster_delta.table.transaction.retries import conflict_retries
+        from dagster_delta.table.operations.row_changes import ChangeOptions
 
-        deleted = delete_rows(
-            self._existing(),
-            where,
-            change_engine(engine),
-            clock=now_ms,
-            commit_info=commit_info,
-            record=ApplicationRecord(idempotency),
-            retries=conflict_retries(on_conflict),
-        )
+        options = ChangeOptions(engine, idempotency, commit_info, on_conflict)
+        deleted = delete_rows(self._existing(), where, options, clock=now_ms)
         return self._settle(deleted, engine, None)
 
     def update(
@@ -127,21 +116,11 @@ class RowChangeMethods(TableHandle):
             TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
-        from dagster_delta.engines import change_engine
-        from dagster_delta.table.operations.delete import update_rows
-        from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-        from dagster_delta.table.transaction.retries import conflict_retries
+        from dagster_delta.table.operations.row_changes import ChangeOptions
+        from dagster_delta.table.operations.update import update_rows
 
-        updated = update_rows(
-            self._existing(),
-            set,
-            where,
-            change_engine(engine),
-            clock=now_ms,
-            commit_info=commit_info,
-            record=ApplicationRecord(idempotency),
-            retries=conflict_retries(on_conflict),
-        )
+        options = ChangeOptions(engine, idempotency, commit_info, on_conflict)
+        updated = update_rows(self._existing(), set, where, options, clock=now_ms)
         return self._settle(updated, engine, None)
 
     def merge(
@@ -193,34 +172,31 @@ class RowChangeMethods(TableHandle):
                 of the source.
 
         Raises:
-            Nothing yet; see `MergeBuilder.execute`.
+            InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
         """
-        from dagster_delta.table.operations.merge_builder import MergeBuilder
+        from dagster_delta.table.operations.merge import MergeBuilder, MergeStatement, merge_rows
         from dagster_delta.table.transaction.retries import conflict_retries
 
-        retries = conflict_retries(on_conflict)
+        conflict_retries(on_conflict)  # raises for an invalid one
+        statement = MergeStatement(
+            source,
+            on,
+            target_alias,
+            source_alias,
+            commit_info=commit_info,
+            idempotency=idempotency,
+            check=check,
+            progress=tuple(progress),
+            engine=engine,
+            schema_mode=schema_mode,
+            on_conflict=on_conflict,
+            memory_limit=memory_limit,
+            creates=creates,
+        )
 
-        def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
-            from dagster_delta.table.operations.merge import MergeStatement, merge_rows
-
-            statement = MergeStatement(
-                source,
-                on,
-                target_alias,
-                source_alias,
-                clauses,
-                commit_info,
-                idempotency,
-                check,
-                tuple(progress),
-                engine,
-                schema_mode,
-                retries,
-                memory_limit,
-                creates,
-            )
+        def run(statement: MergeStatement) -> CommitResult:
             base = self._existing() if creates is None else self._latest()
             merged = merge_rows(self._store, base, statement, clock=now_ms)
             return self._settle(merged, engine, source)
 
-        return MergeBuilder(execute)
+        return MergeBuilder(statement, run)

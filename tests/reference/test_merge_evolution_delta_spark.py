@@ -15,7 +15,7 @@ from tests.reference.changed_tables import ENGINES, Statement, TableShop, change
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.table.operations.merge_builder import MergeBuilder
+    from dagster_delta.table.operations.merge import MergeBuilder
 
 pytestmark = pytest.mark.delta_spark
 

@@ -262,6 +262,7 @@ DELETES = {
     "streaming/table_writer.py": "files that the tasks of this write reported",
     "table/transaction/committer.py": "its own commit, put where a clean-up had deleted another one",
     "table/transaction/transaction.py": "files written for this commit, which is not in the log",
+    "table/operations/row_write.py": "rows of an attempt to write that was given up",
     "table/operations/vacuum.py": "VACUUM",
     "testing/store_conformance.py": "tests of stores",
 }

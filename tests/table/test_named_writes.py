@@ -201,7 +201,7 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
 
     from dagster_delta.streaming import table_writer
     from dagster_delta.streaming.options import SourceOptions
-    from dagster_delta.table.operations.append import commit_written
+    from dagster_delta.table.operations.append import append_rows
 
     schema = StructType([StructField("id", LongType())])
     writer = table_writer.TableWriter(SourceOptions(uri), schema, overwrite=False)
@@ -212,10 +212,10 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
     assert not data_files(uri)
 
     def land_and_lose_the_reply(*args: Any, **options: Any) -> None:
-        commit_written(*args, **options)
+        append_rows(*args, **options)
         raise CommitStateUnknown("no reply", table=uri)
 
-    monkeypatch.setattr(table_writer, "commit_written", land_and_lose_the_reply)
+    monkeypatch.setattr(table_writer, "append_rows", land_and_lose_the_reply)
     messages = [writer.write(iter([batch])), writer.write(iter(()))]
     with pytest.raises(CommitStateUnknown):
         writer.commit(messages)

@@ -20,7 +20,7 @@ from dagster_delta.orchestration.partitions.predicates import quote_column
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
-    from dagster_delta.table.operations.merge_builder import MergeBuilder
+    from dagster_delta.table.operations.merge import MergeBuilder
 
 
 class MergeType(StrEnum):

@@ -3,16 +3,17 @@
 The part of the table that it reads and depends on, and the columns that it adds, are decided from
 the log alone.
 
-Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statistics; Type Widening
-(writer requirements).
+Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statistics; Transaction
+Identifiers; Type Widening (writer requirements).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -21,8 +22,9 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.plans import RewriteResult
+from dagster_delta.engines.plans import Constraint, RewriteResult
 from dagster_delta.engines.statements.merge_clauses import (
+    ClauseKind,
     ClauseText,
     MergeClause,
     MergeNames,
@@ -39,8 +41,9 @@ from dagster_delta.engines.statements.merge_plan import (
     MergeSource,
     SourceSummary,
 )
-from dagster_delta.errors import SchemaMismatch, UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.evolution.merge_schema import diff_schemas
+from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -48,12 +51,11 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or, Predicate
 from dagster_delta.protocol.values.arrow_columns import string_column
-from dagster_delta.sql.filters import refuse_quoted_columns
+from dagster_delta.sql.filters import at_statement, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.operations.clustering import define_new_table
-from dagster_delta.table.operations.merge_statement import MergeStatement
 from dagster_delta.table.operations.row_changes import (
     RowChangeCounts,
     change_rows,
@@ -63,16 +65,205 @@ from dagster_delta.table.operations.write_planning import grown_configuration, w
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.retries import run_with_retries
-from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.retries import OnConflict, conflict_retries, run_with_retries
+from dagster_delta.table.transaction.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
-    from dagster_delta.engines.engine import Engine
-
-__all__ = ["MergeStatement", "merge_rows"]
 
 _Path = tuple[str, ...]
+
+_TARGET_KINDS = ("matched", "not_matched_by_source")
+"""Kinds of clauses that change rows of the table."""
+
+MergeSchemaMode = Literal["strict", "merge"]
+
+
+class MergeStatement(msgspec.Struct, frozen=True):
+    """A MERGE as its caller describes it."""
+
+    source: object
+    """Rows, in any form that an append takes."""
+    on: str
+    """Spark SQL over both sides."""
+    target_alias: str = "t"
+    source_alias: str = "s"
+    clauses: tuple[ClauseText, ...] = ()
+    commit_info: Mapping[str, object] | None = None
+    """Recorded in the commitInfo."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version; the merge is done at most once with them."""
+    check: str | None = None
+    """Spark SQL that every new row must satisfy."""
+    progress: tuple[AppTransaction, ...] = ()
+    """`txn` actions to record with the merge, each only if the table has the expected version."""
+    engine: str | None = None
+    """`arrow` or `spark`; None: chosen by the source and the expressions."""
+    schema_mode: MergeSchemaMode = "strict"
+    """Whether columns of the source that the table lacks are added to it."""
+    on_conflict: OnConflict = "retry"
+    memory_limit: int | str | None = None
+    """Of the embedded engine; None: the default."""
+    creates: TableDefinition | None = None
+    """The table to create if there is none."""
+
+    def __post_init__(self) -> None:
+        if self.schema_mode not in ("strict", "merge"):
+            raise InvalidArgument(
+                f"the schema_mode of a merge is 'strict' or 'merge', not {self.schema_mode!r}"
+            )
+
+    @property
+    def evolves(self) -> bool:
+        """Whether columns may be added to the table."""
+        return self.schema_mode == "merge"
+
+    @property
+    def record(self) -> ApplicationRecord:
+        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
+        return ApplicationRecord(self.idempotency, self.progress)
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What new rows must satisfy in addition to the constraints of the table."""
+        return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """Operation parameters for the commitInfo."""
+        return {
+            "predicate": [self.on],
+            "matchedPredicates": self._predicates("matched"),
+            "notMatchedPredicates": self._predicates("not_matched"),
+            "notMatchedBySourcePredicates": self._predicates("not_matched_by_source"),
+        }
+
+    def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
+        """The statement with the current time replaced by a fixed value."""
+
+        def dated(sql: str) -> str:
+            return at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+
+        clauses = tuple(
+            replace(
+                clause,
+                condition=None if clause.condition is None else dated(clause.condition),
+                values=None
+                if clause.values is None
+                else {name: dated(value) for name, value in clause.values.items()},
+            )
+            for clause in self.clauses
+        )
+        return replace(self, on=dated(self.on), clauses=clauses)
+
+    def _predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
+        return [
+            {
+                **({"predicate": clause.condition} if clause.condition else {}),
+                "actionType": clause.action,
+            }
+            for clause in self.clauses
+            if clause.kind == kind
+        ]
+
+
+class MergeBuilder:
+    """Collects the clauses of a MERGE; `execute` runs it. Created by `DeltaTable.merge`.
+
+    The first `when_matched` clause whose condition is true applies to a row of the table that
+    matches a row of the source. The first such `when_not_matched_by_source` clause applies to a row
+    of the table without a match. The first such `when_not_matched` clause inserts a row of the
+    source without a match. If no clause applies, the row is unchanged, or not inserted. Conditions
+    and values are Spark SQL, and the value `DEFAULT` is the column's default, or null.
+    """
+
+    def __init__(
+        self, statement: MergeStatement, run: Callable[[MergeStatement], CommitResult]
+    ) -> None:
+        self._statement = statement
+        self._run = run
+
+    def when_matched_update(
+        self,
+        set: Mapping[str, str],  # noqa: A002  as SQL calls it
+        condition: str | None = None,
+    ) -> Self:
+        """Give matched rows new values: Spark SQL by column, over both sides."""
+        return self._add("matched", "update", condition, set)
+
+    def when_matched_update_all(self, condition: str | None = None) -> Self:
+        """Give matched rows the values of the source, which must have every column of the table. If
+        the merge may change the schema, only columns of the source are set, and new ones are added.
+        """
+        return self._add("matched", "update", condition)
+
+    def when_matched_delete(self, condition: str | None = None) -> Self:
+        """Remove matched rows."""
+        return self._add("matched", "delete", condition)
+
+    def when_not_matched_insert(
+        self, values: Mapping[str, str], condition: str | None = None
+    ) -> Self:
+        """Insert rows of the source without a match: Spark SQL by column, over the source; other
+        columns get their default, a generated or identity value, or null.
+        """
+        return self._add("not_matched", "insert", condition, values)
+
+    def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
+        """Insert rows of the source without a match: every column of the table except those that
+        are filled automatically. If the merge may change the schema, every column of the source,
+        and new ones are added to the table.
+        """
+        return self._add("not_matched", "insert", condition)
+
+    def when_not_matched_by_source_update(
+        self,
+        set: Mapping[str, str],  # noqa: A002  as SQL calls it
+        condition: str | None = None,
+    ) -> Self:
+        """Change rows without a match in the source: Spark SQL by column, over the table."""
+        return self._add("not_matched_by_source", "update", condition, set)
+
+    def when_not_matched_by_source_delete(self, condition: str | None = None) -> Self:
+        """Remove rows without a match in the source."""
+        return self._add("not_matched_by_source", "delete", condition)
+
+    def add(self, clause: ClauseText) -> Self:
+        """Add one clause, for callers that build clauses themselves."""
+        self._statement = replace(self._statement, clauses=(*self._statement.clauses, clause))
+        return self
+
+    def execute(self) -> CommitResult:
+        """Run the MERGE as one commit. If nothing changes, there is no commit, and `skipped` is
+        true.
+
+        Raises:
+            ConstraintViolation: several rows of the source would change one row of the table (only
+                a single `when_matched_delete` without a condition allows that), or a new row
+                breaks NOT NULL, an invariant or a CHECK.
+            InvalidCast: a new value does not fit the type of its column.
+            SchemaMismatch: a column is not in the schema; or, for an `_all` clause, the source
+                lacks a column of the table.
+            InvalidArgument: there is no clause, a clause can never apply, or an expression is
+                ambiguous or fails on a value.
+            UnsupportedExpression: the embedded engine cannot evaluate an expression exactly as
+                Spark would, and there is no Spark session.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
+                append-only.
+            TableNotFound: the table does not exist.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+        """
+        return self._run(self._statement)
+
+    def _add(
+        self,
+        kind: ClauseKind,
+        action: Literal["update", "delete", "insert"],
+        condition: str | None,
+        values: Mapping[str, str] | None = None,
+    ) -> Self:
+        return self.add(ClauseText(kind, action, condition, values))
 
 
 def merge_rows(
@@ -98,33 +289,30 @@ def merge_rows(
     with scratch_directory("merge-") as directory:
         # Read once for all attempts, because a stream or a query may return other rows next time.
         source = engine.merge_source(statement.source, directory, store=store)
-        began, creates_table = snapshot.configuration, not snapshot.exists
+        began = snapshot
 
         def merge(snapshot: Snapshot) -> CommitResult:
             nonlocal engine, source
-            times = MergeTimes(started)
             transaction = _begin(snapshot, statement, clock)
             if not snapshot.exists:
                 for domain in domains:
                     transaction.stage_domain(domain)
-            elif creates_table:
+            elif not began.exists:
                 _check_columns(snapshot, began.schema)
-            if (done := statement.record.found_done(snapshot)) is not None:
-                return done
             statement.record.stage(transaction)
             try:
-                merge = _Merge.parse(engine, snapshot, statement, source, began)
+                merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
             except UnsupportedExpression:
                 chosen = statement.engine is not None or engine.casts_values
                 able = None if chosen else universal_engine(store)
                 if able is None:
                     raise
                 engine, source = able, able.merge_source(source, directory, store=store)
-                merge = _Merge.parse(engine, snapshot, statement, source, began)
-            outcome = merge.run(transaction, times)
-            return commit_merge(transaction, snapshot, statement, outcome, engine, times)
+                merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
+            return merge.commit(transaction, started)
 
-        return run_with_retries(merge, snapshot, statement.retries, statement.record)
+        limits = conflict_retries(statement.on_conflict)
+        return run_with_retries(merge, store, snapshot, limits, statement.record)
 
 
 def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:
@@ -204,20 +392,90 @@ class _Merge(msgspec.Struct, frozen=True):
         condition = split_condition(on)
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
-    def run(self, transaction: Transaction, times: MergeTimes) -> MergeOutcome:
-        """Find the rows that change, and write the rows that replace them."""
+    def commit(self, transaction: Transaction, started: float) -> CommitResult:
+        """Find the rows that change, write the rows that replace them, and commit that."""
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
-        times.materialised = source.materialised
         plan, scope = self._plan(source)
         merged = self.engine.merge(plan)
-        times.scanned = merged.scanned
         changed = pc.is_in(scope.files["path"], string_column(list(merged.rows)))
-        selected = SelectedRows(
-            pc.filter(scope.files, changed), merged.rows, scope.reads(merged.used_paths)
+        files = pc.filter(scope.files, changed)
+        with transaction.created_files:
+            selected = SelectedRows(files, merged.rows, scope.reads(merged.used_paths))
+            counts = self._stage(transaction, merged, selected)
+        now = time.perf_counter()
+        metrics = {
+            "numSourceRows": plan.num_source_rows,
+            **self._metrics(merged, counts),
+            "materializeSourceTimeMs": round((source.materialised - started) * 1000),
+            "scanTimeMs": round((merged.scanned - source.materialised) * 1000),
+            "rewriteTimeMs": round((now - merged.scanned) * 1000),
+            "executionTimeMs": round((now - started) * 1000),
+        }
+        changes_rows = merged.num_inserted_rows or any(merged.num_changed_rows.values())
+        if not changes_rows and self.statement.record.is_empty and self.snapshot.exists:
+            # As in the reference implementation, a MERGE without changes makes no version.
+            return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
+        return transaction.commit(
+            "MERGE",
+            parameters=self.statement.parameters,
+            metrics=metrics,
+            user_info=self.statement.commit_info,
         )
-        return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
+
+    def _stage(
+        self, transaction: Transaction, merged: MergedRows, selected: SelectedRows
+    ) -> RowChangeCounts:
+        """Stage the new files, and the removal of the old rows."""
+        transaction.stage_written(merged.files)
+        transaction.stage_change_files(merged.change_files)
+        transaction.stage_high_water_marks(merged.high_water_marks)
+        transaction.depend_on(selected.reads)
+        transaction.declare_row_ids_kept()
+        if not selected.files.num_rows:
+            return RowChangeCounts()
+        return change_rows(
+            transaction,
+            selected,
+            self.engine,
+            written=RewriteResult((), (), 0, merged.num_copied_rows),
+            # Rows added by a concurrent commit that may match, by their statistics, are not
+            # compared with the source again.
+            selects=bool if _changes_all_matches(self.clauses) else None,
+        )
+
+    def _metrics(self, merged: MergedRows, counts: RowChangeCounts) -> dict[str, int | str]:
+        """The counts by the names of commitInfo."""
+        changed = Counter[tuple[str, str]]()
+        for number, num_rows in merged.num_changed_rows.items():
+            clause = self.clauses[number].text
+            changed[clause.kind, clause.action] += num_rows
+        updated, deleted = (
+            sum(changed[kind, action] for kind in _TARGET_KINDS) for action in ("update", "delete")
+        )
+        unmatched = "not_matched_by_source"
+        return {
+            "numTargetRowsInserted": merged.num_inserted_rows,
+            "numTargetRowsUpdated": updated,
+            "numTargetRowsDeleted": deleted,
+            "numTargetRowsMatchedUpdated": changed["matched", "update"],
+            "numTargetRowsMatchedDeleted": changed["matched", "delete"],
+            "numTargetRowsNotMatchedBySourceUpdated": changed[unmatched, "update"],
+            "numTargetRowsNotMatchedBySourceDeleted": changed[unmatched, "delete"],
+            "numTargetRowsCopied": counts.num_copied_rows,
+            "numOutputRows": merged.num_inserted_rows + updated + counts.num_copied_rows,
+            "numTargetFilesAdded": counts.num_added_files + len(merged.files),
+            "numTargetBytesAdded": counts.num_added_bytes
+            + sum(file.size_bytes for file in merged.files),
+            "numTargetFilesRemoved": counts.num_removed_files,
+            "numTargetBytesRemoved": counts.num_removed_bytes,
+            "numTargetChangeFilesAdded": len(merged.change_files),
+            "numTargetChangeFileBytes": sum(file.size_bytes for file in merged.change_files),
+            "numTargetDeletionVectorsAdded": counts.num_vectors_added,
+            "numTargetDeletionVectorsUpdated": counts.num_vectors_updated,
+            "numTargetDeletionVectorsRemoved": counts.num_vectors_removed,
+        }
 
     def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:
         scope = MergeScope.of(self.snapshot, self.condition, source.keys, self.clauses, self.engine)
@@ -335,76 +593,6 @@ def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
     return StructType(tuple(fields)) if fields else None
 
 
-class MergeOutcome(msgspec.Struct, frozen=True):
-    """The rows that a MERGE changes, and the files written to replace them."""
-
-    clauses: Sequence[MergeClause]
-    num_source_rows: int
-    merged: MergedRows
-    selected: SelectedRows
-    """The rows of the table that are deleted or updated."""
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the table is unchanged."""
-        return not self.merged.num_inserted_rows and not any(self.merged.num_changed_rows.values())
-
-    def count(self, kind: str, action: str) -> int:
-        """Number of rows of the table that clauses of a kind change by an action."""
-        return sum(
-            self.merged.num_changed_rows.get(index, 0)
-            for index, each in enumerate(self.clauses)
-            if each.text.kind == kind and each.text.action == action
-        )
-
-
-class MergeTimes(msgspec.Struct):
-    """When the phases of a MERGE began, in seconds of one clock."""
-
-    started: float
-    materialised: float | None = None
-    """When the source was materialised."""
-    scanned: float | None = None
-    """When the action for each row was known."""
-
-    def metrics(self) -> dict[str, int]:
-        """The times by the names of commitInfo."""
-        now = time.perf_counter()
-        materialised = now if self.materialised is None else self.materialised
-        scanned = now if self.scanned is None else self.scanned
-        seconds = {
-            "materializeSourceTimeMs": materialised - self.started,
-            "scanTimeMs": scanned - materialised,
-            "rewriteTimeMs": now - scanned,
-            "executionTimeMs": now - self.started,
-        }
-        return {name: round(value * 1000) for name, value in seconds.items()}
-
-
-def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine) -> RowChangeCounts:
-    """Stage the new files, and the removal of the old rows."""
-    transaction.stage_written(outcome.merged.files)
-    transaction.stage_change_files(outcome.merged.change_files)
-    transaction.stage_high_water_marks(outcome.merged.high_water_marks)
-    transaction.depend_on(outcome.selected.reads)
-    transaction.declare_row_ids_kept()
-    if not outcome.selected.files.num_rows:
-        return RowChangeCounts()
-    return change_rows(
-        transaction,
-        outcome.selected,
-        engine,
-        written=RewriteResult((), (), 0, outcome.merged.num_copied_rows),
-        selects=_may_match if _changes_all_matches(outcome.clauses) else None,
-    )
-
-
-def _may_match(added: Sequence[AddFile]) -> bool:
-    # Rows added by a concurrent commit that may match, by their statistics, are not compared with
-    # the source again.
-    return bool(added)
-
-
 def _changes_all_matches(clauses: Sequence[MergeClause]) -> bool:
     """Whether every row that decides the result of the MERGE is also changed by it: a row of the
     source is not inserted if a row of the table matches, even if that row is unchanged.
@@ -412,52 +600,3 @@ def _changes_all_matches(clauses: Sequence[MergeClause]) -> bool:
     if not any(clause.text.kind == "not_matched" for clause in clauses):
         return True
     return any(clause.text.kind == "matched" and clause.condition is None for clause in clauses)
-
-
-def commit_merge(
-    transaction: Transaction,
-    snapshot: Snapshot,
-    statement: MergeStatement,
-    outcome: MergeOutcome,
-    engine: Engine,
-    times: MergeTimes,
-) -> CommitResult:
-    """Commit a MERGE; as in the reference implementation, one without changes makes no version."""
-    with transaction.created_files:
-        counts = stage_merge(transaction, outcome, engine)
-    metrics = {**_metrics(outcome, counts), **times.metrics()}
-    if outcome.changes_nothing and statement.record.is_empty and snapshot.exists:
-        return CommitResult(snapshot.version, metrics, snapshot, skipped=True)
-    return transaction.commit(
-        "MERGE",
-        parameters=statement.parameters,
-        metrics=metrics,
-        user_info=statement.commit_info,
-    )
-
-
-def _metrics(outcome: MergeOutcome, counts: RowChangeCounts) -> dict[str, int | str]:
-    kinds = ("matched", "not_matched_by_source")
-    updated = sum(outcome.count(kind, "update") for kind in kinds)
-    files, change_files = outcome.merged.files, outcome.merged.change_files
-    return {
-        "numSourceRows": outcome.num_source_rows,
-        "numTargetRowsInserted": outcome.merged.num_inserted_rows,
-        "numTargetRowsUpdated": updated,
-        "numTargetRowsDeleted": sum(outcome.count(kind, "delete") for kind in kinds),
-        "numTargetRowsMatchedUpdated": outcome.count("matched", "update"),
-        "numTargetRowsMatchedDeleted": outcome.count("matched", "delete"),
-        "numTargetRowsNotMatchedBySourceUpdated": outcome.count("not_matched_by_source", "update"),
-        "numTargetRowsNotMatchedBySourceDeleted": outcome.count("not_matched_by_source", "delete"),
-        "numTargetRowsCopied": counts.num_copied_rows,
-        "numOutputRows": outcome.merged.num_inserted_rows + updated + counts.num_copied_rows,
-        "numTargetFilesAdded": counts.num_added_files + len(files),
-        "numTargetBytesAdded": counts.num_added_bytes + sum(file.size_bytes for file in files),
-        "numTargetFilesRemoved": counts.num_removed_files,
-        "numTargetBytesRemoved": counts.num_removed_bytes,
-        "numTargetChangeFilesAdded": len(change_files),
-        "numTargetChangeFileBytes": sum(file.size_bytes for file in change_files),
-        "numTargetDeletionVectorsAdded": counts.num_vectors_added,
-        "numTargetDeletionVectorsUpdated": counts.num_vectors_updated,
-        "numTargetDeletionVectorsRemoved": counts.num_vectors_removed,
-    }

@@ -1,11 +1,11 @@
-"""Which files an overwrite removes whole, and what that choice depends on.
+"""OVERWRITE: rows in place of all rows, of those of some partitions, or of those that match.
 
-Spec: Add File and Remove File; Partition Value Serialization.
+Spec: Add File and Remove File; Append-only Tables; Partition Value Serialization.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.engines.plans import WriteResult
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression, UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -22,13 +23,22 @@ from dagster_delta.protocol.statistics.skipping import partition_column
 from dagster_delta.protocol.values.arrow_columns import map_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import parse_partition_value
+from dagster_delta.table.operations.row_write import (
+    DYNAMIC,
+    RowWrite,
+    overwrite_check,
+    write_metrics,
+)
+from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.partition_codes import files_in_partitions
-from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
+from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
+from dagster_delta.table.transaction.retries import conflict_retries
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.transaction.transaction import CommitResult
 
 PartitionKey = tuple[object, ...]
 
@@ -40,6 +50,127 @@ class Replacement(msgspec.Struct, frozen=True):
     """Tombstones of the removed files."""
     reads: ReadScope = msgspec.field(default_factory=ReadScope)
     """What the choice depends on."""
+
+
+def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
+    """Replace all rows, those that a predicate matches, or those of the partitions written.
+
+    Errors are those of `append_rows`, and PartitionMismatch: a new row does not satisfy `where`.
+    """
+    where = write.options.where
+    if write.options.schema_mode == "overwrite" and where is not None:
+        raise InvalidArgument(
+            "the schema can only be replaced together with all rows; leave out where, or use "
+            'schema_mode="merge"'
+        )
+    parameters: dict[str, object] = {"mode": "Overwrite"}
+    if where == DYNAMIC:
+        parameters["isDynamicPartitionOverwrite"] = True
+    elif where is not None:
+        parameters["predicate"] = where
+
+    def overwrite() -> CommitResult:
+        configuration = write.stage_configuration()
+        if where == DYNAMIC:
+            metrics = _replace_partitions(write, configuration)
+        elif where is None or write.transaction.snapshot is None:
+            metrics = _replace_everything(write, configuration, where)
+        else:
+            metrics = _replace_matching(write, configuration, write.transaction.snapshot, where)
+        return write.commit(configuration, parameters, metrics)
+
+    return write.run(overwrite, snapshot, conflict_retries(write.options.on_conflict))
+
+
+def _replace_everything(
+    write: RowWrite, configuration: TableConfiguration, where: str | None
+) -> dict[str, int | str]:
+    snapshot, replaced = write.transaction.snapshot, Replacement()
+    if snapshot is not None:
+        replaced = replace_everything(snapshot, now_ms=write.clock())
+        _refuse_removal(write, replaced.removes)
+    check = [] if where is None else [overwrite_check(where)]
+    return _stage_replacement(write, replaced, write.write_rows(configuration, check))
+
+
+def _replace_partitions(write: RowWrite, configuration: TableConfiguration) -> dict[str, int | str]:
+    if not configuration.partition_columns:
+        raise InvalidArgument(
+            'where="dynamic" replaces partitions, and the table has none; leave it out to replace '
+            "all rows",
+            table=write.store.location.uri,
+        )
+    written, snapshot, replaced = write.write_rows(configuration), write.transaction.snapshot, None
+    if snapshot is not None:
+        replaced = replace_partitions(snapshot, written.files, now_ms=write.clock())
+        _refuse_removal(write, replaced.removes)
+    return _stage_replacement(write, replaced or Replacement(), written)
+
+
+def _replace_matching(
+    write: RowWrite, configuration: TableConfiguration, snapshot: Snapshot, where: str
+) -> dict[str, int | str]:
+    expression = write.parse_condition(where, snapshot, "the condition of the overwrite")
+    replaced = replace_matching_partitions(snapshot, expression, now_ms=write.clock())
+    if replaced is None:
+        return _replace_rows(write, configuration, snapshot, expression)
+    _refuse_removal(write, replaced.removes)
+    written = write.write_rows(configuration, [overwrite_check(expression.sql)])
+    return _stage_replacement(write, replaced, written)
+
+
+def _stage_replacement(
+    write: RowWrite, replaced: Replacement, written: WriteResult
+) -> dict[str, int | str]:
+    write.transaction.depend_on(replaced.reads)
+    write.transaction.stage_removed(replaced.removes)
+    return write_metrics(written) | {
+        "numRemovedFiles": len(replaced.removes),
+        "numRemovedBytes": sum(remove.size_bytes or 0 for remove in replaced.removes),
+    }
+
+
+def _replace_rows(
+    write: RowWrite,
+    configuration: TableConfiguration,
+    snapshot: Snapshot,
+    expression: SqlExpression,
+) -> dict[str, int | str]:
+    from dagster_delta.table.operations.row_changes import change_rows, selection
+    from dagster_delta.table.read.row_selection import read_plan, select_rows
+
+    transaction, engine = write.transaction, write.engine
+    selected = select_rows(snapshot, expression, engine)
+    _refuse_removal(write, selected.files["path"])
+    written = write.write_rows(configuration, [overwrite_check(expression.sql)])
+    if not selected.files.num_rows:
+        transaction.depend_on(selected.reads)
+        return write_metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
+    counts = change_rows(
+        transaction, selected, engine, selects=selection(transaction, engine, expression)
+    )
+    if counts.num_change_files:
+        # As soon as a commit has change data files, they alone are the feed.
+        plan = read_plan(snapshot, file_table(written.files), None, configuration)
+        spec = write_spec(configuration, write.store.location, check_rows=False)
+        transaction.stage_change_files(engine.record_inserts(plan, spec))
+    copied = {"numCopiedRows": counts.num_copied_rows} if counts.num_copied_rows else {}
+    return write_metrics(written) | {
+        "numRemovedFiles": counts.num_removed_files,
+        "numRemovedBytes": counts.num_removed_bytes,
+        **copied,
+    }
+
+
+def _refuse_removal(write: RowWrite, removed: Sized) -> None:
+    snapshot = write.transaction.snapshot
+    if len(removed) and snapshot is not None and snapshot.configuration.append_only:
+        raise UnsupportedFeature(
+            "the table is append-only (delta.appendOnly), and this overwrite would remove "
+            "rows; append instead, or unset the property first",
+            table=write.store.location.uri,
+            version=snapshot.version,
+        )
 
 
 def replace_everything(snapshot: Snapshot, *, now_ms: int) -> Replacement:

@@ -9,6 +9,8 @@ Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC F
 
 from __future__ import annotations
 
+import datetime as dt
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import msgspec
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines import change_engine, embedded_engine, engine_for_changes
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
@@ -28,7 +31,8 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json, 
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.row_selection import SelectedRows, read_plan
+from dagster_delta.table.read.row_selection import SelectedRows, read_plan, select_rows
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
 from dagster_delta.table.transaction.file_actions import (
     added_row,
@@ -36,11 +40,14 @@ from dagster_delta.table.transaction.file_actions import (
     file_table,
     tombstone,
 )
-from dagster_delta.table.transaction.transaction import Transaction
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
+    from dagster_delta.clock import Clock
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.conflicts import SelectsRows
+    from dagster_delta.table.transaction.retries import OnConflict
 
 
 class RowChangeCounts(msgspec.Struct, frozen=True):
@@ -64,6 +71,99 @@ class RowChangeCounts(msgspec.Struct, frozen=True):
     """Those of them that had another before."""
     num_vectors_removed: int = 0
     """Files that had a deletion vector and have another now, or left."""
+
+
+class ChangeOptions(msgspec.Struct, frozen=True):
+    """Options of a DELETE or an UPDATE."""
+
+    engine: str | None = None
+    """`arrow` or `spark`; None: chosen by the expressions."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version; the statement is done at most once with them."""
+    commit_info: Mapping[str, object] | None = None
+    """Recorded in the commitInfo."""
+    on_conflict: OnConflict = "retry"
+
+    @property
+    def record(self) -> ApplicationRecord:
+        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
+        return ApplicationRecord(self.idempotency)
+
+
+class RowStatement(msgspec.Struct, frozen=True):
+    """One attempt of a DELETE or an UPDATE."""
+
+    name: str
+    transaction: Transaction
+    snapshot: Snapshot
+    where: SqlExpression | None
+    options: ChangeOptions
+    asked: Engine | None
+    """The engine that the caller chose."""
+    started: float
+
+    @classmethod
+    def begin(
+        cls, name: str, snapshot: Snapshot, where: str | None, options: ChangeOptions, clock: Clock
+    ) -> RowStatement:
+        """An attempt on a version."""
+        started, asked = time.perf_counter(), change_engine(options.engine)
+        transaction = Transaction(snapshot.store, snapshot, clock=clock)
+        refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
+        expression = None
+        if where is not None:
+            from dagster_delta.sql.filters import check_repeatable, parse_filter
+
+            zone = (asked or embedded_engine()).time_zone
+            expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC), zone)
+            check_repeatable(expression, f"the condition of {name}")
+        return cls(name, transaction, snapshot, expression, options, asked, started)
+
+    @property
+    def zone(self) -> str:
+        """The time zone of the expressions."""
+        return (self.asked or embedded_engine()).time_zone
+
+    def engine_of(self, assignments: tuple[Assignment, ...]) -> Engine:
+        """The engine that the caller or the expressions ask for."""
+        where = () if self.where is None else (self.where,)
+        expressions = (*where, *(assignment.value for assignment in assignments))
+        return self.asked or engine_for_changes(expressions, self.transaction.store, self.zone)
+
+    def run(
+        self,
+        engine: Engine,
+        parameters: Mapping[str, object],
+        assignments: tuple[Assignment, ...] = (),
+    ) -> CommitResult:
+        """Change the selected rows, and commit that."""
+        self.options.record.stage(self.transaction)
+        selected = select_rows(self.snapshot, self.where, engine)
+        scanned = time.perf_counter()
+        if not selected.files.num_rows and self.options.record.is_empty:
+            # As in the reference implementation, what changes nothing makes no version.
+            metrics = self._metrics(RowChangeCounts(), scanned)
+            return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
+        with self.transaction.created_files:
+            counts = change_rows(
+                self.transaction, selected, engine, assignments=assignments, where=self.where
+            )
+        return self.transaction.commit(
+            self.name,
+            parameters=parameters,
+            metrics=self._metrics(counts, scanned),
+            user_info=self.options.commit_info,
+        )
+
+    def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:
+        rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"
+        now = time.perf_counter()
+        return {
+            **_count_metrics(counts, rows),
+            "executionTimeMs": round((now - self.started) * 1000),
+            "scanTimeMs": round((scanned - self.started) * 1000),
+            "rewriteTimeMs": round((now - scanned) * 1000),
+        }
 
 
 def refuse_append_only(transaction: Transaction, what: str) -> None:
@@ -254,3 +354,20 @@ def _count(
         num_vectors_updated=sum(each.vector is not None for each in kept),
         num_vectors_removed=sum(each.vector is not None for each in touched),
     )
+
+
+def _count_metrics(counts: RowChangeCounts, rows: str) -> dict[str, int | str]:
+    metrics: dict[str, int | str] = {
+        "numRemovedFiles": counts.num_removed_files,
+        "numRemovedBytes": counts.num_removed_bytes,
+        "numAddedFiles": counts.num_added_files,
+        "numAddedBytes": counts.num_added_bytes,
+        "numCopiedRows": counts.num_copied_rows,
+        "numDeletionVectorsAdded": counts.num_vectors_added,
+        "numDeletionVectorsUpdated": counts.num_vectors_updated,
+        "numDeletionVectorsRemoved": counts.num_vectors_removed,
+        "numAddedChangeFiles": counts.num_change_files,
+    }
+    if counts.num_changed_rows is not None:
+        metrics[rows] = counts.num_changed_rows
+    return metrics

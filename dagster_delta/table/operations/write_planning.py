@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,9 @@ from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 from dagster_delta.table.transaction.transaction import AppTransaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.transaction.retries import OnConflict
 
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
@@ -74,6 +77,11 @@ class WriteOptions(msgspec.Struct, frozen=True):
     """The option that lets a write add columns, as the caller spells it, for messages."""
     absent: str | None = None
     """Spark SQL that no row of the table may satisfy before an append."""
+    where: str | None = None
+    """What an overwrite replaces: Spark SQL, or `dynamic` for the partitions of the new rows; None
+    for all rows."""
+    on_conflict: OnConflict = "retry"
+    """What an overwrite does after a conflict."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -81,14 +89,10 @@ class WriteOptions(msgspec.Struct, frozen=True):
                 "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
                 f"{self.schema_mode!r}"
             )
-        if isinstance(self.partition_by, str):
-            raise InvalidArgument(
-                f"partition_by is a list of columns; write [{self.partition_by!r}]"
-            )
-        if isinstance(self.sort_by, str):
-            raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
-        if isinstance(self.cluster_by, str):
-            raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
+        # A text is a sequence of texts for mypy.
+        for option in ("partition_by", "sort_by", "cluster_by"):
+            if isinstance(columns := getattr(self, option), str):
+                raise InvalidArgument(f"{option} is a list of columns; write [{columns!r}]")
         ApplicationRecord(self.idempotency)  # raises for an invalid one
 
     @property
