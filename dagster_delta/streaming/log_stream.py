@@ -8,29 +8,52 @@ Spec: Delta Log Entries; Add File and Remove File; Change Data Files.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet
-from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    DeltaError,
+    InvalidArgument,
+    SchemaMismatch,
+    UnsupportedFeature,
+    VersionNotFound,
+)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.change_data import FileChange
+from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.values.arrow_columns import index_column, string_column
+from dagster_delta.protocol.values.arrow_values import every, integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.streaming.commit_rules import CommitRules
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
-from dagster_delta.streaming.snapshot_files import SNAPSHOT_COLUMNS, STRETCH_FILES, SnapshotFiles
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import commit_digest, is_newest, located, read_commit
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since
 from dagster_delta.table.transaction.file_actions import descriptor_of
+
+_REMEMBERED_VERSIONS = 1000
+SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+"""Columns of LIVE_FILE_SCHEMA that a stream needs to read files."""
+
+_KEY = ("modification_time_ms", "path")
+STRETCH_FILES = 250_000
+"""Files of a large table that are in memory at a time, about."""
+_MAX_SAMPLES = 100_000
+
 
 _ROWS_AT_ONCE = 10_000
 
@@ -355,3 +378,242 @@ def _inserted(row: Mapping[str, Any]) -> FileChange:
         change_type="insert",
         deletion_vector=descriptor_of(row),
     )
+
+
+class CommitRules:
+    """The rules of one run of a query."""
+
+    def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
+        self._store = store
+        self._options = options
+        self._latest = latest
+        self._known = {latest.version: latest.configuration}
+
+    def changes_of(self, actions: CommitActions) -> tuple[FileChange, ...]:
+        """The files whose rows the stream takes from a commit, in a stable order.
+
+        A schema change for which the query has to be restarted is a SchemaMismatch; deleted or
+        changed rows that no option allows are an UnsupportedFeature.
+        """
+        self._check_configuration(actions)
+        if self._options.read_change_feed:
+            is_partitioned = bool(self._latest.configuration.partition_columns)
+            return file_changes(actions, partitioned=is_partitioned)
+        adds = [add for add in actions.adds if add.data_change]
+        if any(remove.data_change for remove in actions.removes):
+            if self._options.skip_change_commits:
+                return ()
+            self._check_allowed(actions, has_new_rows=bool(adds))
+        return tuple(
+            FileChange(
+                path=add.path,
+                partition_values=add.partition_values,
+                size_bytes=add.size_bytes,
+                change_type="insert",
+                deletion_vector=add.deletion_vector,
+            )
+            for add in adds
+        )
+
+    def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
+        operation = (actions.commit_info or {}).get("operation") or "a commit"
+        if has_new_rows and not self._options.allows_changes:
+            raise UnsupportedFeature(
+                f"The stream cannot show that rows were changed, as version {actions.version} "
+                f"({operation}) did: pass skipChangeCommits to leave such commits out, "
+                "ignoreChanges to read all rows of the files they rewrote, or readChangeFeed to "
+                "read the changes",
+                table=self._store.location.uri,
+                version=actions.version,
+            )
+        if not has_new_rows and not self._options.allows_deletes:
+            raise UnsupportedFeature(
+                f"The stream cannot show that rows were deleted, as version {actions.version} "
+                f"({operation}) did: pass ignoreDeletes or skipChangeCommits to go on without it, "
+                "or readChangeFeed to read the changes",
+                table=self._store.location.uri,
+                version=actions.version,
+            )
+
+    def _check_configuration(self, actions: CommitActions) -> None:
+        configuration = self.configuration_at(actions)
+        version = actions.version
+        if configuration is not self._latest.configuration:
+            self.check_schema(configuration, version)
+        is_recorded = configuration.properties.enable_change_data_feed
+        if self._options.read_change_feed and not is_recorded:
+            raise ChangeDataNotRecorded(
+                f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
+                "so that its changes are not recorded: start a new query from a version after "
+                "which it is on",
+                table=self._store.location.uri,
+                version=version,
+            )
+
+    def configuration_at(self, actions: CommitActions) -> TableConfiguration:
+        """The configuration of the version of a commit."""
+        version = actions.version
+        if version in self._known:
+            return self._known[version]
+        before = self._known.get(version - 1)
+        if before is not None:
+            found = before
+            if actions.protocol is not None or actions.metadata is not None:
+                found = TableConfiguration(
+                    actions.protocol or before.protocol, actions.metadata or before.metadata
+                )
+                found.check_readable(table=self._store.location.uri, version=version)
+        else:
+            found = self._load(version)
+        if len(self._known) > _REMEMBERED_VERSIONS:
+            self._known = {self._latest.version: self._latest.configuration}
+        self._known[version] = found
+        return found
+
+    def _load(self, version: int) -> TableConfiguration:
+        try:
+            found = Snapshot.load(self._store, version=version).configuration
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"The log does not have the schema that version {version} was written with, as the "
+                "checkpoint before it was cleaned up: start a new query from a later version",
+                table=self._store.location.uri,
+                version=version,
+            ) from error
+        latest = self._latest.configuration
+        # If nothing changed, return the same object, so that later comparisons are fast.
+        is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
+        return latest if is_same else found
+
+    def check_schema(self, configuration: TableConfiguration, version: int) -> None:
+        """Raises SchemaMismatch if the query cannot show rows of a version with its schema."""
+        latest, table = self._latest, self._store.location.uri
+        if configuration.metadata.id != latest.metadata.id:
+            raise SchemaMismatch(
+                f"Version {version} made another table of it: start a new query, with a "
+                "checkpoint location of its own",
+                table=table,
+                version=version,
+            )
+        problem = find_incompatibility(configuration, latest.configuration)
+        if version > latest.version:
+            # A new column would be lost, so the schemas must fit in both directions.
+            problem = problem or find_incompatibility(latest.configuration, configuration)
+            if problem is not None:
+                raise SchemaMismatch(
+                    f"The schema of the table changed at version {version}: start the query again, "
+                    "and it continues with the new schema from its position",
+                    table=table,
+                    version=version,
+                )
+        elif problem is not None:
+            raise SchemaMismatch(
+                f"The rows of version {version} cannot be shown with the schema of version "
+                f"{latest.version}, with which the stream is read: {problem}. Start a new query, "
+                "with a checkpoint location of its own, from a version after that change",
+                table=table,
+                version=version,
+            )
+
+
+class SnapshotFiles:
+    """The live files of a version by modification time and path, an order that is the same in every
+    run of a query. Of a large table a range of files is in memory at a time, for which the log is
+    read once.
+
+    `stretch_files` of a large table are in memory at a time, about; `max_samples` files divide it
+    into such ranges.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        stretch_files: int = STRETCH_FILES,
+        max_samples: int = _MAX_SAMPLES,
+    ) -> None:
+        self._snapshot = snapshot
+        self._bounds: list[_Bound] = []
+        self._starts = [0]
+        if snapshot.is_large_and_unread:
+            self._bounds = _sampled_bounds(snapshot, stretch_files, max_samples)
+            self._starts += _positions(snapshot, self._bounds)
+        self._held: tuple[int, pa.Table] | None = None
+
+    def sizes_from(self, index: int) -> Iterator[list[int]]:
+        """Sizes in bytes of the files from a position on, range by range."""
+        for stretch in range(bisect_right(self._starts, index) - 1, len(self._starts)):
+            files = self._files_of(stretch)
+            yield files["size_bytes"].slice(max(0, index - self._starts[stretch])).to_pylist()
+
+    def between(self, start: int, stop: int | None) -> Iterator[pa.Table]:
+        """The files from one position to another, or to the end, in `pa.Table`s of
+        SNAPSHOT_COLUMNS.
+        """
+        for stretch in range(bisect_right(self._starts, start) - 1, len(self._starts)):
+            first = self._starts[stretch]
+            if stop is not None and first >= stop:
+                return
+            skipped = max(0, start - first)
+            length = None if stop is None else max(0, stop - first - skipped)
+            yield self._files_of(stretch).slice(skipped, length)
+
+    def _files_of(self, stretch: int) -> pa.Table:
+        if self._held is None or self._held[0] != stretch:
+            self._held = None
+            found = self._read(stretch).sort_by([(name, "ascending") for name in _KEY])
+            self._held = stretch, found.select(SNAPSHOT_COLUMNS)
+        return self._held[1]
+
+    def _read(self, stretch: int) -> pa.Table:
+        names = [*SNAPSHOT_COLUMNS, "modification_time_ms"]
+        if not self._bounds:
+            return self._snapshot.live_files(names)
+        low = self._bounds[stretch - 1] if stretch else None
+        high = self._bounds[stretch] if stretch < len(self._bounds) else None
+
+        def is_inside(files: pa.Table) -> pa.ChunkedArray:
+            inside = every(True, files.num_rows)
+            if low is not None:
+                inside = pc.and_(inside, pc.invert(low.is_after(files)))
+            return inside if high is None else pc.and_(inside, high.is_after(files))
+
+        return FilePlanner(self._snapshot).choose(names, is_inside)
+
+
+class _Bound:
+    """A boundary between two ranges: the file that begins the later one."""
+
+    def __init__(self, time_ms: int, path: str) -> None:
+        self._time = integer_scalar(time_ms)
+        self._path = string_column([path])[0]
+
+    def is_after(self, files: pa.Table) -> pa.ChunkedArray:
+        """For each file whether it is before this boundary; files without a time come last."""
+        times, paths = files["modification_time_ms"], files["path"]
+        same = pc.and_(pc.equal(times, self._time), pc.less(paths, self._path))
+        return pc.fill_null(pc.or_(pc.less(times, self._time), same), False)
+
+
+def _sampled_bounds(snapshot: Snapshot, stretch_files: int, max_samples: int) -> list[_Bound]:
+    """Boundaries that divide the files into ranges of about equal length."""
+    stride = max(1, -(-snapshot.max_file_actions // max_samples))
+    samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
+    first = 0
+    for batch in FilePlanner(snapshot).batches(_KEY):
+        num_files = batch.files.num_rows
+        samples.append(batch.files.take(index_column(range(first, num_files, stride))))
+        first = (first - num_files) % stride
+    ordered = pa.concat_tables(samples).drop_null()
+    ordered = ordered.sort_by([(name, "ascending") for name in _KEY])
+    step = max(1, stretch_files // stride)
+    chosen = ordered.take(index_column(range(step, ordered.num_rows, step)))
+    return [_Bound(*row.values()) for row in chosen.to_pylist()]
+
+
+def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
+    positions = [0] * len(bounds)
+    for batch in FilePlanner(snapshot).batches(_KEY):
+        for number, bound in enumerate(bounds):
+            positions[number] += pc.sum(bound.is_after(batch.files), min_count=0).as_py()
+    return positions

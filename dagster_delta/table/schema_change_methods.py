@@ -108,8 +108,7 @@ class SchemaChangeMethods(TableHandle):
                 failed. If called again, a change reuses the files that it has already written.
         """
         from dagster_delta.evolution.alter.statement import parse_alter
-        from dagster_delta.table.operations.alter import SchemaChangeOptions
-        from dagster_delta.table.operations.alter_statement import alter_table
+        from dagster_delta.table.operations.alter import SchemaChangeOptions, alter_table
 
         options = SchemaChangeOptions(
             existing_rows,

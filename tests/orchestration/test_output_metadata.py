@@ -11,7 +11,7 @@ import pytest
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.table.operations.auto_compaction import MIN_FILES
+from dagster_delta.table.operations.optimize import MIN_FILES
 from tests.orchestration.conftest import plain, table_of
 
 SCHEMA = pa.schema(

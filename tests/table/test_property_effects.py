@@ -18,7 +18,7 @@ from dagster_delta.protocol.table_properties import TableProperties
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations import optimize
-from dagster_delta.table.operations.auto_compaction import MIN_FILES
+from dagster_delta.table.operations.optimize import MIN_FILES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 

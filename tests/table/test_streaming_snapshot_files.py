@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.streaming.log_stream import LogStream
+from dagster_delta.streaming.log_stream import LogStream, SnapshotFiles
 from dagster_delta.streaming.options import Admission, parse_source_options
-from dagster_delta.streaming.snapshot_files import SnapshotFiles
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read import snapshot as snapshot_module
 from dagster_delta.table.read.snapshot import Snapshot

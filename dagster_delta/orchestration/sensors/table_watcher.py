@@ -17,7 +17,7 @@ from dagster_delta.errors import (
 from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
-from dagster_delta.table.read.changed_columns import changes_columns
+from dagster_delta.table.read.change_data_feed import changes_columns
 from dagster_delta.table.read.watch import (
     NOTHING_SEEN,
     LogCursor,

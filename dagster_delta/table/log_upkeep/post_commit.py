@@ -29,7 +29,7 @@ from dagster_delta.protocol.log.version_checksum import (
 )
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import read_checksum_after
-from dagster_delta.table.read.file_totals import add_up_files
+from dagster_delta.table.read.file_planner import add_up_files
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

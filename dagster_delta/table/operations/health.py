@@ -12,7 +12,7 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.log.reader import find_segment
 from dagster_delta.table.operations.optimize import MIN_SIZE_SHARE
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_totals import add_up_files
+from dagster_delta.table.read.file_planner import add_up_files
 from dagster_delta.table.read.partition_codes import partition_texts
 from dagster_delta.table.read.snapshot import Snapshot
 

@@ -20,8 +20,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of
-from dagster_delta.table.read.file_totals import count_records
+from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
 from dagster_delta.table.read.row_frames import RowFrames, require
 
 if TYPE_CHECKING:

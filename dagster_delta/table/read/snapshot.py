@@ -45,8 +45,12 @@ from dagster_delta.table.log.reader import (
     read_commits_after,
 )
 from dagster_delta.table.log.state import LogState
-from dagster_delta.table.read.file_planner import FilePlanner
-from dagster_delta.table.read.file_totals import add_up_files, count_records, live_records
+from dagster_delta.table.read.file_planner import (
+    FilePlanner,
+    add_up_files,
+    count_records,
+    live_records,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
