@@ -28,7 +28,6 @@ from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
@@ -69,7 +68,6 @@ class DeltaTable(
     SchemaChangeMethods,
     SettingMethods,
     MaintenanceMethods,
-    ColumnChangeMethods,
 ):
     """A handle on a Delta table and the latest version it has seen.
 

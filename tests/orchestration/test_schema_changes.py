@@ -18,9 +18,9 @@ from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
 from dagster_delta.orchestration.schema_changes.steps import in_launchpad_words
-from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.column_change import begin_column_change
+from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from tests.orchestration.conftest import Lake, library_error, plain
 
 
@@ -339,14 +339,14 @@ def test_a_statement_names_the_switches_as_the_launchpad_and_the_resource_show_t
 def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
     filled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin_only(self: ColumnChangeMethods, column: str, new_type: str, **_: Any) -> Any:
+    def begin_only(self: SchemaChangeMethods, column: str, new_type: str, **_: Any) -> Any:
         request = ColumnChangeRequest(column, new_type, enable_features=True)
         begin_column_change(self._existing(), request, clock=lambda: 1)
         raise RuntimeError("the run died")
 
     for ending, expected in (("CANCEL_COLUMN_CHANGE", "10"), ("RESUME_COLUMN_CHANGE", 10)):
         with monkeypatch.context() as patched:
-            patched.setattr(ColumnChangeMethods, "change_column", begin_only)
+            patched.setattr(SchemaChangeMethods, "change_column", begin_only)
             with pytest.raises(RuntimeError, match="the run died"):
                 run(filled, {**CHANGE, "dry_run": False})
         assert "prepared" in told(run(filled, {"kind": ending}))["delta/schema_change"]

@@ -17,8 +17,7 @@ from dagster_delta.protocol.features.change_data import (
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
-from dagster_delta.table.read.row_frames import RowFrames
-from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.read.scan import RowFrames, Scan
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:

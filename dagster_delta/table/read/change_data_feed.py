@@ -23,8 +23,7 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.change_feed_plan import ChangedFiles, plan_changes
-from dagster_delta.table.read.row_frames import RowFrames
-from dagster_delta.table.read.scan import resolve_columns, resolve_filter
+from dagster_delta.table.read.scan import RowFrames, resolve_columns, resolve_filter
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since, parse_timestamp, version_at
 
