@@ -31,8 +31,8 @@ from dagster_delta.evolution.column_change.plan import ColumnChangePlan, ColumnC
 from dagster_delta.evolution.column_change.states import published_clustering
 from dagster_delta.evolution.column_paths import dotted, find_place
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
-from dagster_delta.evolution.online_actions import is_online, online_request
 from dagster_delta.evolution.schema_change.draft import PlannedStep
+from dagster_delta.evolution.schema_change.online_change import is_online, online_request
 from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
 from dagster_delta.evolution.schema_change.planning import (
     PlanningOptions,
