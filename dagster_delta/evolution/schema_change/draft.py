@@ -111,10 +111,11 @@ class SchemaDraft:
         """Make sure that columns have physical names separate from their logical names."""
         if self.configuration.column_mapping_mode != "none":
             return
-        self.require(
+        self._require(
             f"columns can only be {change} where the table maps them",
             "columnMapping",
-            ("delta.columnMapping.mode", "name"),
+            "delta.columnMapping.mode",
+            "name",
         )
         self.note("map columns by name: every column gets an id, and keeps its name in the files")
 
@@ -122,23 +123,26 @@ class SchemaDraft:
         """Make sure that types may be widened."""
         if self.configuration.type_widening_enabled:
             return
-        self.require(
+        self._require(
             "types can only be changed where the table allows it",
             "typeWidening",
-            ("delta.enableTypeWidening", "true"),
+            "delta.enableTypeWidening",
+            "true",
         )
         self.note("enable type widening")
 
-    def require(self, why: str, switch: str, setting: tuple[str, str]) -> None:
-        """Set a property that a change needs, if it may be set."""
-        key, value = setting
+    def _require(self, why: str, switch: str, key: str, value: str) -> None:
+        self.check_switch(why, switch, key, value)
+        self.set_properties({key: value})
+
+    def check_switch(self, why: str, switch: str, key: str, value: str) -> None:
+        """Make sure that a property that a change needs may be set."""
         if not self.enable_features:
             remedy = (
                 f"set the table property {key} = {value} first, in the same statement if you like, "
                 f"or {ENABLE_FEATURES}"
             )
             self.miss(why, MissingSwitch(switch, remedy))
-        self.set_properties({key: value})
 
     def miss(self, why: str, switch: MissingSwitch) -> None:
         """Refuse a change because of a switch that is off; a dry run lists the switch."""

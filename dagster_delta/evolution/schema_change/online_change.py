@@ -79,6 +79,7 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -239,16 +240,20 @@ def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
             "enable_features does not override"
         )
         draft.miss(why.format(COLUMN_CHANGE_SWITCH), MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
-        draft.set_properties({COLUMN_CHANGE_SWITCH: "true"})
     needed = (
         (configuration.properties.enable_column_change is not None, COLUMN_CHANGE_SWITCH, "true"),
         (configuration.column_mapping_mode != "none", "delta.columnMapping.mode", "name"),
         (configuration.supports("domainMetadata"), "delta.feature.domainMetadata", "supported"),
     )
-    for is_on, key, value in needed:
-        if not is_on:
-            switch = _SWITCHES.get(key, key)
-            draft.require(why.format(switch), switch, (key, value))
+    lacking = {key: value for is_on, key, value in needed if not is_on}
+    for key, value in lacking.items():
+        switch = _SWITCHES.get(key, key)
+        draft.check_switch(why.format(switch), switch, key, value)
+    # All at once: one by one, the protocol would list what the first step implies.
+    if not configuration.properties.enable_column_change:
+        lacking[COLUMN_CHANGE_SWITCH] = "true"
+    if lacking:
+        draft.set_properties(lacking)
 
 
 def _redefinable(
@@ -265,6 +270,8 @@ def _redefinable(
             drop_default(draft, DropDefault(path))
         else:
             set_default(draft, SetDefault(path, value))
+            what = f"the default of column {dotted(path)}"
+            check_table_expression(value, StructType(()), what, is_default=True)
     position = _position(request.position)
     if position is not None:
         move_column(draft, MoveColumn(path, position))
