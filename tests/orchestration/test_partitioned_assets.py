@@ -473,7 +473,7 @@ def test_a_missing_dimension_is_an_error(lake, events):
     asset = asset_of(events, GRID, cells(1), expr={"color": "c"})
     error = lake.fail(asset, partition="red|2013-01-01")
     assert isinstance(error, InvalidArgument)
-    assert "no column for 'day'" in str(error)
+    assert "map each of the dimensions color, day" in str(error)
 
 
 # ---- physical partitioning

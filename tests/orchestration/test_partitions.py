@@ -298,7 +298,7 @@ def _parse_ranges(sql: str):
 
 
 def test_a_partitioned_asset_without_partition_expr_is_told_which_key_to_set():
-    with pytest.raises(InvalidArgument, match=r'metadata=\{"partition_expr": "your_column"\}'):
+    with pytest.raises(InvalidArgument, match="set it to the name of the column"):
         select_partitions(COLORS, ["red"], None, asset="flights")
 
 
@@ -309,20 +309,20 @@ def test_a_misspelt_partition_expr_is_pointed_at():
 
 def test_a_missing_dimension_is_an_error():
     definition, _ = grid()
-    with pytest.raises(InvalidArgument, match="no column for 'day'"):
+    with pytest.raises(InvalidArgument, match="map each of the dimensions"):
         select_partitions(definition, ["red|2013-01-01"], {"color": "c"}, asset="a")
 
 
 def test_an_unknown_dimension_is_an_error():
     definition, _ = grid()
     expr = {"color": "c", "day": "d", "dya": "d"}
-    with pytest.raises(InvalidArgument, match="no such dimension 'dya'"):
+    with pytest.raises(InvalidArgument, match=r"dya.*map each of the dimensions"):
         select_partitions(definition, ["red|2013-01-01"], expr, asset="a")
 
 
 def test_one_column_for_two_dimensions_is_an_error():
     definition, _ = grid()
-    with pytest.raises(InvalidArgument, match="map every dimension"):
+    with pytest.raises(InvalidArgument, match="map each of the dimensions"):
         select_partitions(definition, ["red|2013-01-01"], "c", asset="a")
 
 

@@ -190,7 +190,7 @@ def test_a_query_has_no_more_memory_than_it_is_given(lake: Lake, events) -> None
     source = events(pa.table({"id": range(2_000_000)}), name="numbers")
     sql = "SELECT list(id ORDER BY hash(id)) AS ids FROM {numbers}"
     asset = delta_sql_asset("late", sql, {"numbers": source}, memory_limit="20MB")
-    assert "set memory_limit" in str(lake.fail(source, asset))
+    assert "within memory_limit" in str(lake.fail(source, asset))
 
 
 def test_a_memory_limit_that_is_no_size_is_no_definition(flights) -> None:

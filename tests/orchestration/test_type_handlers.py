@@ -202,18 +202,3 @@ def test_the_error_lists_the_types_of_all_handlers(lake: Lake) -> None:
     message = str(library_error(caught.value))
     assert "Plane], pyspark.DataFrame" in message
     assert "TypeHandler" in message
-
-
-def test_a_class_in_place_of_a_handler_is_an_error(lake: Lake) -> None:
-    class Careless(DeltaIOManager):
-        @staticmethod
-        def type_handlers() -> Any:
-            return [PlaneLists]
-
-    @dg.asset
-    def planes() -> pd.DataFrame:
-        return pd.DataFrame({"id": [1]})
-
-    with pytest.raises(Exception) as caught:
-        materialize(lake, planes, manager=Careless)
-    assert "PlaneLists()" in str(library_error(caught.value))

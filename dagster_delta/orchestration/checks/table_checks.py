@@ -135,7 +135,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """Whether the combined values of some columns are unique; nulls are equal to each other."""
     import duckdb
 
-    from dagster_delta.orchestration.io.embedded_query import sealed_connection
+    from dagster_delta.orchestration.io.sql_assets import sealed_connection
 
     scan = Scan(snapshot, columns)
     rows = scan.duckdb_dataset()

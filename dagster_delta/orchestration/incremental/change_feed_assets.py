@@ -53,8 +53,8 @@ from dagster_delta.orchestration.io.asset_options import (
 from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.run_facts import current_execution
-from dagster_delta.orchestration.io.scan_input import SCAN_INPUT
 from dagster_delta.orchestration.io.type_handlers import (
+    SCAN_INPUT,
     TableInput,
     TypeHandler,
     annotation_of,

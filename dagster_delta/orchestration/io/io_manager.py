@@ -42,13 +42,13 @@ from dagster_delta.orchestration.io.run_facts import (
 )
 from dagster_delta.orchestration.io.table_owner import check_read
 from dagster_delta.orchestration.io.type_handlers import (
+    TABLE_TYPES,
     TableInput,
     TypeHandler,
     handler_named,
     rows_to_write,
     takes_none,
     type_handler_of,
-    with_table_types,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import RunPartitions
@@ -175,7 +175,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     def __init__(self, **data: Any) -> None:
         # Fail at definition time, before the first input without an annotation.
         if type(default := data.get("default_load_type")) is str:
-            handler_named(default, with_table_types(type(self).type_handlers()))
+            handler_named(default, (*type(self).type_handlers(), *TABLE_TYPES))
         super().__init__(**data)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:  # noqa: ANN401
@@ -379,7 +379,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         return read_asset_options(metadata, self._defaults(), asset=name)
 
     def _handlers(self) -> Sequence[TypeHandler[Any]]:
-        return with_table_types(self.type_handlers())
+        return (*self.type_handlers(), *TABLE_TYPES)
 
     def _defaults(self) -> AssetOptions:
         implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}

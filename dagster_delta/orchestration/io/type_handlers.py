@@ -12,16 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
+from dagster import DagsterType
+
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.table.read.scan import Scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
 T = TypeVar("T")
+
+# The type of inputs that are loaded as scans. Its values are not checked, so that a unit test may
+# give other ones.
+SCAN_INPUT = DagsterType(lambda _, __: True, name="DeltaScan", typing_type=Scan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +200,6 @@ def type_handler_of(
         f"one of {_annotations(handlers)}, or as dict[str, …] of one, by partition key; a "
         "TypeHandler in type_handlers of the IO manager adds a type"
     )
-
-
-def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
-    """The handlers of an IO manager, then those of this package."""
-    found: list[TypeHandler[Any]] = []
-    for handler in handlers:
-        if not isinstance(handler, TypeHandler):
-            called = f": call it, {handler.__name__}()" if isinstance(handler, type) else ""
-            raise InvalidArgument(
-                f"type_handlers of the IO manager returns {handler!r}, which is not an instance of "
-                f"TypeHandler{called}"
-            )
-        found.append(handler)
-    return (*found, *TABLE_TYPES)
 
 
 def rows_to_write(

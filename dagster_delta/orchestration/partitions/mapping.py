@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.partitions.partitions import dimension_columns
 from dagster_delta.orchestration.partitions.predicates import days_of_window
 
 PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
@@ -51,7 +52,11 @@ class PartitionMapping:
             )
         self._partitions_def = partitions_def
         self._keys_of = keys_of
-        self._dimensions = _dimensions(partitions_def, partition_expr) if partition_expr else {}
+        self._dimensions = (
+            dimension_columns(partitions_def, partition_expr, owner="the table")
+            if partition_expr
+            else {}
+        )
 
     def map(
         self,
@@ -123,28 +128,6 @@ def _holds(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
             _holds(each.partitions_def, parts[each.name]) for each in definition.partitions_defs
         )
     return definition.has_partition_key(key)
-
-
-def _dimensions(
-    partitions_def: dg.PartitionsDefinition[Any], partition_expr: str | Mapping[str, str]
-) -> dict[str, tuple[str, dg.PartitionsDefinition[Any]]]:
-    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        if not isinstance(partition_expr, str):
-            raise InvalidArgument(
-                "the partitions have one dimension: partition_expr is the name of one column, not "
-                f"{dict(partition_expr)}"
-            )
-        return {"": (partition_expr, partitions_def)}
-    names = [each.name for each in partitions_def.partitions_defs]
-    if isinstance(partition_expr, str) or set(partition_expr) != set(names):
-        raise InvalidArgument(
-            f"partition_expr {partition_expr!r} does not map every dimension ({', '.join(names)}) "
-            "to a partition column of the table"
-        )
-    return {
-        each.name: (partition_expr[each.name], each.partitions_def)
-        for each in partitions_def.partitions_defs
-    }
 
 
 def _dimension_keys(

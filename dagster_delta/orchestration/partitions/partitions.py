@@ -68,11 +68,18 @@ def select_partitions(
     the same value.
     """
     if partition_expr is None:
-        raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
+        close = difflib.get_close_matches("partition_expr", list(metadata_keys), n=1, cutoff=0.8)
+        hint = f" Did you mean it by the metadata key {close[0]!r}?" if close else ""
+        raise InvalidArgument(
+            f"asset {asset} is partitioned, but its metadata has no 'partition_expr', so nothing "
+            "says which column holds the partition; set it to the name of the column, or to a "
+            f"mapping from each dimension to its column.{hint}"
+        )
     distinct = sorted(set(keys))
+    columns = dimension_columns(partitions_def, partition_expr, owner=f"asset {asset}")
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return _select_multi(partitions_def, distinct, partition_expr, asset, dynamic_keys)
-    column = _single_column(partition_expr, asset)
+        return _select_multi(partitions_def, distinct, columns, dynamic_keys)
+    column, _ = columns[""]
     boxes = ((_slice(partitions_def, distinct, column, dynamic_keys),),) if distinct else ()
     return PartitionSelection(tuple(distinct), boxes)
 
@@ -95,72 +102,42 @@ def _single_slices(each: DimensionSlice) -> list[DimensionSlice]:
     ]
 
 
-def _missing_expression(
-    partitions_def: dg.PartitionsDefinition[Any], asset: str, metadata_keys: Iterable[str]
-) -> str:
+def dimension_columns(
+    partitions_def: dg.PartitionsDefinition[Any],
+    partition_expr: str | Mapping[str, str],
+    *,
+    owner: str,
+) -> dict[str, tuple[str, dg.PartitionsDefinition[Any]]]:
+    """Dimension to its column and its definition; a single dimension has no name."""
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        names = {each.name: f"column_of_{each.name}" for each in partitions_def.partitions_defs}
-        example = f'metadata={{"partition_expr": {names!r}}}'.replace("'", '"')
+        dimensions = {part.name: part.partitions_def for part in partitions_def.partitions_defs}
+        if not isinstance(partition_expr, str) and set(partition_expr) == set(dimensions):
+            return {name: (partition_expr[name], dimensions[name]) for name in dimensions}
+        wanted = f"map each of the dimensions {', '.join(dimensions)} to its column"
     else:
-        example = 'metadata={"partition_expr": "your_column"}'
-    close = difflib.get_close_matches("partition_expr", list(metadata_keys), n=1, cutoff=0.8)
-    hint = f" Did you mean it by the metadata key {close[0]!r}?" if close else ""
-    return (
-        f"asset {asset} is partitioned, but its metadata has no 'partition_expr', so nothing says "
-        f"which column holds the partition; set {example} on the asset.{hint}"
-    )
-
-
-def _single_column(partition_expr: str | Mapping[str, str], asset: str) -> str:
-    if isinstance(partition_expr, str):
-        return partition_expr
-    if len(partition_expr) == 1:
-        return next(iter(partition_expr.values()))
-    raise InvalidArgument(
-        f"asset {asset} has one partition dimension, but its 'partition_expr' maps "
-        f"{len(partition_expr)} of them ({', '.join(partition_expr)}); give one column name"
-    )
+        if isinstance(partition_expr, str):
+            return {"": (partition_expr, partitions_def)}
+        if len(partition_expr) == 1:
+            return {"": (next(iter(partition_expr.values())), partitions_def)}
+        wanted = "be one column name, as there is one dimension"
+    raise InvalidArgument(f"the partition_expr {partition_expr!r} of {owner} has to {wanted}")
 
 
 def _select_multi(
     partitions_def: dg.MultiPartitionsDefinition,
     keys: Sequence[str],
-    partition_expr: str | Mapping[str, str],
-    asset: str,
+    columns: Mapping[str, tuple[str, dg.PartitionsDefinition[Any]]],
     dynamic_keys: DynamicKeys | None,
 ) -> PartitionSelection:
-    dimensions = {each.name: each.partitions_def for each in partitions_def.partitions_defs}
-    columns = _multi_columns(partition_expr, tuple(dimensions), asset)
     parsed = [_multi_key(partitions_def, key).keys_by_dimension for key in keys]
     boxes = tuple(
         tuple(
-            _slice(dimensions[name], side, columns[name], dynamic_keys)
-            for name, side in zip(dimensions, sides, strict=True)
+            _slice(definition, side, column, dynamic_keys)
+            for (column, definition), side in zip(columns.values(), sides, strict=True)
         )
-        for sides in _boxes([tuple(key[name] for name in dimensions) for key in parsed])
+        for sides in _boxes([tuple(key[name] for name in columns) for key in parsed])
     )
     return PartitionSelection(tuple(str(key) for key in keys), boxes)
-
-
-def _multi_columns(
-    partition_expr: str | Mapping[str, str], dimensions: tuple[str, ...], asset: str
-) -> Mapping[str, str]:
-    if isinstance(partition_expr, str):
-        raise InvalidArgument(
-            f"asset {asset} has the partition dimensions {', '.join(dimensions)}, but its "
-            f"'partition_expr' is the single column {partition_expr!r}; map every dimension to "
-            "its column"
-        )
-    missing = [name for name in dimensions if not partition_expr.get(name)]
-    unknown = [name for name in partition_expr if name not in dimensions]
-    if missing or unknown:
-        problems = [f"no column for {name!r}" for name in missing]
-        problems += [f"no such dimension {name!r}" for name in unknown]
-        raise InvalidArgument(
-            f"the 'partition_expr' of asset {asset} does not fit its partition dimensions "
-            f"({', '.join(dimensions)}): {'; '.join(problems)}"
-        )
-    return partition_expr
 
 
 def _multi_key(partitions_def: dg.MultiPartitionsDefinition, key: str) -> dg.MultiPartitionKey:
