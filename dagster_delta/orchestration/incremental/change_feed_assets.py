@@ -64,6 +64,7 @@ from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.scan import Scan
 
 if TYPE_CHECKING:
@@ -156,31 +157,39 @@ def delta_change_feed_asset(
             f"an incremental asset with mode {mode!r} takes "
             f"{'keys: the columns that identify its rows' if mode == 'merge' else 'no keys'}"
         )
-    source = _Source(upstream, table, storage_options, columns, upstream_partition_expr, lineage)
-
-    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
-        asset = _IncrementalAsset(
-            function, source, key_names, mode, returns, on_gap, io_manager_key
-        )
-        return asset.define(asset_options)
-
-    return decorate
+    declared = _Declaration(
+        upstream,
+        key_names,
+        mode,
+        returns,
+        table,
+        storage_options,
+        columns,
+        upstream_partition_expr,
+        on_gap,
+        lineage,
+        io_manager_key,
+    )
+    return lambda function: _IncrementalAsset(function, declared).define(asset_options)
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """The upstream table, as it was declared."""
+class _Declaration:
+    """The arguments of the decorator."""
 
-    asset: AssetReference
+    upstream: AssetReference
+    keys: tuple[str, ...]
+    mode: ChangeFeedMode
+    returns: Returns
     table: str | None
     storage_options: StorageOptions | Mapping[str, object] | None
     columns: Sequence[str] | None
     partition_expr: str | Mapping[str, str] | None
+    on_gap: OnGap
     lineage: bool
+    io_manager_key: str
 
     def open(self) -> Scan:
-        from dagster_delta.table.delta_table import DeltaTable
-
         assert self.table is not None  # noqa: S101  otherwise the IO manager opens it
         options = plain_options(self.storage_options)
         return DeltaTable(self.table, storage_options=options).snapshot().scan(self.columns)
@@ -189,21 +198,9 @@ class _Source:
 class _IncrementalAsset:
     """A function and its options, before it runs."""
 
-    def __init__(
-        self,
-        function: Callable[..., object],
-        source: _Source,
-        keys: tuple[str, ...],
-        mode: ChangeFeedMode,
-        returns: Returns,
-        on_gap: OnGap,
-        io_manager_key: str,
-    ) -> None:
+    def __init__(self, function: Callable[..., object], declared: _Declaration) -> None:
         self._function = function
-        self._source = source
-        self._keys, self._mode, self._returns = keys, mode, returns
-        self._on_gap: OnGap = on_gap
-        self._io_manager_key = io_manager_key
+        self._declared = declared
         self._signature = inspect.signature(function)
         self._hints = _type_hints(function)
         self._check()
@@ -212,21 +209,21 @@ class _IncrementalAsset:
         options = {"kinds": {"deltalake"}, **options}
         name = str(options.get("name") or self._function.__name__)
         read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
-        source = self._source
-        if source.table is None:
+        declared = self._declared
+        if declared.table is None:
             upstream_options = dict(options.pop("ins", None) or {})
             given = upstream_options.pop(_INPUT, dg.AssetIn())
             metadata = dict(given.metadata or {})
-            if source.columns is not None:
-                metadata["columns"] = list(source.columns)
+            if declared.columns is not None:
+                metadata["columns"] = list(declared.columns)
             options["ins"] = upstream_options | {
                 _INPUT: given._replace(
-                    key=asset_key_of(source.asset), metadata=metadata, dagster_type=SCAN_INPUT
+                    key=asset_key_of(declared.upstream), metadata=metadata, dagster_type=SCAN_INPUT
                 )
             }
         else:
-            options["deps"] = [*(options.get("deps") or ()), source.asset]
-        define = dg.asset(io_manager_key=self._io_manager_key, **options)
+            options["deps"] = [*(options.get("deps") or ()), declared.upstream]
+        define = dg.asset(io_manager_key=self._declared.io_manager_key, **options)
         return typing.cast("dg.AssetsDefinition", define(self._computation()))
 
     def _check(self) -> None:
@@ -267,7 +264,7 @@ class _IncrementalAsset:
             if name not in _CONTEXT_NAMES
         }
         parameters[_INPUT] = inspect.Parameter(_INPUT, kind)
-        if self._source.table is not None:
+        if self._declared.table is not None:
             del parameters[_INPUT]
         parameters.setdefault(
             "config", inspect.Parameter("config", kind, annotation=ChangeFeedConfig)
@@ -295,7 +292,7 @@ class _IncrementalAsset:
     def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> object:
         manager = self._manager(context)
         given = arguments.pop(_INPUT, None)
-        upstream = self._source.open() if given is None else given
+        upstream = self._declared.open() if given is None else given
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
         consumer = self._consumer(context, arguments["config"], options.schema_mode)
@@ -308,42 +305,35 @@ class _IncrementalAsset:
             None if upstream.where is None else upstream.where.sql,
         )
         consumption = plan_consumption(upstream, target, consumer)
-        _log(context, consumption)
         if consumption.is_nothing_new or consumption.changes.is_empty:
-            _tell(context, consumption)
-            return self._applied(consumption, None)
+            _report(context, consumption)
+            return self._applied(consumption, dg.Output(None))
         consumption, changes = self._load(consumption, manager, upstream, consumer)
-        _tell(context, consumption)
+        _report(context, consumption)
         arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
-        wanted = {name: arguments[name] for name in self._signature.parameters}
-        result = self._function(**wanted)
-        if isinstance(result, dg.Output):
-            self._refuse_none(result.value)
-            has_lineage = "dagster/column_lineage" in (result.metadata or {})
-            return dg.Output(
-                self._applied(consumption, result.value, has_lineage=has_lineage),
-                metadata=result.metadata,
-                tags=result.tags,
-            )
-        self._refuse_none(result)
-        return self._applied(consumption, result)
-
-    def _applied(
-        self, consumption: Consumption, rows: object, *, has_lineage: bool = False
-    ) -> AppliedChanges:
-        source = self._source
-        by_name = source.lineage and not has_lineage
-        upstream_key = asset_key_of(source.asset) if by_name else None
-        return AppliedChanges(
-            consumption, rows, self._mode, self._keys, self._returns, upstream_key
-        )
-
-    def _refuse_none(self, rows: object) -> None:
-        if rows is None:
+        result = self._function(**{name: arguments[name] for name in self._signature.parameters})
+        output = result if isinstance(result, dg.Output) else dg.Output(result)
+        if output.value is None:
             raise InvalidArgument(
                 f"{self._function.__name__} is an incremental asset and returned None: return "
                 "the rows to write, or an empty table if there are none"
             )
+        return self._applied(consumption, output)
+
+    def _applied(
+        self, consumption: Consumption, output: dg.Output[Any]
+    ) -> dg.Output[AppliedChanges]:
+        declared = self._declared
+        has_lineage = "dagster/column_lineage" in (output.metadata or {})
+        applied = AppliedChanges(
+            consumption,
+            output.value,
+            declared.mode,
+            declared.keys,
+            declared.returns,
+            asset_key_of(declared.upstream) if declared.lineage and not has_lineage else None,
+        )
+        return dg.Output(applied, metadata=output.metadata, tags=output.tags)
 
     def _load(
         self, consumption: Consumption, manager: DeltaIOManager, upstream: Scan, consumer: Consumer
@@ -365,11 +355,11 @@ class _IncrementalAsset:
             return consumption, read(consumption.changes)
 
     def _manager(self, context: dg.AssetExecutionContext) -> DeltaIOManager:
-        manager = getattr(context.resources, self._io_manager_key)
+        manager = getattr(context.resources, self._declared.io_manager_key)
         if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(
                 f"the incremental asset {context.asset_key.to_user_string()} is written by the "
-                f"resource {self._io_manager_key!r}, which has to be a DeltaIOManager"
+                f"resource {self._declared.io_manager_key!r}, which has to be a DeltaIOManager"
             )
         return manager
 
@@ -394,10 +384,12 @@ class _IncrementalAsset:
             name=name,
             partition_keys=keys,
             selection=self._selection(context, name) if keys else None,
-            on_gap=self._on_gap,
+            on_gap=self._declared.on_gap,
             full_refresh=asked,
-            updates_rows=self._mode == "merge",
-            replaces_schema=self._mode == "merge" and schema_mode == "overwrite" and not keys,
+            updates_rows=self._declared.mode == "merge",
+            replaces_schema=(
+                self._declared.mode == "merge" and schema_mode == "overwrite" and not keys
+            ),
         )
 
     def _selection(
@@ -405,7 +397,7 @@ class _IncrementalAsset:
     ) -> Callable[[Sequence[str]], PartitionSelection]:
         partitions_def = context.assets_def.partitions_def
         metadata = _metadata(context)
-        expression = self._source.partition_expr or metadata.get(
+        expression = self._declared.partition_expr or metadata.get(
             "partition_expr", metadata.get("delta/partition_expr")
         )
         assert partitions_def is not None  # noqa: S101  the run has partition keys
@@ -455,11 +447,12 @@ def _type_hints(function: Callable[..., object]) -> dict[str, object]:
         }
 
 
-def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
+def _report(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     """Report which changes were read; this replaces the metadata of the opened input."""
     changes = consumption.changes
+    where = changes.snapshot.store.location.uri
     facts: RawMetadata = {
-        "table": changes.snapshot.store.location.uri,
+        "table": where,
         "table_id": changes.snapshot.metadata.id,
         "version": changes.to_version,
         "full_refresh": changes.is_full_refresh,
@@ -467,11 +460,6 @@ def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     if changes.from_version is not None:
         facts["from_version"] = changes.from_version
     context.add_asset_metadata({f"{INPUT_PREFIX}{_INPUT}": dg.MetadataValue.json(facts)})
-
-
-def _log(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
-    changes = consumption.changes
-    where = changes.snapshot.store.location.uri
     if changes.is_full_refresh:
         context.log.info(
             f"Full refresh from {where} at version {changes.to_version}: {changes.refresh_reason}"

@@ -72,6 +72,14 @@ class Consumer:
     schema_mode overwrite."""
 
     @property
+    def advice(self) -> str:
+        """How to read every row."""
+        return (
+            f". To process every row, launch {self.name} with full_refresh in its config, or with "
+            'the run tag delta/full_refresh = "true"'
+        )
+
+    @property
     def keys(self) -> tuple[str | None, ...]:
         """The partition keys; only None if the asset is not partitioned."""
         return self.partition_keys or (None,)
@@ -177,8 +185,7 @@ def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Cons
         raise SchemaMismatch(
             f"the columns of the upstream table of {consumer.name} have changed: {listed}. Change "
             f"the table of {consumer.name} in the same way, with delta_schema_change_job or "
-            f"DeltaTable.alter; or, to process every row, launch {consumer.name} with full_refresh "
-            'in its config, or with the run tag delta/full_refresh = "true"',
+            f"DeltaTable.alter{consumer.advice}",
             table=upstream.snapshot.store.location.uri,
             version=upstream.snapshot.version,
         )
@@ -284,10 +291,7 @@ def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
     properties = upstream.snapshot.configuration.properties
     stays_off = isinstance(error, ChangeDataNotRecorded) and not properties.enable_change_data_feed
     if stays_off or consumer.on_gap == "fail":
-        error.message += (
-            f". To process every row, launch {consumer.name} with full_refresh in its config, or "
-            'with the run tag delta/full_refresh = "true"'
-        )
+        error.message += consumer.advice
         raise error
     return f"the changes are no longer available: {error}"
 
