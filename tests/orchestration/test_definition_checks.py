@@ -205,7 +205,9 @@ def test_a_partitioned_asset_names_its_column():
     assert "has no 'partition_expr'" in refused(asset("orders", partitions_def=colors))
     two = dg.MultiPartitionsDefinition({"a": colors, "b": colors})
     metadata = {"partition_expr": {"a": "x"}}
-    assert "no column for 'b'" in refused(asset("o", partitions_def=two, metadata=metadata))
+    assert "map each of the dimensions a, b" in refused(
+        asset("o", partitions_def=two, metadata=metadata)
+    )
     check(asset("orders", partitions_def=colors, metadata={"partition_expr": "color"}))
 
 

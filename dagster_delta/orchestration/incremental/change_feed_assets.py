@@ -259,8 +259,8 @@ class _IncrementalAsset:
             if name in _CONTEXT_NAMES
         }
         parameters |= {
-            name: each.replace(annotation=self._hints.get(name, each.annotation))
-            for name, each in own.items()
+            name: parameter.replace(annotation=self._hints.get(name, parameter.annotation))
+            for name, parameter in own.items()
             if name not in _CONTEXT_NAMES
         }
         parameters[_INPUT] = inspect.Parameter(_INPUT, kind)
@@ -275,7 +275,7 @@ class _IncrementalAsset:
             execution = current_execution()
             if execution is not None:
                 return self._run(execution, arguments)
-            arguments |= {name: each for name in _CONTEXT_NAMES for each in context}
+            arguments |= {name: value for name in _CONTEXT_NAMES for value in context}
             return self._function(**{name: arguments[name] for name in own})
 
         signature = inspect.Signature(list(parameters.values()))

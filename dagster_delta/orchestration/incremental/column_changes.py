@@ -79,13 +79,18 @@ def column_changes(
         if not known.isdisjoint(_older_names(change))
         and (reads_all if change.new_path is None else change.new_path[0].casefold() in names)
     ]
-    retyped = {_folded(each.path) for each in diff_schemas(before.schema, now.schema).retyped}
+    retyped = {
+        _folded(difference.path) for difference in diff_schemas(before.schema, now.schema).retyped
+    }
     found += [
         change
         for change in columns_narrower_than(now.schema, target)
         if _folded(change.path) in retyped and change.path[0].casefold() in names
     ]
-    return [*found, *(each for each in _filled(before, now, target) if each.path[0] in columns)]
+    return [
+        *found,
+        *(change for change in _filled(before, now, target) if change.path[0] in columns),
+    ]
 
 
 def _filled(
@@ -117,12 +122,17 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
             if column.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
         }
     return [
-        ColumnChange("widened", each.path, each.path, (each.table_type, each.data_type))
-        for each in diff_schemas(target.schema, rows).retyped
-        if each.path not in grown
-        and each.table_type is not None
-        and each.data_type is not None
-        and is_widening(each.table_type, each.data_type)
+        ColumnChange(
+            "widened",
+            difference.path,
+            difference.path,
+            (difference.table_type, difference.data_type),
+        )
+        for difference in diff_schemas(target.schema, rows).retyped
+        if difference.path not in grown
+        and difference.table_type is not None
+        and difference.data_type is not None
+        and is_widening(difference.table_type, difference.data_type)
     ]
 
 

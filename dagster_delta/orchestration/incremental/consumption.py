@@ -103,7 +103,9 @@ class Consumption:
     def is_nothing_new(self) -> bool:
         """Whether every version of the upstream table was read."""
         is_refresh = self.changes.is_full_refresh
-        return not is_refresh and all(each.version == each.after for each in self.progress)
+        return not is_refresh and all(
+            application.version == application.after for application in self.progress
+        )
 
     def refreshed(self, reason: str, where: str | None) -> Consumption:
         """The consumption as a full refresh, with every row instead of changes."""
@@ -123,16 +125,16 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     table_id = upstream.snapshot.metadata.id
     recorded = _recorded_positions(target)
     current = [_Position(table_id, key) for key in consumer.keys]
-    done = {each.key: _done(recorded, each) for each in current}
+    done = {position.key: _done(recorded, position) for position in current}
     where = _where(upstream, consumer)
-    found = [_transaction(recorded, each) for each in current]
+    found = [_transaction(recorded, position) for position in current]
     planned = Consumption(
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
             AppTransaction(
-                each.app_id, upstream.snapshot.version, None if txn is None else txn.version
+                position.app_id, upstream.snapshot.version, None if txn is None else txn.version
             )
-            for each, txn in zip(current, found, strict=True)
+            for position, txn in zip(current, found, strict=True)
         ),
         target,
         _replaced(recorded, current),
@@ -159,7 +161,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         refreshing |= {"filled", "readded"}
     if consumer.replaces_schema:
         refreshing |= {"dropped", "widened"}
-    if any(each.kind in refreshing for each in moved):
+    if any(change.kind in refreshing for change in moved):
         return planned.refreshed(_other_columns(moved, upstream, consumer), where)
     return replace(
         planned, changes=changes, columns_not_followed="; ".join(map(str, moved)) or None
@@ -233,12 +235,14 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
     once would conflict in it.
     """
     ended = {
-        each: txn.version
+        position: txn.version
         for own in current
-        for each, txn in _overlapping(recorded, own)
-        if each.key is not None or own.key is None
+        for position, txn in _overlapping(recorded, own)
+        if position.key is not None or own.key is None
     }
-    return tuple(AppTransaction(each.app_id, NOT_FOLLOWED, after) for each, after in ended.items())
+    return tuple(
+        AppTransaction(position.app_id, NOT_FOLLOWED, after) for position, after in ended.items()
+    )
 
 
 def _done(recorded: _Recorded, own: _Position) -> int | None:

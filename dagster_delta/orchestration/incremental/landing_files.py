@@ -202,13 +202,13 @@ class LandingFiles:
                 return
             theirs = dict(zip(names, schema.names, strict=True))
             renamed = pa.schema(
-                [each.with_name(theirs.get(each.name, each.name)) for each in types]
+                [field.with_name(theirs.get(field.name, field.name)) for field in types]
             )
             # Read again, because the types of columns are found by the names in the file.
             with self._spelled(file, kind, renamed) as (schema, rows):
                 yield (
                     pa.schema(
-                        [each.with_name(name) for each, name in zip(schema, names, strict=True)]
+                        [field.with_name(name) for field, name in zip(schema, names, strict=True)]
                     ),
                     (batch.rename_columns(names) for batch in rows),
                 )
@@ -260,14 +260,17 @@ class LandingFiles:
             return rows.schema, rows
         from pyarrow import json
 
-        texts = pa.schema([(each.name, _with_dates_as_text(each.type)) for each in types])
+        texts = pa.schema([(field.name, _with_dates_as_text(field.type)) for field in types])
         lines = json.open_json(
             source,
             json.ReadOptions(block_size=_BLOCK_BYTES),
             json.ParseOptions(explicit_schema=texts, newlines_in_values=False),
         )
         schema = pa.schema(
-            [types.field(each.name) if each.name in types.names else each for each in lines.schema]
+            [
+                types.field(field.name) if field.name in types.names else field
+                for field in lines.schema
+            ]
         )
         return schema, (_aligned(batch, schema) for batch in lines)
 
@@ -341,7 +344,7 @@ def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_date(data_type):
         return pa.string()
     if pa.types.is_struct(data_type):
-        return pa.struct([(each.name, _with_dates_as_text(each.type)) for each in data_type])
+        return pa.struct([(field.name, _with_dates_as_text(field.type)) for field in data_type])
     if pa.types.is_list(data_type):
         return pa.list_(_with_dates_as_text(data_type.value_type))
     if pa.types.is_map(data_type):

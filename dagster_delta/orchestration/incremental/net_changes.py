@@ -46,9 +46,9 @@ def net_changes(
     deleted. Rows wait on disk until all keys are known, which are held in memory.
     """
     keys = _check_columns(changes.schema.names, keys, asset=asset)
-    nothing = [pa.nulls(0, each) for each in changes.schema.types]
+    nothing = [pa.nulls(0, kind) for kind in changes.schema.types]
     empty = without_views(pa.RecordBatch.from_arrays(nothing, schema=changes.schema))
-    fields = [each for each in empty.schema if each.name not in CHANGE_COLUMNS]
+    fields = [field for field in empty.schema if field.name not in CHANGE_COLUMNS]
     if deletes:
         fields.append(pa.field(ACTION_COLUMN, pa.string()))
     schema = pa.schema(fields)
@@ -180,7 +180,7 @@ def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str)
 
 def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:
     """The keys in the spelling of the rows."""
-    missing = [each for each in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if each not in names]
+    missing = [name for name in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if name not in names]
     if missing:
         raise InvalidArgument(
             f"the rows that {asset} returned lack {', '.join(missing)}, so that nothing says which "
@@ -229,5 +229,5 @@ def _refuse_ambiguous(ranked: pa.Table, last: pa.Table, keys: Sequence[str], ass
         raise ConstraintViolation(
             f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
             f"which is ambiguous ({len(open_)} keys): leave one row per key",
-            examples=tuple(repr(each) for each in open_[:_MAX_EXAMPLES]),
+            examples=tuple(repr(row) for row in open_[:_MAX_EXAMPLES]),
         )

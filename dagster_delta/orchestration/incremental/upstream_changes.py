@@ -70,12 +70,12 @@ class UpstreamChanges(RowFrames):
         self._feeds = tuple(
             ChangeDataFeed(
                 snapshot,
-                each.from_version,
+                span.from_version,
                 [*self.columns, *CHANGE_COLUMNS],
-                each.where,
+                span.where,
                 appends_suffice=True,
             )
-            for each in ranges
+            for span in ranges
         )
 
     def __repr__(self) -> str:

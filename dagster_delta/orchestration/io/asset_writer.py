@@ -162,7 +162,9 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         # Its schema can be read without reading its rows twice.
         data = to_reader(data)
     columns = engine_for(data).schema_of(data)
-    schema = StructType(tuple(each for each in columns if each.name not in write.control_columns))
+    schema = StructType(
+        tuple(column for column in columns if column.name not in write.control_columns)
+    )
     kept: tuple[str, ...] = ()
     if before is not None and (found := _existing(write, before)) is not None:
         existing, missing = found

@@ -37,7 +37,7 @@ def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) ->
     """Lineage of every column of a table from the upstream column with the same name, if there is
     one.
     """
-    known = {each.lower(): each for each in upstream.columns}
+    known = {column.lower(): column for column in upstream.columns}
     return TableColumnLineage(
         {
             column: [TableColumnDep(upstream.asset_key, known[column.lower()])]
@@ -92,7 +92,7 @@ def sql_columns_read(
     read: dict[AssetKey, set[str]] = {}
     with _analysis():
         query, qualified, _ = _qualified(sql, tables, dialect)
-        unseen = {id(each) for each in qualified.find_all(exp.Column)}
+        unseen = {id(column) for column in qualified.find_all(exp.Column)}
         for scope in traverse_scope(qualified):
             for column in scope.columns:
                 unseen.discard(id(column))
@@ -101,8 +101,8 @@ def sql_columns_read(
                     for dep in _named(column.name, source, tables):
                         read.setdefault(dep.asset_key, set()).add(dep.column_name)
         # `* EXCLUDE (a)` needs a, and the star of COUNT(*) no column.
-        unseen |= {id(each) for each in query.find_all(exp.Star) if any(each.args.values())}
-        stars = {type(each.parent) for each in qualified.find_all(exp.Star)} - {exp.Count}
+        unseen |= {id(star) for star in query.find_all(exp.Star) if any(star.args.values())}
+        stars = {type(star.parent) for star in qualified.find_all(exp.Star)} - {exp.Count}
         if unseen or stars or qualified.find(exp.Columns, exp.Pivot, exp.TableColumn):
             raise UnsupportedExpression("the query reads columns that it does not name")
     return read
@@ -129,7 +129,9 @@ def _qualified(
 
     catalog, database = REGISTERED.split(".")
     # Types do not affect lineage.
-    columns = {name.lower(): dict.fromkeys(each.columns, "string") for name, each in tables.items()}
+    columns = {
+        name.lower(): dict.fromkeys(table.columns, "string") for name, table in tables.items()
+    }
     schema: dict[str, object] = {catalog: {database: columns}}
     query = parse_one(sql, dialect=dialect)
     if not isinstance(query, exp.Query):
@@ -177,12 +179,12 @@ def _named(
     column: str, source: Table, tables: Mapping[str, UpstreamColumns]
 ) -> Iterator[TableColumnDep]:
     """The column of an upstream table that a name in a query means, if it is one."""
-    table = {name.lower(): each for name, each in tables.items()}.get(source.name.lower())
+    table = {name.lower(): table for name, table in tables.items()}.get(source.name.lower())
     if table is None:
         raise UnsupportedExpression(
             f"the query reads {source.name}, which is not one of its upstream tables: "
             f"{', '.join(tables)}"
         )
-    for each in table.columns:
-        if each.lower() == column.lower():
-            yield TableColumnDep(table.asset_key, each)
+    for known in table.columns:
+        if known.lower() == column.lower():
+            yield TableColumnDep(table.asset_key, known)

@@ -148,8 +148,8 @@ def _events(
             run=event_v2.Run(run_id, {"parent": parent} if facts.run_id else {}),
             job=event_v2.Job("dagster", facts.output, {}),
             inputs=[
-                event_v2.InputDataset(each["namespace"], each["name"], facets=each["facets"])
-                for each in inputs.values()
+                event_v2.InputDataset(source["namespace"], source["name"], facets=source["facets"])
+                for source in inputs.values()
             ],
             outputs=[event_v2.OutputDataset(**output)],
             producer=_PRODUCER,
@@ -160,9 +160,9 @@ def _events(
 
 def _dataset(snapshot: Snapshot) -> dict[str, Any]:
     columns = [
-        {"name": each.name, "type": str(each.data_type)}
-        | ({"description": each.comment} if each.comment else {})
-        for each in snapshot.schema
+        {"name": field.name, "type": str(field.data_type)}
+        | ({"description": field.comment} if field.comment else {})
+        for field in snapshot.schema
     ]
     facets = {
         "schema": _facet("schema", fields=columns),

@@ -219,7 +219,7 @@ def rows_to_write(
         if any(_is_instance(value, supported) for supported in handler.supported_types):
             return handler.to_arrow(value)
     if isinstance(value, dict) and (frame := _frame_of(wanted)) is not None:
-        return {key: rows_to_write(each, frame, handlers) for key, each in value.items()}
+        return {key: rows_to_write(rows, frame, handlers) for key, rows in value.items()}
     return value
 
 
@@ -266,7 +266,7 @@ def _names(handlers: Sequence[TypeHandler[Any]]) -> list[str]:
 
 
 def _annotations(handlers: Sequence[TypeHandler[Any]]) -> str:
-    return ", ".join(_spelled(each) for handler in handlers for each in handler.supported_types)
+    return ", ".join(_spelled(kind) for handler in handlers for kind in handler.supported_types)
 
 
 def _spelled(supported: object) -> str:

@@ -88,7 +88,7 @@ class PartitionMapping:
             dimensions: Mapping[str, dg.PartitionsDefinition[Any]] = {"": definition}
             if isinstance(definition, dg.MultiPartitionsDefinition):
                 parts = definition.get_partition_key_from_str(key).keys_by_dimension
-                dimensions = {each.name: each.partitions_def for each in definition.partitions_defs}
+                dimensions = {part.name: part.partitions_def for part in definition.partitions_defs}
             for name, dimension in dimensions.items():
                 if isinstance(dimension, dg.DynamicPartitionsDefinition) and dimension.name:
                     definitions[dimension.name] = dimension
@@ -125,7 +125,7 @@ def _holds(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
     if isinstance(definition, dg.MultiPartitionsDefinition):
         parts = definition.get_partition_key_from_str(key).keys_by_dimension
         return all(
-            _holds(each.partitions_def, parts[each.name]) for each in definition.partitions_defs
+            _holds(part.partitions_def, parts[part.name]) for part in definition.partitions_defs
         )
     return definition.has_partition_key(key)
 

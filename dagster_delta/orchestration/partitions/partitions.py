@@ -89,16 +89,20 @@ def single_partitions(selection: PartitionSelection) -> dict[str, PartitionSelec
     found = {}
     for box in selection.boxes:
         for cell in product(*map(_single_slices, box)):
-            key = _KEY_SEPARATOR.join(each.keys[0] for each in cell)
+            key = _KEY_SEPARATOR.join(part.keys[0] for part in cell)
             found[key] = PartitionSelection((key,), (cell,))
     return found
 
 
-def _single_slices(each: DimensionSlice) -> list[DimensionSlice]:
-    windows = [None] * len(each.keys) if each.windows is None else [(w,) for w in each.windows]
+def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
+    windows = (
+        [None] * len(dimension.keys)
+        if dimension.windows is None
+        else [(w,) for w in dimension.windows]
+    )
     return [
-        DimensionSlice(each.column, (key,), window)
-        for key, window in zip(each.keys, windows, strict=True)
+        DimensionSlice(dimension.column, (key,), window)
+        for key, window in zip(dimension.keys, windows, strict=True)
     ]
 
 

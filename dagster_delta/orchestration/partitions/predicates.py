@@ -65,20 +65,20 @@ def partition_predicate(
     return to_sql(condition)
 
 
-def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
+def identity_values(dimension: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
     """The single value of the rows of every key of the slice, or None if a key is a range.
 
     If it is not None, the column can partition the table: one directory per key.
     """
-    data_type = resolve_column(each.column, schema).data_type
-    if each.windows is None:
-        return _key_values(each, data_type)
+    data_type = resolve_column(dimension.column, schema).data_type
+    if dimension.windows is None:
+        return _key_values(dimension, data_type)
     if data_type == PrimitiveType("string"):
-        return each.keys
+        return dimension.keys
     if _is_integer(data_type):
-        return tuple(_digits(key, each.column, data_type) for key in each.keys)
+        return tuple(_digits(key, dimension.column, data_type) for key in dimension.keys)
     if data_type == PrimitiveType("date"):
-        days = [days_of_window(window) for window in each.windows]
+        days = [days_of_window(window) for window in dimension.windows]
         if all(start + timedelta(days=1) == end for start, end in days):
             return tuple(start for start, _ in days)
     return None
@@ -110,44 +110,48 @@ def quote_column(name: str) -> str:
 def _selected(selection: PartitionSelection, schema: StructType) -> Typed:
     if not selection.boxes:
         return NEVER
-    return any_of(all_of(_slice_condition(each, schema) for each in box) for box in selection.boxes)
+    return any_of(
+        all_of(_slice_condition(dimension, schema) for dimension in box) for box in selection.boxes
+    )
 
 
-def _slice_condition(each: DimensionSlice, schema: StructType) -> Typed:
-    column = resolve_column(each.column, schema)
+def _slice_condition(dimension: DimensionSlice, schema: StructType) -> Typed:
+    column = resolve_column(dimension.column, schema)
     data_type = column.data_type
-    if each.windows is None:
-        return _one_of(column, each, _key_values(each, data_type))
+    if dimension.windows is None:
+        return _one_of(column, dimension, _key_values(dimension, data_type))
     match data_type:
         case PrimitiveType("string"):
-            return _one_of(column, each, each.keys)
+            return _one_of(column, dimension, dimension.keys)
         case PrimitiveType("timestamp"):
-            return any_of(_between(column, w.start, w.end) for w in _join_windows(each.windows))
+            return any_of(
+                _between(column, w.start, w.end) for w in _join_windows(dimension.windows)
+            )
         case PrimitiveType("timestamp_ntz"):
-            joined = _join_windows(each.windows)
-            _check_wall_clock(joined, each.column)
+            joined = _join_windows(dimension.windows)
+            _check_wall_clock(joined, dimension.column)
             walls = ((w.start.replace(tzinfo=None), w.end.replace(tzinfo=None)) for w in joined)
             return any_of(_between(column, start, end) for start, end in walls)
         case PrimitiveType("date"):
-            return _dates(column, each)
+            return _dates(column, dimension)
         case _ if _is_integer(data_type):
-            numbers = [_digits(key, each.column, data_type) for key in each.keys]
-            return _one_of(column, each, numbers)
+            numbers = [_digits(key, dimension.column, data_type) for key in dimension.keys]
+            return _one_of(column, dimension, numbers)
         case _:
             raise InvalidArgument(
                 f"a column of type {data_type} cannot hold time partitions; partition_expr must "
                 "name a timestamp, timestamp_ntz, date, string or integer column",
-                column=each.column,
+                column=dimension.column,
             )
 
 
-def _one_of(column: Column, each: DimensionSlice, values: Sequence[object]) -> Typed:
+def _one_of(column: Column, dimension: DimensionSlice, values: Sequence[object]) -> Typed:
     """The rows with a value of the keys of a slice."""
     if len(values) == 1:
         return _compared(column, "=", values[0])
-    found = [(key, constant(value)) for key, value in zip(each.keys, values, strict=True)]
+    found = [(key, constant(value)) for key, value in zip(dimension.keys, values, strict=True)]
     constants = [_fitting(literal, key, column) for key, literal in found]
-    return _fitting(is_in(column, constants), each.keys[0], column)
+    return _fitting(is_in(column, constants), dimension.keys[0], column)
 
 
 def _between(column: Column, start: date, end: date) -> Typed:
@@ -168,7 +172,7 @@ def _fitting(part: _Part | None, key: str, column: Column) -> _Part:
 
 def _join_windows(windows: Sequence[TimeWindow]) -> list[TimeWindow]:
     joined: list[TimeWindow] = []
-    for window in sorted(windows, key=lambda each: _instant(each.start)):
+    for window in sorted(windows, key=lambda dimension: _instant(dimension.start)):
         if joined and _instant(window.start) <= _instant(joined[-1].end):
             last = joined[-1]
             joined[-1] = TimeWindow(last.start, max(last.end, window.end, key=_instant))
@@ -194,9 +198,9 @@ def _check_wall_clock(windows: Sequence[TimeWindow], column: str) -> None:
                 )
 
 
-def _dates(column: Column, each: DimensionSlice) -> Typed:
+def _dates(column: Column, dimension: DimensionSlice) -> Typed:
     ranges: list[tuple[date, date]] = []
-    for start, end in _whole_days(each):
+    for start, end in _whole_days(dimension):
         if ranges and start <= ranges[-1][1]:
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
         else:
@@ -209,11 +213,11 @@ def _dates(column: Column, each: DimensionSlice) -> Typed:
     )
 
 
-def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
+def _whole_days(dimension: DimensionSlice) -> list[tuple[date, date]]:
     """The days of the windows. A window of a day or longer may begin at any hour: it means the days
     on which it begins. Shorter windows must add up to whole days.
     """
-    windows = each.windows or ()
+    windows = dimension.windows or ()
     if all(start < end for start, end in map(days_of_window, windows)):
         return [days_of_window(window) for window in windows]
     joined = _join_windows(windows)
@@ -223,7 +227,7 @@ def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
                 f"the partition from {window.start} to {window.end} is a part of a day, and a "
                 "date column cannot distinguish it from the other parts; partition_expr must name "
                 "a timestamp, timestamp_ntz or string column",
-                column=each.column,
+                column=dimension.column,
             )
     return [days_of_window(window) for window in joined]
 
@@ -245,23 +249,23 @@ def _is_integer(data_type: DataType) -> bool:
     return isinstance(data_type, PrimitiveType) and data_type.name in INTEGERS
 
 
-def _key_values(each: DimensionSlice, data_type: DataType) -> tuple[object, ...]:
+def _key_values(dimension: DimensionSlice, data_type: DataType) -> tuple[object, ...]:
     """The value of each key of a dimension without time. Two keys with one value, such as 1 and 01
     in an integer column, are refused: each would replace the rows of the other.
     """
-    values = tuple(_parse_key(key, data_type, each.column) for key in each.keys)
+    values = tuple(_parse_key(key, data_type, dimension.column) for key in dimension.keys)
     if data_type == PrimitiveType("string"):
         return values
-    given = _keys_by_value(each.keys, data_type)
-    known = _keys_by_value(tuple(each.known_keys()), data_type)
-    for key, value in zip(each.keys, values, strict=True):
+    given = _keys_by_value(dimension.keys, data_type)
+    known = _keys_by_value(tuple(dimension.known_keys()), data_type)
+    for key, value in zip(dimension.keys, values, strict=True):
         for other in (*given[value], *known.get(value, ())):
             if other != key:
                 raise InvalidArgument(
                     f"the partition keys {key!r} and {other!r} are the same value of the column "
-                    f"{each.column} of type {data_type}, so that each would replace the rows of "
-                    "the other: remove one of them, or name a string column in partition_expr",
-                    column=each.column,
+                    f"{dimension.column} of type {data_type}, so that each would replace the rows "
+                    "of the other: remove one of them, or name a string column in partition_expr",
+                    column=dimension.column,
                 )
     return values
 
