@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
@@ -49,10 +51,9 @@ class TableHandle:
         except TableNotFound as error:
             if must_exist:
                 root = self._store.local_path("")
-                if root is not None:
-                    from dagster_delta.table.missing_table import hint_for_missing
-
-                    error.message += hint_for_missing(root)
+                logs = () if root is None else islice(Path(root).glob("*/_delta_log"), 3)
+                if names := sorted(log.parent.name for log in logs):
+                    error.message += f"; there are tables in this directory: {', '.join(names)}"
                 raise
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ Spec: Change Metadata; Protocol Evolution.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,8 @@ from dagster_delta.table.operations.drop_feature import drop_feature
 from dagster_delta.table.operations.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.operations.outdated_files import OlderFiles, check_unknown_to_files
 from dagster_delta.table.operations.write_planning import physical_names
-from dagster_delta.table.transaction.committer import Conflicted
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -67,8 +69,10 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 
-_MAX_ATTEMPTS = 10
-"""How often a change that conflicts with another commit is planned again."""
+_RETRIES = ConflictRetries(attempts=10, seconds=math.inf)
+"""How often a change that conflicts with another commit is planned again: it may rewrite files for
+hours, and the next attempt reuses them.
+"""
 
 _OPERATIONS: Mapping[type[object], str] = {
     AddColumn: "ADD COLUMNS",
@@ -203,6 +207,8 @@ class _SchemaChange:
     older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
     rewritten: pa.Table | None = field(default=None, init=False)
     """`pa.Table` of the files that the plan rewrites."""
+    planned: SchemaChangePlan = field(init=False)
+    """The plan of the latest attempt."""
     looked_at_files: bool = field(default=False, init=False)
     """Whether the plan is valid only for the present files."""
 
@@ -213,26 +219,31 @@ class _SchemaChange:
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until there is no conflict."""
-        for attempt in range(1, _MAX_ATTEMPTS + 1):
-            transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
-            domains = snapshot.domain_metadata()
-            plan = self.plan(
-                snapshot,
-                snapshot.configuration,
-                {name: domain.configuration for name, domain in domains.items()},
-            )
-            if self.options.dry_run or not plan.changes_anything:
-                return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
-            outcome = self._try(transaction, snapshot, plan)
-            if isinstance(outcome, CommitResult):
-                self.files.forget()
-                return SchemaChangeResult(
-                    outcome.version, outcome.metrics, outcome.snapshot, plan=plan
-                )
-            if attempt == _MAX_ATTEMPTS:
-                raise outcome.conflict.to_error(table=snapshot.store.location.uri)
-            snapshot = snapshot.update()
-        raise AssertionError("unreachable")
+        done = run_with_retries(
+            self._attempt, snapshot.store, snapshot, _RETRIES, ApplicationRecord()
+        )
+        if not done.skipped:
+            self.files.forget()
+        return SchemaChangeResult(
+            done.version,
+            done.metrics,
+            done.snapshot,
+            done.skipped,
+            done.attempts,
+            plan=self.planned,
+        )
+
+    def _attempt(self, snapshot: Snapshot) -> CommitResult:
+        transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
+        domains = snapshot.domain_metadata()
+        self.planned = self.plan(
+            snapshot,
+            snapshot.configuration,
+            {name: domain.configuration for name, domain in domains.items()},
+        )
+        if self.options.dry_run or not self.planned.changes_anything:
+            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+        return self._commit(transaction, snapshot, self.planned)
 
     def plan(
         self,
@@ -273,9 +284,9 @@ class _SchemaChange:
         size = total_bytes(self.rewritten)
         return replace(plan, affected_files=self.rewritten.num_rows, affected_bytes=size)
 
-    def _try(
+    def _commit(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan
-    ) -> CommitResult | Conflicted:
+    ) -> CommitResult:
         _refuse_two_rewrites(plan, snapshot.store.location.uri)
         stage_configuration_change(transaction, plan.after)
         for name, text in plan.domains.items():
@@ -299,7 +310,7 @@ class _SchemaChange:
             # Rows that concurrent commits add have not been checked.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
-        return transaction.try_commit(
+        return transaction.commit(
             _operation(self.actions),
             parameters={"changes": [step.what for step in plan.steps]},
             metrics=metrics,

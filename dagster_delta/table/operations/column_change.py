@@ -194,7 +194,7 @@ class ColumnChangeJob:
             self._totals.note_retries(min(lost, 1), self._clock() - first_attempt_ms)
             outcome = self._publish(snapshot, change)
             if isinstance(outcome, CommitResult):
-                self._tell(outcome.snapshot)
+                self._report_progress(outcome.snapshot)
                 return outcome
             # Other writers added files without the shadow column: these are converted first.
             snapshot = snapshot.update()
@@ -236,7 +236,7 @@ class ColumnChangeJob:
         if isinstance(outcome, Conflicted):
             # Another job was first, or the change was cancelled: the code below finds out.
             return snapshot.update()
-        self._tell(outcome.snapshot)
+        self._report_progress(outcome.snapshot)
         return outcome.snapshot
 
     def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
@@ -253,7 +253,7 @@ class ColumnChangeJob:
                 self._totals.note_retries(lost, self._clock() - first_attempt_ms)
                 lost, size, snapshot = 0, self._batch_bytes, outcome.snapshot
                 first_attempt_ms = self._clock()
-                self._tell(snapshot)
+                self._report_progress(snapshot)
                 continue
             lost += 1
             if lost == _MAX_LOST_RACES:
@@ -362,7 +362,7 @@ class ColumnChangeJob:
     def _skipped(self, snapshot: Snapshot) -> CommitResult:
         return CommitResult(snapshot.version, self._totals.metrics(), snapshot, skipped=True)
 
-    def _tell(self, snapshot: Snapshot) -> None:
+    def _report_progress(self, snapshot: Snapshot) -> None:
         if self._on_progress is not None:
             progress = ColumnChangeProgress(
                 state_of(snapshot),

@@ -41,7 +41,9 @@ from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.operations.file_listing import EmptiedDirectories, ListedFiles
 from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.transaction import Transaction
+from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ _UNUSUAL_PATH = "(^|/)([_./]|$)|^metadata/|:"
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
-_END_ATTEMPTS = 5
+_END_RETRIES = ConflictRetries(attempts=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,7 @@ class _Vacuum:
                 "numFilesToDelete": planned.num_files,
                 "sizeOfDataToDelete": planned.size_bytes,
             },
-        )
+        ).snapshot
 
     def _record_end(
         self, snapshot: Snapshot, deleted: pa.Table, num_directories: int, *, completed: bool
@@ -329,14 +331,20 @@ class _Vacuum:
             "numDeletedFiles": deleted.num_rows,
             "numVacuumedDirectories": num_directories,
         }
-        for _ in range(_END_ATTEMPTS):
-            try:
-                return self._record(snapshot, "VACUUM END", status, metrics)
-            except CommitConflict:
-                # It depends on nothing, so it can follow any concurrent commit.
-                snapshot = snapshot.update()
-        _LOG.warning("VACUUM of %s is done, but its end was not recorded", self.store.location.uri)
-        return snapshot
+        try:
+            # It depends on nothing, so it can follow any concurrent commit.
+            return run_with_retries(
+                lambda newest: self._record(newest, "VACUUM END", status, metrics),
+                self.store,
+                snapshot,
+                _END_RETRIES,
+                ApplicationRecord(),
+            ).snapshot
+        except CommitConflict:
+            _LOG.warning(
+                "VACUUM of %s is done, but its end was not recorded", self.store.location.uri
+            )
+            return snapshot.update()
 
     def _record(
         self,
@@ -344,14 +352,14 @@ class _Vacuum:
         operation: str,
         parameters: Mapping[str, object],
         metrics: Mapping[str, int],
-    ) -> Snapshot:
+    ) -> CommitResult:
         transaction = Transaction(self.store, snapshot, clock=self.clock)
         return transaction.commit(
             operation,
             parameters=parameters,
             metrics=metrics,
             user_info=self.options.commit_info,
-        ).snapshot
+        )
 
 
 _LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"

@@ -235,7 +235,7 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
             # A request may fail after it took effect: only the log shows it. If the log has no file
             # there, the same bytes may be put again; whichever request arrives late, it is the same
             # commit.
-            if _stands(store, path, version, transaction_id, failure):
+            if _commit_exists(store, path, version, transaction_id, failure):
                 return False
             if not attempts_left:
                 raise
@@ -243,7 +243,7 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
             return True
 
 
-def _stands(
+def _commit_exists(
     store: ObjectStore, path: str, version: int, transaction_id: str, failure: StorageFailure
 ) -> bool:
     """Whether any file has the name of the commit."""

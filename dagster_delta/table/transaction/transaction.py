@@ -305,7 +305,7 @@ class Transaction:
                 newest.seen_ms = started_ms
                 return CommitResult(outcome.version, counted, newest)
             with self.created_files:
-                if not self._unite_with(outcome):
+                if not self._merge_concurrent_row_changes(outcome):
                     return outcome
 
     def _put(
@@ -336,7 +336,7 @@ class Transaction:
             self.created_files.add(created)
         return outcome
 
-    def _unite_with(self, lost: Conflicted) -> bool:
+    def _merge_concurrent_row_changes(self, lost: Conflicted) -> bool:
         """Whether the change was moved on top of commits about other rows."""
         changes_rows = self._selects is not None or self._moved is not None
         if self.snapshot is None or not changes_rows or self._staged is not None:
@@ -470,10 +470,10 @@ class Transaction:
             changes_metadata=contents.metadata is not None,
             app_ids=frozenset(self._applications),
             domains=frozenset(self._domains),
-            survives=self._survival(contents),
+            survives=self._metadata_check(contents),
         )
 
-    def _survival(self, contents: CommitContents) -> Callable[[Metadata], bool] | None:
+    def _metadata_check(self, contents: CommitContents) -> Callable[[Metadata], bool] | None:
         """Which metadata of others the change can live with: a step of a column change."""
         if self.snapshot is None or contents.metadata is not None or contents.protocol is not None:
             return None
