@@ -80,7 +80,7 @@ def _metadata(
 
 def _columns(snapshot: Snapshot) -> PipesMetadataValue:
     columns = [
-        {"name": each.name, "type": str(each.data_type), "description": each.comment}
-        for each in snapshot.schema
+        {"name": field.name, "type": str(field.data_type), "description": field.comment}
+        for field in snapshot.schema
     ]
     return {"raw_value": {"columns": columns}, "type": "table_schema"}

@@ -76,7 +76,7 @@ def _time(timestamp_ms: int) -> str:
 def _rows(entry: HistoryEntry) -> str:
     metrics = entry.operation_metrics
     # The rows written by a merge include copied rows.
-    names = _MERGED_ROWS if any(each in metrics for each in _MERGED_ROWS) else _ROWS
+    names = _MERGED_ROWS if any(name in metrics for name in _MERGED_ROWS) else _ROWS
     counts = []
     for name, deed in names.items():
         rows = str(metrics.get(name, ""))

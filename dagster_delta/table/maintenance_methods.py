@@ -404,7 +404,7 @@ class MaintenanceMethods(TableHandle):
         self,
         target: str | os.PathLike[str],
         *,
-        deep: bool = False,
+        deep: bool = True,
         version: int | None = None,
         timestamp: datetime | str | int | None = None,
         replace: bool = False,

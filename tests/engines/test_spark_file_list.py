@@ -288,7 +288,7 @@ def test_a_clone_lists_the_files_of_two_tables(
     tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:
     table = partitions(tmp_path / "source")
-    table.clone(tmp_path / "a clone")
+    table.clone(tmp_path / "a clone", deep=False)
     clone = DeltaTable(str(tmp_path / "a clone"))
     clone.append(pa.table({"id": [3], "p": ["a"]}))
     check_rows(clone, spark)

@@ -348,12 +348,8 @@ def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
         (EVENTS, {"constraints": False}, "enable at least one"),
         (EVENTS, {"health": {"speed": 1}}, "no speed"),
         (EVENTS, {"row_count": (None, None)}, "minimum and the maximum"),
-        (EVENTS, {"row_count": 5}, "row_count is 5, and takes the minimum and the maximum"),
         (EVENTS, {"row_count": (10, 5)}, "minimum and the maximum"),
         (EVENTS, {"unique": []}, "unique names no column"),
-        (EVENTS, {"freshness": 24}, "freshness is 24, and takes a datetime.timedelta"),
-        (EVENTS, {"schema": {"id": "int"}}, "takes a pyarrow.Schema"),
-        (EVENTS, {"blocking": "delta_unique"}, "takes a list"),
         (EVENTS, {"blocking": ["delta_unique"]}, "no check delta_unique"),
     ],
 )

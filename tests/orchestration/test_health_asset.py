@@ -108,12 +108,6 @@ def test_a_root_without_tables_is_a_warning(lake: Lake) -> None:
     assert check.description == "No table was found: is the root the right one?"
 
 
-@pytest.mark.parametrize("limit", ["100", True, [1]])
-def test_a_threshold_that_is_no_number_is_refused(lake: Lake, limit: Any) -> None:
-    with pytest.raises(InvalidArgument, match="num_small_files is a number or None, not"):
-        delta_health_asset(root=str(lake.root), thresholds={"num_small_files": limit})
-
-
 def test_names_from_outside_are_text_and_no_markup(lake: Lake) -> None:
     write_tables(lake.root / "a<b>&[x](y)", 1)
     page = delta_health_asset(root=str(lake.root), thresholds={"num_files": 0})

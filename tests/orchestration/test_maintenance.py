@@ -563,23 +563,6 @@ def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tables": "s3://lake/flights"}, "tables of the job maps names to locations"),
-        ({"tables": ["s3://lake/flights"]}, "tables of the job maps names to locations"),
-        ({"assets": ["flights"]}, "pass the asset itself, not its key"),
-        ({"assets": [dg.AssetKey("flights")]}, "pass the asset itself, not its key"),
-    ],
-)
-def test_tables_of_a_job_that_are_none_are_refused_by_name(
-    options: dict[str, Any], message: str
-) -> None:
-    for build in (delta_maintenance_job, delta_restore_job, delta_clone_job):
-        with pytest.raises(InvalidArgument, match=message):
-            build("job", **options)
-
-
-@pytest.mark.parametrize(
     ("make", "option"),
     [
         (delta_maintenance_job, "descripton"),

@@ -45,7 +45,7 @@ def source(store: MemoryStore | None = None, **properties: str) -> DeltaTable:
 
 def clone(table: DeltaTable, store: Any = None, **options: Any) -> DeltaTable:
     store = store or MemoryStore()
-    table.clone("", store=store, **options)
+    table.clone("", store=store, **{"deep": False, **options})
     return DeltaTable("", store=store)
 
 
@@ -192,7 +192,7 @@ def test_a_table_of_another_shape_becomes_a_clone() -> None:
     table = source()
     other = DeltaTable("", store=MemoryStore(), must_exist=False)
     other.append(pa.table({"x": ["a"]}), properties={"delta.columnMapping.mode": "name"})
-    table.clone("", store=other.store, replace=True)
+    table.clone("", store=other.store, replace=True, deep=False)
     other.refresh()
     assert content(other) == content(table)
     assert other.schema() == table.schema()
@@ -259,16 +259,16 @@ def test_a_clone_in_or_around_its_source_is_refused(target: str, is_beside: bool
     table = make(1, store=MemoryStore(f"memory://nest-{target}/a"))
     uri = f"memory://nest-{target}/{target}"
     if is_beside:
-        assert table.clone(uri).version == 0
+        assert table.clone(uri, deep=False).version == 0
         return
     with pytest.raises(InvalidArgument, match="beside"):
-        table.clone(uri)
+        table.clone(uri, deep=False)
 
 
 def test_a_shallow_clone_in_another_kind_of_storage_is_refused(tmp_path: Path) -> None:
     table = source()
     with pytest.raises(InvalidArgument, match="deep=True"):
-        table.clone(tmp_path / "t", properties={"a": 1})
+        table.clone(tmp_path / "t", properties={"a": 1}, deep=False)
     assert not (tmp_path / "t" / "_delta_log").exists()
     table.clone(tmp_path / "t", deep=True)
     assert content(DeltaTable(tmp_path / "t")) == content(table)

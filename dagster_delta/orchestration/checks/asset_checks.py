@@ -112,40 +112,23 @@ def delta_asset_checks(
         checks = delta_asset_checks(orders, unique=["id"], freshness=dt.timedelta(days=1))
         dg.Definitions(assets=[orders], asset_checks=checks, resources=…)
     """
-    rules = _rules(
-        constraints=constraints,
-        unique=unique,
-        row_count=row_count,
-        freshness=freshness,
-        schema=schema,
-        allow_more_columns=allow_more_columns,
-        health=health,
-        all_rows=all_rows,
-    )
     key = asset_key_of(asset)
+    rules = _constraint_rules(all_rows=all_rows) if constraints else {}
+    rules |= _expectation_rules(unique, row_count, freshness, health)
+    if schema is not None:
+        declared = _as_schema(schema)
+        rules["delta_schema"] = _Rule(
+            "The columns and their types match the declaration.",
+            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
+        )
     if not rules:
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} are empty: enable at least one"
         )
     _check_blocking(blocking, rules)
     source = _Table(key, asset, table, storage_options, io_manager_key)
-    specs = [
-        dg.AssetCheckSpec(
-            name,
-            asset=key,
-            description=rule.description,
-            blocking=blocking if isinstance(blocking, bool) else name in blocking,
-        )
-        for name, rule in rules.items()
-    ]
 
-    @dg.op(
-        name=_op_name(key),
-        ins={"table": dg.In(dg.Nothing)},
-        out={name: dg.Out(is_required=False) for name in rules},
-        required_resource_keys=set() if table is not None else {io_manager_key},
-    )
-    def checks(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
+    def evaluate(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
         snapshot = source.open(context)
         masked = {*masked_columns, *source.masked_columns()}
         for check_key in context.selected_asset_check_keys:
@@ -154,13 +137,27 @@ def delta_asset_checks(
             finding = _evaluate(rule, snapshot, last)
             yield _result(check_key, snapshot, finding, severity, masked)
 
+    op = dg.op(
+        name=_op_name(key),
+        ins={"table": dg.In(dg.Nothing)},
+        out={name: dg.Out(is_required=False) for name in rules},
+        required_resource_keys=set() if table is not None else {io_manager_key},
+    )(evaluate)
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
     return [
         dg.AssetChecksDefinition.create(
             keys_by_input_name={"table": key},
-            node_def=checks,
+            node_def=op,
             resource_defs={},
-            check_specs_by_output_name={spec.name: spec for spec in specs},
+            check_specs_by_output_name={
+                name: dg.AssetCheckSpec(
+                    name,
+                    asset=key,
+                    description=rule.description,
+                    blocking=blocking if isinstance(blocking, bool) else name in blocking,
+                )
+                for name, rule in rules.items()
+            },
             can_subset=True,
         )
     ]
@@ -226,20 +223,13 @@ class _Table:
         return metadata
 
 
-def _rules(
-    *,
-    constraints: bool,
+def _expectation_rules(
     unique: str | Sequence[str] | None,
     row_count: tuple[int | None, int | None] | None,
     freshness: dt.timedelta | None,
-    schema: "StructType | pa.Schema | None",
-    allow_more_columns: bool,
     health: Mapping[str, float] | None,
-    all_rows: bool,
 ) -> dict[str, _Rule]:
     rules: dict[str, _Rule] = {}
-    if constraints:
-        rules |= _constraint_rules(all_rows=all_rows)
     if unique is not None:
         columns = (unique,) if isinstance(unique, str) else tuple(unique)
         if not columns:
@@ -249,24 +239,20 @@ def _rules(
             lambda s, _: check_unique(s, columns),
         )
     if row_count is not None:
-        least, most = _bounds(row_count)
+        least, most = row_count
+        bounds = [bound for bound in row_count if bound is not None]
+        if not bounds or bounds != sorted(bounds):
+            raise InvalidArgument(
+                f"row_count is {row_count!r}, and takes the minimum and the maximum, of which one "
+                "may be None: (1, None)"
+            )
         rules["delta_row_count"] = _Rule(
             "The number of rows is within bounds.", lambda s, _: check_row_count(s, least, most)
         )
     if freshness is not None:
-        if not isinstance(freshness, dt.timedelta):
-            raise InvalidArgument(
-                f"freshness is {freshness!r}, and takes a datetime.timedelta: timedelta(hours=24)"
-            )
         rules["delta_freshness"] = _Rule(
             f"Rows have changed within the last {spell_age(freshness)}.",
             lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
-        )
-    if schema is not None:
-        declared = _as_schema(schema)
-        rules["delta_schema"] = _Rule(
-            "The columns and their types match the declaration.",
-            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
         )
     if health:
         check_health_limits(health)
@@ -275,17 +261,6 @@ def _rules(
             lambda s, _: check_health(s, health),
         )
     return rules
-
-
-def _bounds(row_count: object) -> tuple[int | None, int | None]:
-    match row_count:
-        case (int() | None as least, int() | None as most) if least is not None or most is not None:
-            if least is None or most is None or least <= most:
-                return least, most
-    raise InvalidArgument(
-        f"row_count is {row_count!r}, and takes the minimum and the maximum, of which one may be "
-        "None: (1, None)"
-    )
 
 
 def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
@@ -387,22 +362,14 @@ def _last_evaluation(
 def _as_schema(schema: "StructType | pa.Schema") -> StructType:
     if isinstance(schema, StructType):
         return schema
-    import pyarrow as pa
-
     from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
-    if not isinstance(schema, pa.Schema):
-        raise InvalidArgument(
-            f'schema is {schema!r}, and takes a pyarrow.Schema: pa.schema({{"id": pa.int64()}})'
-        )
     return from_arrow_schema(schema)
 
 
 def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:
     if isinstance(blocking, bool):
         return
-    if isinstance(blocking, str):
-        raise InvalidArgument(f"blocking is {blocking!r}, and takes a list: [{blocking!r}]")
     unknown = sorted(set(blocking) - set(rules))
     if unknown:
         raise InvalidArgument(

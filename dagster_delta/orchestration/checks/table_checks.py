@@ -9,7 +9,7 @@ Spec: Column Invariants; CHECK Constraints; Generated Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -36,7 +36,7 @@ _MAX_EXAMPLES = 5
 _MEMORY_BYTES = 1_000_000_000
 
 HEALTH_MEASURES = (
-    *(each.name for each in fields(TableHealth) if each.name not in {"version"}),
+    *(measure.name for measure in fields(TableHealth) if measure.name != "version"),
     "average_file_bytes",
     "small_file_share",
     "deleted_share",
@@ -111,7 +111,7 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
 def check_not_null(rows: NewRows) -> Finding:
     """Whether NOT NULL columns have no nulls."""
     constraints = table_constraints(rows.snapshot.configuration)
-    return _check_each(
+    return _check_constraints(
         [constraint for constraint in constraints if constraint.name.startswith("NOT NULL")], rows
     )
 
@@ -119,7 +119,7 @@ def check_not_null(rows: NewRows) -> Finding:
 def check_row_constraints(rows: NewRows) -> Finding:
     """Whether rows satisfy the CHECK constraints and invariants."""
     constraints = table_constraints(rows.snapshot.configuration)
-    return _check_each(
+    return _check_constraints(
         [constraint for constraint in constraints if not constraint.name.startswith("NOT NULL")],
         rows,
     )
@@ -128,7 +128,7 @@ def check_row_constraints(rows: NewRows) -> Finding:
 def check_generated_columns(rows: NewRows) -> Finding:
     """Whether generated columns have the generated values."""
     generated = generated_columns(rows.snapshot.configuration)
-    return _check_each(generation_constraints(ColumnValues(verified=generated)), rows)
+    return _check_constraints(generation_constraints(ColumnValues(verified=generated)), rows)
 
 
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
@@ -201,13 +201,15 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
 def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) -> Finding:
     """Whether the table has the columns that were declared, with their types."""
     diff = diff_schemas(declared, snapshot.schema)
-    lines = [f"- {each.column}: declared as {each.table_type}" for each in diff.missing]
+    lines = [f"- {column.column}: declared as {column.table_type}" for column in diff.missing]
     lines += [
-        f"~ {each.column}: declared as {each.table_type}, and is {each.data_type}"
-        for each in diff.retyped
+        f"~ {column.column}: declared as {column.table_type}, and is {column.data_type}"
+        for column in diff.retyped
     ]
     if not allow_more:
-        lines += [f"+ {each.column}: {each.data_type} was not declared" for each in diff.added]
+        lines += [
+            f"+ {column.column}: {column.data_type} was not declared" for column in diff.added
+        ]
     return Finding(
         passed=not lines,
         description="\n".join(["The columns differ from the declaration:", *lines])
@@ -242,18 +244,16 @@ def health_measure(health: TableHealth, name: str) -> float | None:
     return len(value) if isinstance(value, tuple) else value
 
 
-def check_health_limits(limits: Mapping[str, float | None]) -> None:
-    """Make sure that all names are `HEALTH_MEASURES`, and all limits numbers."""
-    for name, limit in limits.items():
+def check_health_limits(names: Iterable[str]) -> None:
+    """Make sure that all names are `HEALTH_MEASURES`."""
+    for name in names:
         if name not in HEALTH_MEASURES:
             raise InvalidArgument(
                 f"a table's health has no {name}; there are {', '.join(HEALTH_MEASURES)}"
             )
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
-            raise InvalidArgument(f"the limit of {name} is a number or None, not {limit!r}")
 
 
-def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
+def _check_constraints(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
     counts: dict[str, int] = {}
     examples: list[Row] = []
     for constraint in constraints:
@@ -282,7 +282,7 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
         pc.max(batch.files["modification_time_ms"]).as_py()
         for batch in snapshot.file_batches(["modification_time_ms"])
     ]
-    return max((int(each) for each in newest if each is not None), default=None)
+    return max((int(time_ms) for time_ms in newest if time_ms is not None), default=None)
 
 
 def spell_age(age: dt.timedelta) -> str:

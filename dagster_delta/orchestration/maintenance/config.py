@@ -269,31 +269,3 @@ class TableStepConfig(TableConfig):
     """The table of an op that is a step of maintenance jobs too."""
 
     enabled: bool = Field(default=True, description="Whether the op does anything.")
-
-
-class TableOptimizeConfig(TableStepConfig, OptimizeConfig):
-    """A table, and how its small files are compacted."""
-
-
-class TableVacuumConfig(TableStepConfig, VacuumConfig):
-    """A table, and how its unreferenced files are deleted."""
-
-
-class TableCleanLogConfig(TableStepConfig, CleanLogConfig):
-    """A table, and how its log is cleaned up."""
-
-
-class TableFsckConfig(TableStepConfig, FsckConfig):
-    """A table whose missing files are found, and removed from its log."""
-
-
-class TableReorgConfig(TableStepConfig, ReorgConfig):
-    """A table, and what is purged from its files."""
-
-
-class TableCloneConfig(TableConfig, CloneConfig):
-    """A table, and the target of its clone."""
-
-
-class TableRestoreConfig(TableConfig, RestoreConfig):
-    """A table, and the version to restore."""

@@ -8,7 +8,7 @@ observation with another data version.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import msgspec
@@ -42,15 +42,20 @@ if TYPE_CHECKING:
 
 _SELECT = "select_tables"
 
-_TableConfig = TypeVar("_TableConfig", bound=dg.Config)
 
+class StepOnOneTable(msgspec.Struct, frozen=True):
+    """The step of a job whose run names one of its tables."""
 
-class JobSettings(msgspec.Struct, frozen=True):
-    """What Dagster shows of a job, and how it runs it."""
-
-    description: str | None = None
-    tags: Mapping[str, str] | None = None
-    executor_def: dg.ExecutorDefinition | None = None
+    name: str
+    config: type[dg.Config]
+    """Config of a run, with the name of the table in `table`."""
+    work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", Any], None]
+    what: str
+    """The work in words, for the description of the job."""
+    pool: str = MAINTENANCE_POOL
+    """Pool of a job for several tables."""
+    resources: frozenset[str] = frozenset()
+    """Needed besides IO managers."""
 
 
 def delta_maintenance_job(
@@ -62,9 +67,7 @@ def delta_maintenance_job(
     storage_options: StorageOptions | Mapping[str, object] | None = None,
     config: DeltaMaintenanceConfig | None = None,
     spark: str | None = None,
-    description: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    executor_def: dg.ExecutorDefinition | None = None,
+    **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
     per table.
@@ -84,9 +87,7 @@ def delta_maintenance_job(
         config: default config of the runs.
         spark: key of the SparkSessionResource, for the engine `spark`; by default the session of
             the DeltaIOManager that stores the asset, or the session of the process.
-        description: of the job.
-        tags: of the job.
-        executor_def: executor of the job; by default the executor of the code location.
+        job_options: of `dg.GraphDefinition.to_job`: description, tags, executor_def, …
 
     Raises:
         InvalidArgument: there are no tables.
@@ -96,7 +97,7 @@ def delta_maintenance_job(
         delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
     """
     found = maintained_tables(assets, selection, tables, storage_options)
-    ops = {each.op_name: _maintenance_op(name, each, spark) for each in found}
+    ops = {table.op_name: _maintenance_op(name, table, spark) for table in found}
     select = _selecting_op(name, found) if len(found) > 1 else None
 
     @dg.graph(name=f"{name}_graph")
@@ -108,30 +109,22 @@ def delta_maintenance_job(
 
     mapping = _mapping(found, config or DeltaMaintenanceConfig())
     what = "Writes small files together, vacuums, checkpoints and cleans the log"
-    settings = JobSettings(description, tags, executor_def)
-    return _job(maintenance, name, mapping, settings, f"{what}: {named_tables(found)}.")
+    described = {"description": f"{what}: {named_tables(found)}."}
+    return maintenance.to_job(name=name, config=mapping, **{**described, **job_options})
 
 
 def delta_maintenance_schedule(
     name: str,
     cron_schedule: str,
     *,
-    assets: Iterable[Asset] = (),
-    selection: dg.AssetSelection | None = None,
-    tables: Mapping[str, str] | None = None,
-    storage_options: StorageOptions | Mapping[str, object] | None = None,
-    config: DeltaMaintenanceConfig | None = None,
     execution_timezone: str | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
-    spark: str | None = None,
-    description: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    executor_def: dg.ExecutorDefinition | None = None,
+    **job_options: Any,
 ) -> dg.ScheduleDefinition:
     """A schedule with its own maintenance job, called `<name>_job`.
 
     It runs at the times of `cron_schedule` in `execution_timezone`, UTC by default, once it is
-    turned on, or from the start if `default_status` says so. The other arguments are those of
+    turned on, or from the start if `default_status` says so. `job_options` are the arguments of
     `delta_maintenance_job`.
 
     Raises:
@@ -147,18 +140,7 @@ def delta_maintenance_schedule(
     """
     return dg.ScheduleDefinition(
         name=name,
-        job=delta_maintenance_job(
-            f"{name}_job",
-            assets=assets,
-            selection=selection,
-            tables=tables,
-            storage_options=storage_options,
-            config=config,
-            spark=spark,
-            description=description,
-            tags=tags,
-            executor_def=executor_def,
-        ),
+        job=delta_maintenance_job(f"{name}_job", **job_options),
         cron_schedule=cron_schedule,
         execution_timezone=execution_timezone,
         default_status=default_status,
@@ -172,9 +154,7 @@ def delta_restore_job(
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
     storage_options: StorageOptions | Mapping[str, object] | None = None,
-    description: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    executor_def: dg.ExecutorDefinition | None = None,
+    **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that restores one of its tables to an older version.
 
@@ -189,22 +169,10 @@ def delta_restore_job(
     Raises:
         InvalidArgument: there are no tables.
     """
-
-    def restore(
-        context: dg.OpExecutionContext,
-        maintained: MaintainedTable,
-        table: "DeltaTable",
-        config: DeltaRestoreConfig,
-    ) -> None:
-        before = table.version()
-        metadata = maintain(context, table, maintained.name, [(restore_step, config)])
-        if maintained.asset_key is not None and table.version() > before:
-            context.log_event(_restored(context, maintained, table, metadata))
-
-    what = "Makes a table what it was at an older version"
     found = maintained_tables(assets, selection, tables, storage_options)
-    settings = JobSettings(description, tags, executor_def)
-    return job_on_one_table(name, "restore", DeltaRestoreConfig, restore, found, settings, what)
+    what = "Makes a table what it was at an older version"
+    step = StepOnOneTable("restore", DeltaRestoreConfig, _restore, what)
+    return job_on_one_table(name, step, found, job_options)
 
 
 def delta_clone_job(
@@ -214,9 +182,7 @@ def delta_clone_job(
     selection: dg.AssetSelection | None = None,
     tables: Mapping[str, str] | None = None,
     storage_options: StorageOptions | Mapping[str, object] | None = None,
-    description: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    executor_def: dg.ExecutorDefinition | None = None,
+    **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that clones one of its tables to another location.
 
@@ -231,39 +197,20 @@ def delta_clone_job(
     Raises:
         InvalidArgument: there are no tables.
     """
-
-    def clone(
-        context: dg.OpExecutionContext,
-        maintained: MaintainedTable,
-        table: "DeltaTable",
-        config: DeltaCloneConfig,
-    ) -> None:
-        maintain(context, table, maintained.name, [(clone_step, config)])
-
-    what = "Makes another location a clone of a table"
     found = maintained_tables(assets, selection, tables, storage_options)
-    settings = JobSettings(description, tags, executor_def)
-    return job_on_one_table(name, "clone", DeltaCloneConfig, clone, found, settings, what)
+    what = "Makes another location a clone of a table"
+    step = StepOnOneTable("clone", DeltaCloneConfig, _clone, what)
+    return job_on_one_table(name, step, found, job_options)
 
 
 def job_on_one_table(
     name: str,
-    step: str,
-    asked: type[_TableConfig],
-    work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
+    step: StepOnOneTable,
     tables: Sequence[MaintainedTable],
-    settings: JobSettings,
-    what: str,
-    *,
-    pool: str = MAINTENANCE_POOL,
-    resources: Iterable[str] = (),
+    job_options: Mapping[str, Any],
 ) -> dg.JobDefinition:
-    """A job of one step, whose config `asked` names in `table` the table that `work` is for.
-
-    `what` is the work in words, for the description; `pool` is that of a job for several tables;
-    `resources` are needed besides IO managers.
-    """
-    by_name = {each.name: each for each in tables}
+    """A job of one step, on the table that the config of a run names."""
+    by_name = {table.name: table for table in tables}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
         if not config.table:
@@ -272,48 +219,55 @@ def job_on_one_table(
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
-        work(context, chosen, table, config)
+        step.work(context, chosen, table, config)
 
-    do.__annotations__["config"] = asked
-    managers = {each.io_manager_key for each in tables if each.io_manager_key}
+    do.__annotations__["config"] = step.config
+    managers = {table.io_manager_key for table in tables if table.io_manager_key}
     op = dg.op(
         # Op names are unique in a code location.
-        name=f"{name}__{step}",
+        name=f"{name}__{step.name}",
         out=dg.Out(dg.Nothing),
-        required_resource_keys={*managers, *resources},
-        pool=_pool(tables[0]) if len(tables) == 1 else pool,
+        required_resource_keys={*managers, *step.resources},
+        pool=_pool(tables[0]) if len(tables) == 1 else step.pool,
     )(do)
 
     @dg.graph(name=f"{name}_graph")
     def doing() -> None:
-        op.alias(step)()
+        op.alias(step.name)()
 
     def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
-        return dg.RunConfig(ops={step: {"config": plain_config(val)}})
+        return dg.RunConfig(ops={step.name: {"config": plain_config(val)}})
 
-    mapping.__annotations__["val"] = config_naming_tables(asked, "table", tables)
-    described = f"{what}: one of {named_tables(tables)}."
-    return _job(doing, name, dg.config_mapping(mapping), settings, described)
+    mapping.__annotations__["val"] = config_naming_tables(step.config, "table", tables)
+    described = {"description": f"{step.what}: one of {named_tables(tables)}."}
+    return doing.to_job(
+        name=name, config=dg.config_mapping(mapping), **{**described, **job_options}
+    )
+
+
+def _restore(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: "DeltaTable",
+    config: DeltaRestoreConfig,
+) -> None:
+    before = table.version()
+    metadata = maintain(context, table, maintained.name, [(restore_step, config)])
+    if maintained.asset_key is not None and table.version() > before:
+        context.log_event(_restored(context, maintained, table, metadata))
+
+
+def _clone(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: "DeltaTable",
+    config: DeltaCloneConfig,
+) -> None:
+    maintain(context, table, maintained.name, [(clone_step, config)])
 
 
 def _pool(table: MaintainedTable) -> str:
     return delta_table_pool(table.asset_key or table.name)
-
-
-def _job(
-    graph: dg.GraphDefinition,
-    name: str,
-    mapping: dg.ConfigMapping,
-    settings: JobSettings,
-    described: str,
-) -> dg.JobDefinition:
-    return graph.to_job(
-        name=name,
-        config=mapping,
-        description=settings.description or described,
-        tags=dict(settings.tags or {}),
-        executor_def=settings.executor_def,
-    )
 
 
 def _mapping(
@@ -323,17 +277,17 @@ def _mapping(
     naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
     # The Launchpad shows the defaults of the class.
     fields: dict[str, Any] = {
-        key: (each.annotation, _with_default(each, getattr(defaults, key)))
-        for key, each in naming.model_fields.items()
+        key: (field.annotation, _with_default(field, getattr(defaults, key)))
+        for key, field in naming.model_fields.items()
     }
     shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
 
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
         config = plain_config(val)
         chosen = [table for table in tables if not val.tables or table.name in config["tables"]]
-        ops: dict[str, Any] = {each.op_name: {"config": config} for each in chosen}
+        ops: dict[str, Any] = {table.op_name: {"config": config} for table in chosen}
         if len(tables) > 1:
-            ops[_SELECT] = {"config": {"tables": [each.name for each in chosen]}}
+            ops[_SELECT] = {"config": {"tables": [table.name for table in chosen]}}
         return dg.RunConfig(ops=ops)
 
     mapping.__annotations__["val"] = shown
@@ -358,8 +312,8 @@ def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefi
         out={name: dg.Out(dg.Nothing, is_required=False) for name in outputs},
     )
     def select_tables(config: _SelectedTables) -> Iterator[dg.Output[None]]:
-        for name, each in outputs.items():
-            if each.name in config.tables:
+        for name, table in outputs.items():
+            if table.name in config.tables:
                 yield dg.Output(None, name)
 
     return select_tables
@@ -368,7 +322,7 @@ def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefi
 def _maintenance_op(
     job_name: str, maintained: MaintainedTable, spark: str | None
 ) -> dg.OpDefinition:
-    resources = {each for each in (maintained.io_manager_key, spark) if each is not None}
+    resources = {key for key in (maintained.io_manager_key, spark) if key is not None}
 
     @dg.op(
         # Op names are unique in a code location, and an asset is an op with its own name.
@@ -387,7 +341,7 @@ def _maintenance_op(
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
         configs = ((step, getattr(config, field)) for field, step in STEPS.items())
-        enabled = [(step, each) for step, each in configs if each.enabled]
+        enabled = [(step, asked) for step, asked in configs if asked.enabled]
         metadata = maintain(context, table, maintained.name, enabled)
         if maintained.asset_key is not None:
             tags = data_version_tags(table.snapshot(), context.instance, maintained.asset_key)

@@ -87,7 +87,7 @@ class MaintainedTable:
     @property
     def op_name(self) -> str:
         """Name of the step that maintains it."""
-        name = "".join(each if each.isascii() and each.isalnum() else "_" for each in self.name)
+        name = "".join(char if char.isascii() and char.isalnum() else "_" for char in self.name)
         return f"{name}_" if name in _RESERVED or iskeyword(name) else name
 
     def open(self, resources: object) -> DeltaTable | None:
@@ -149,18 +149,17 @@ def maintained_tables(
 ) -> tuple[MaintainedTable, ...]:
     """The tables of a job."""
     # An iterator gives them once.
-    assets, tables = tuple(assets), {} if tables is None else tables
-    _check_kinds(assets, tables)
-    found = [each for asset in assets for each in _of_asset(asset, storage_options)]
+    assets = tuple(assets)
+    found = [table for asset in assets for table in _of_asset(asset, storage_options)]
     if selection is not None:
         chosen = selection.resolve(_definitions(assets))
-        found = [each for each in found if each.asset_key in chosen]
+        found = [table for table in found if table.asset_key in chosen]
     found += [
         MaintainedTable(name, uri=uri, storage_options=storage_options)
-        for name, uri in tables.items()
+        for name, uri in (tables or {}).items()
     ]
-    names = [each.op_name for each in found]
-    if twice := sorted({each for each in names if names.count(each) > 1}):
+    names = [table.op_name for table in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidArgument(
             f"several tables of the job map to the same op name: {', '.join(twice)}"
         )
@@ -170,20 +169,6 @@ def maintained_tables(
             "and location"
         )
     return tuple(found)
-
-
-def _check_kinds(assets: object, tables: object) -> None:
-    if not isinstance(tables, Mapping):
-        raise InvalidArgument(
-            f"tables of the job maps names to locations, as in {{'flights': 's3://lake/flights'}}, "
-            f"and is {tables!r}"
-        )
-    for asset in assets if isinstance(assets, list | tuple) else ():
-        if not isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
-            raise InvalidArgument(
-                f"assets of the job are assets or their specs, and one is {asset!r}: pass the "
-                "asset itself, not its key"
-            )
 
 
 def named_tables(tables: Sequence[MaintainedTable]) -> str:
@@ -229,7 +214,7 @@ def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
             "table another name"
         ) from error
     # An enum takes names with two underscores on both sides for attributes of its own.
-    lost = sorted(names.keys() - {each.name for each in choice})
+    lost = sorted(names.keys() - {member.name for member in choice})
     if lost:
         raise InvalidArgument(
             f"the Launchpad cannot offer the tables {', '.join(lost)}: give them other names"
@@ -245,7 +230,7 @@ def plain_config(config: dg.Config) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.name if isinstance(value, Enum) else value
 
 
@@ -277,8 +262,8 @@ def _of_key(
     storage_options: StorageOptions | Mapping[str, object] | None,
 ) -> MaintainedTable:
     plain = {
-        name: each.value if isinstance(each, dg.MetadataValue) else each
-        for name, each in metadata.items()
+        name: value.value if isinstance(value, dg.MetadataValue) else value
+        for name, value in metadata.items()
     }
     name = key.to_user_string()
     # Assets of `check_definitions` have both; the IO manager has the storage options.

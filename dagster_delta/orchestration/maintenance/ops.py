@@ -9,20 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import create_model
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info
 from dagster_delta.orchestration.maintenance.config import (
     CheckpointConfig,
-    TableCleanLogConfig,
-    TableCloneConfig,
+    CleanLogConfig,
+    CloneConfig,
+    FsckConfig,
+    OptimizeConfig,
+    ReorgConfig,
+    RestoreConfig,
     TableConfig,
-    TableFsckConfig,
-    TableOptimizeConfig,
-    TableReorgConfig,
-    TableRestoreConfig,
     TableStepConfig,
-    TableVacuumConfig,
+    VacuumConfig,
 )
 from dagster_delta.orchestration.maintenance.steps import (
     Step,
@@ -56,55 +57,71 @@ _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
 
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> None:
-    """Compact the small files of a table, or Z-order its rows."""
-    _on(context, config, optimize_step)
+def _op(name: str, step: Step, asked: type[dg.Config], described: str) -> dg.OpDefinition:
+    """An op that makes a step on the table that its config names besides what is `asked`."""
+    is_optional = "enabled" in asked.model_fields
+    base = TableStepConfig if is_optional else TableConfig
+
+    def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
+        steps = [] if is_optional and not config.enabled else [(step, config)]
+        maintain(context, open_table(config), config.uri, steps)
+
+    do.__annotations__["config"] = create_model(f"Table{asked.__name__}", __base__=(base, asked))
+    define = dg.op(
+        name=name, description=described, ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL
+    )
+    return define(do)
 
 
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
-    """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
-    _on(context, config, vacuum_step)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
-    """Write a checkpoint of a table's latest version."""
-    steps = [(checkpoint_step, CheckpointConfig(enabled=True))]
-    maintain(context, open_table(config), config.uri, steps)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) -> None:
-    """Find the log files of a table's expired versions and, unless it is a dry run, delete them."""
-    _on(context, config, clean_log_step)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def fsck_op(context: dg.OpExecutionContext, config: TableFsckConfig) -> None:
-    """Find the files of a table that storage no longer has and, unless it is a dry run, remove them
-    from its log.
-    """
-    _on(context, config, fsck_step)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def reorg_op(context: dg.OpExecutionContext, config: TableReorgConfig) -> None:
-    """Purge deleted rows, dropped columns and old types from the files of a table."""
-    _on(context, config, reorg_step)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def clone_op(context: dg.OpExecutionContext, config: TableCloneConfig) -> None:
-    """Clone a table to another location, or report what it would copy."""
-    _on(context, config, clone_step)
-
-
-@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
-def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> None:
-    """Restore a table to an older version, or report what that would change."""
-    _on(context, config, restore_step)
+optimize_op = _op(
+    "optimize_op",
+    optimize_step,
+    OptimizeConfig,
+    "Compact the small files of a table, or Z-order its rows.",
+)
+vacuum_op = _op(
+    "vacuum_op",
+    vacuum_step,
+    VacuumConfig,
+    "Find the unreferenced files of a table and, unless it is a dry run, delete them.",
+)
+checkpoint_op = _op(
+    "checkpoint_op",
+    checkpoint_step,
+    CheckpointConfig,
+    "Write a checkpoint of a table's latest version.",
+)
+clean_log_op = _op(
+    "clean_log_op",
+    clean_log_step,
+    CleanLogConfig,
+    "Find the log files of a table's expired versions and, unless it is a dry run, delete them.",
+)
+fsck_op = _op(
+    "fsck_op",
+    fsck_step,
+    FsckConfig,
+    "Find the files of a table that storage no longer has and, unless it is a dry run, remove them "
+    "from its log.",
+)
+reorg_op = _op(
+    "reorg_op",
+    reorg_step,
+    ReorgConfig,
+    "Purge deleted rows, dropped columns and old types from the files of a table.",
+)
+clone_op = _op(
+    "clone_op",
+    clone_step,
+    CloneConfig,
+    "Clone a table to another location, or report what it would copy.",
+)
+restore_op = _op(
+    "restore_op",
+    restore_step,
+    RestoreConfig,
+    "Restore a table to an older version, or report what that would change.",
+)
 
 
 @dg.op(ins=_START, out=_NOTHING)
@@ -127,7 +144,7 @@ def maintain(
     before = table.health()
     reports = [step(table, config, context.log, info) for step, config in steps]
     table.refresh()
-    after = _health_anew(table)
+    after = _recompute_health(table)
     warn_of_damage(after, context.log)
     markdown = _maintenance_markdown(table.uri, before, after, reports)
     details = (report.metadata.get("delta/difference") for report in reports)
@@ -140,7 +157,7 @@ def maintain(
     return metadata
 
 
-def _health_anew(table: "DeltaTable") -> "TableHealth":
+def _recompute_health(table: "DeltaTable") -> "TableHealth":
     """The current shape of the table, read again: an old handle still reports repaired damage."""
     from dagster_delta.table.operations.health import table_health
     from dagster_delta.table.read.snapshot import Snapshot
@@ -155,11 +172,6 @@ def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str,
     """What commits record about the run of an op, and the name of its table."""
     facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
     return commit_info(facts, {})
-
-
-def _on(context: dg.OpExecutionContext, config: TableConfig, step: Step) -> None:
-    is_off = isinstance(config, TableStepConfig) and not config.enabled
-    maintain(context, open_table(config), config.uri, [] if is_off else [(step, config)])
 
 
 def open_table(config: TableConfig) -> "DeltaTable":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from logging import Logger
 from typing import TYPE_CHECKING, Any
 
-from dagster import MetadataValue
+from dagster import Config, MetadataValue
 
 from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
@@ -62,20 +62,10 @@ def optimize_step(
 
     session = active_spark_session() if config.engine == "spark" else None
     with watch_spark(session, log) as spark_work:
-        result = table.optimize(
-            config.where,
-            target_file_size=config.target_file_size,
-            min_file_size=config.min_file_size,
-            max_deleted_share=config.max_deleted_share,
-            zorder_by=config.zorder_by,
-            sort_by=config.sort_by,
-            # A job may have tables of both kinds.
-            full=config.full and bool(table_clustering(table.refresh())),
-            engine=config.engine,
-            memory_limit=config.memory_limit,
-            commit_info=commit_info,
-            on_progress=log_progress,
-        )
+        options = _options(config, OptimizeConfig)
+        # A job may have tables of both kinds.
+        options["full"] = config.full and bool(table_clustering(table.refresh()))
+        result = table.optimize(**options, commit_info=commit_info, on_progress=log_progress)
     metrics = result.metrics
     summary = _rewritten(metrics)
     if result.skipped:
@@ -104,11 +94,7 @@ def vacuum_step(
 ) -> StepReport:
     """Find or delete unreferenced files."""
     result = table.vacuum(
-        config.retention_hours,
-        dry_run=config.dry_run,
-        enforce_retention=config.enforce_retention,
-        lite=config.lite,
-        keep_versions=config.keep_versions,
+        **_options(config, VacuumConfig),
         commit_info=commit_info,
         on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
     )
@@ -161,11 +147,7 @@ def clean_log_step(
     table: DeltaTable, config: CleanLogConfig, log: Logger, _commit_info: Mapping[str, object]
 ) -> StepReport:
     """Find or delete the log of expired versions."""
-    result = table.clean_log(
-        config.retention_hours,
-        dry_run=config.dry_run,
-        enforce_retention=config.enforce_retention,
-    )
+    result = table.clean_log(**_options(config, CleanLogConfig))
     verb = "would delete" if result.dry_run else "deleted"
     summary = (
         f"{verb} {result.num_files} files ({spell_bytes(result.size_bytes)}); the log begins with "
@@ -323,6 +305,14 @@ def _purge(config: ReorgConfig) -> list[Purge]:
         "widened_types": config.widened_types,
     }
     return [purge for purge, is_wanted in wanted.items() if is_wanted]
+
+
+def _options(config: Config, kind: type[Config]) -> dict[str, Any]:
+    """The options of a kind of config as arguments of the method of `DeltaTable`, which have the
+    same names.
+    """
+    names = kind.model_fields.keys() - {"enabled"}
+    return {name: getattr(config, name) for name in names}
 
 
 Step = Callable[["DeltaTable", Any, Logger, Mapping[str, object]], StepReport]

@@ -9,30 +9,39 @@ materialisation.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import Logger
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_shared.check import CheckError
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.data_versions import data_version_tags
-from dagster_delta.orchestration.maintenance.jobs import JobSettings, job_on_one_table
+from dagster_delta.orchestration.maintenance.jobs import StepOnOneTable, job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
     maintained_tables,
 )
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
+from dagster_delta.orchestration.maintenance.steps import spell_bytes
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.schema_changes.config import DeltaSchemaChangeConfig
+from dagster_delta.orchestration.schema_changes.config import (
+    DeltaSchemaChangeConfig,
+    SchemaChangeKind,
+)
 from dagster_delta.orchestration.schema_changes.readers import readers_of_change
-from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.operations.column_change_progress import (
+        ColumnChangeProgress,
+        ColumnChangeState,
+    )
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
@@ -47,9 +56,7 @@ def delta_schema_change_job(
     storage_options: StorageOptions | Mapping[str, object] | None = None,
     enable_column_change: bool = False,
     spark: str | None = None,
-    description: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    executor_def: dg.ExecutorDefinition | None = None,
+    **job_options: Any,
 ) -> dg.JobDefinition:
     """A job that plans or applies a schema change of one of its tables.
 
@@ -76,8 +83,8 @@ def delta_schema_change_job(
     # An iterator gives them once.
     assets = tuple(assets)
     found = tuple(
-        replace(each, allow_column_changes=enable_column_change)
-        for each in maintained_tables(assets, selection, tables, storage_options)
+        replace(table, allow_column_changes=enable_column_change)
+        for table in maintained_tables(assets, selection, tables, storage_options)
     )
 
     def change_schema(
@@ -90,17 +97,33 @@ def delta_schema_change_job(
             chosen.start_spark(context.resources, spark)
         _change(context, config, chosen, table, assets)
 
-    return job_on_one_table(
-        name,
+    step = StepOnOneTable(
         "change_schema",
         DeltaSchemaChangeConfig,
         change_schema,
-        found,
-        JobSettings(description, tags, executor_def),
         "Plans and makes changes of the schema",
-        pool=SCHEMA_CHANGE_POOL,
-        resources=() if spark is None else (spark,),
+        SCHEMA_CHANGE_POOL,
+        frozenset() if spark is None else frozenset({spark}),
     )
+    return job_on_one_table(name, step, found, job_options)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangeReport:
+    """A change that was made or planned."""
+
+    title: str
+    """One line, for the log."""
+    markdown: str
+    columns: tuple[str, ...]
+    """Top-level columns of the earlier schema that changed or were dropped."""
+    is_dry_run: bool
+    metrics: Mapping[str, int | str] = field(default_factory=dict)
+    """Of an online column change; see `DeltaTable.change_column`."""
+    adds_columns: bool = False
+    """Whether top-level columns were added."""
+    columns_before: tuple[str, ...] = ()
+    """All top-level columns of the earlier schema."""
 
 
 def _change(
@@ -111,7 +134,7 @@ def _change(
     assets: tuple[object, ...],
 ) -> None:
     info = commit_info_of_op(context, chosen.name)
-    report = change_schema_step(table, config, context.log, info)
+    report = _make_change(table, config, context.log, info)
     readers = _readers(context, chosen, report, assets)
     markdown = f"{report.markdown.rstrip()}\n\n{readers}" if readers else report.markdown
     context.log.info(f"{chosen.name}: {report.title}\n{markdown}")
@@ -127,7 +150,7 @@ def _change(
 def _readers(
     context: dg.OpExecutionContext,
     chosen: MaintainedTable,
-    report: ChangeReport,
+    report: _ChangeReport,
     assets: tuple[object, ...],
 ) -> str:
     """The assets that the change may affect, as Markdown; empty if it changes no column."""
@@ -145,7 +168,7 @@ def _readers(
     )
 
 
-def _metadata(table: "DeltaTable", report: ChangeReport, markdown: str) -> RawMetadata:
+def _metadata(table: "DeltaTable", report: _ChangeReport, markdown: str) -> RawMetadata:
     return {
         "delta/schema_change": dg.MetadataValue.md(markdown),
         "delta/version": table.version(),
@@ -181,3 +204,189 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
         return tuple(context.repository_def.assets_defs_by_key.values())
     except CheckError:
         return ()
+
+
+def _make_change(
+    table: "DeltaTable",
+    config: DeltaSchemaChangeConfig,
+    log: Logger,
+    commit_info: Mapping[str, object],
+) -> _ChangeReport:
+    """Make the change of the config, or plan it."""
+    for kind, (needed, optional) in _FIELDS.items():
+        for name in (*needed, *optional):
+            default = DeltaSchemaChangeConfig.model_fields[name].default
+            is_given = getattr(config, name) != default
+            if is_given and kind is not config.kind:
+                raise InvalidArgument(
+                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
+                )
+            if name in needed and not is_given and kind is config.kind:
+                raise InvalidArgument(f"kind {config.kind.name} needs `{name}`: set it")
+    before = table.schema().names
+    report = _STEPS[config.kind](table, config, log, commit_info)
+    return replace(report, columns_before=before)
+
+
+_Step = Callable[
+    ["DeltaTable", DeltaSchemaChangeConfig, Logger, Mapping[str, object]], _ChangeReport
+]
+
+_FIELDS: Mapping[SchemaChangeKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    SchemaChangeKind.ALTER: (("statement",), ("existing_rows",)),
+    SchemaChangeKind.CHANGE_COLUMN: (
+        ("column", "new_type"),
+        ("cast", "on_error", "nullable", "position"),
+    ),
+}
+"""Fields of one kind only: those it needs, and its options."""
+
+
+def _alter(
+    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
+) -> _ChangeReport:
+    result = table.alter(
+        config.statement,
+        dry_run=config.dry_run,
+        enable_features=config.enable_features,
+        existing_rows=config.existing_rows,
+        engine=config.engine,
+        batch_bytes=config.batch_bytes,
+        commit_info=info,
+        on_progress=lambda done, of: log.info(f"{done:,} of {of:,} files rewritten"),
+    )
+    changes = result.plan.schema_changes
+    fields = (path for path in changes.added if len(path) > 1)
+    columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
+    adds_columns = any(len(path) == 1 for path in changes.added)
+    done = "no change is needed" if result.skipped else f"version {result.version}"
+    return _ChangeReport(
+        f"{'dry run' if config.dry_run else done}: {config.statement}",
+        result.to_markdown(),
+        tuple(columns),
+        config.dry_run,
+        result.metrics,
+        adds_columns,
+    )
+
+
+def _materialize_defaults(
+    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
+) -> _ChangeReport:
+    result = table.materialize_defaults(
+        dry_run=config.dry_run,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=lambda done, of: log.info(f"{done:,} of {of:,} files rewritten"),
+    )
+    cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+    title = f"version {result.version}: {cost} were rewritten with their defaults"
+    if config.dry_run:
+        title = f"dry run: {cost} would be rewritten"
+    elif result.skipped:
+        title = "the table has no lazy defaults"
+    return _ChangeReport(title, result.to_markdown(), (), config.dry_run)
+
+
+def _change_column(
+    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
+) -> _ChangeReport:
+    needed, optional = _FIELDS[config.kind]
+    names = (*needed, *optional, "enable_features", "batch_bytes")
+    asked: dict[str, Any] = {name: getattr(config, name) for name in names}
+    plan = table.plan_column_change(**asked)
+    markdown = plan.to_markdown()
+    columns = (plan.change.path[0],)
+    if config.dry_run:
+        return _ChangeReport(f"dry run: {plan.summary}", markdown, columns, is_dry_run=True)
+    progress_log = _ProgressLog(log)
+    result = table.change_column(
+        **asked, engine=config.engine, commit_info=info, on_progress=progress_log
+    )
+    report = f"{markdown}\n{progress_log.markdown()}"
+    title = f"version {result.version}: {plan.summary}"
+    return _ChangeReport(title, report, columns, is_dry_run=False, metrics=result.metrics)
+
+
+def _resume(
+    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
+) -> _ChangeReport:
+    state = _require(table)
+    if config.dry_run:
+        return _in_progress(state)
+    progress_log = _ProgressLog(log)
+    result = table.resume_column_change(
+        batch_bytes=config.batch_bytes,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=progress_log,
+    )
+    return _ChangeReport(
+        f"version {result.version}: the change of column {state.column} is complete",
+        progress_log.markdown(),
+        (state.column,),
+        is_dry_run=False,
+        metrics=result.metrics,
+    )
+
+
+def _cancel(
+    table: "DeltaTable", config: DeltaSchemaChangeConfig, _log: Logger, info: Mapping[str, object]
+) -> _ChangeReport:
+    state = _require(table)
+    if config.dry_run:
+        return _in_progress(state)
+    version = table.cancel_column_change(commit_info=info).version
+    text = f"The change of `{state.column}` to {state.to_type} was cancelled in version {version}."
+    return _ChangeReport(f"version {version}", text, (), is_dry_run=False)
+
+
+def _require(table: "DeltaTable") -> "ColumnChangeState":
+    state = table.column_change()
+    if state is None:
+        raise InvalidArgument("no column of the table is being changed", table=table.uri)
+    return state
+
+
+def _in_progress(state: "ColumnChangeState") -> _ChangeReport:
+    return _ChangeReport("dry run", _spell(state), (state.column,), is_dry_run=True)
+
+
+def _spell(state: "ColumnChangeState") -> str:
+    return (
+        f"column {state.column} from {state.from_type} to {state.to_type}: {state.state}, "
+        f"{state.num_files_left:,} of {state.num_files:,} files "
+        f"({spell_bytes(state.bytes_left)}) remain"
+    )
+
+
+class _ProgressLog:
+    """Logs every commit of a column change, and sums them up."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._last: ColumnChangeProgress | None = None
+
+    def __call__(self, progress: "ColumnChangeProgress") -> None:
+        self._last = progress
+        what = "the change is published" if progress.state is None else _spell(progress.state)
+        self._log.info(f"version {progress.version}: {what}")
+
+    def markdown(self) -> str:
+        if self._last is None:
+            return "Another process finished the change."
+        return (
+            f"| version | rows rewritten | bytes written | values that became null |\n"
+            f"|---:|---:|---:|---:|\n"
+            f"| {self._last.version} | {self._last.num_rows:,} "
+            f"| {spell_bytes(self._last.bytes_written)} | {self._last.num_nulled:,} |"
+        )
+
+
+_STEPS: Mapping[SchemaChangeKind, _Step] = {
+    SchemaChangeKind.ALTER: _alter,
+    SchemaChangeKind.CHANGE_COLUMN: _change_column,
+    SchemaChangeKind.RESUME_COLUMN_CHANGE: _resume,
+    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _cancel,
+    SchemaChangeKind.MATERIALIZE_DEFAULTS: _materialize_defaults,
+}

@@ -39,7 +39,7 @@ def readers_of_change(
     readers = _downstream_readers(instance, specs, key, columns, table_columns)
     if adds_columns:
         for reader, read in _readers_of_all(instance, specs, key, table_columns).items():
-            known = {each for each in read if each.startswith(_ALL)}
+            known = {entry for entry in read if entry.startswith(_ALL)}
             readers.setdefault(reader, read).update(known)
     if readers:
         rows = [
@@ -75,7 +75,7 @@ def _readers_of_all(
         for spec in _direct_readers(specs, source):
             reads = _Reads.of(instance, spec, source, columns if source == key else None)
             read = found.setdefault(spec.key.to_user_string(), set())
-            if {each.casefold() for each in expected} <= reads.columns.keys():
+            if {column.casefold() for column in expected} <= reads.columns.keys():
                 read.add(f"{_ALL}{where}")
                 if spec.key not in seen:
                     waiting.append((spec.key, tuple(reads.computed)))
@@ -101,16 +101,16 @@ def _downstream_readers(
     seen: set[tuple[dg.AssetKey, str]] = set()
     while waiting:
         source, wanted = waiting.pop(0)
-        wanted = frozenset(each for each in wanted if (source, each) not in seen)
-        seen |= {(source, each) for each in wanted}
+        wanted = frozenset(column for column in wanted if (source, column) not in seen)
+        seen |= {(source, column) for column in wanted}
         for spec in _direct_readers(specs, source) if wanted else ():
             reads = _Reads.of(instance, spec, source, table_columns if source == key else None)
             prefix = "" if source == key else f"{source.to_user_string()}."
-            read = {f"{prefix}{name}" for each, name in reads.columns.items() if each in wanted}
+            read = {f"{prefix}{name}" for folded, name in reads.columns.items() if folded in wanted}
             if read:
                 found.setdefault(spec.key.to_user_string(), set()).update(read)
                 computed = (name for name, deps in reads.computed.items() if deps & wanted)
-                waiting.append((spec.key, frozenset(each.casefold() for each in computed)))
+                waiting.append((spec.key, frozenset(column.casefold() for column in computed)))
             elif reads.unknown is not None:
                 found.setdefault(spec.key.to_user_string(), set()).add(reads.unknown)
     return found
@@ -164,7 +164,7 @@ class _Reads:
             # Lineage leaves out what only filters, joins or groups.
             nothing = "(no column lineage)"
             return cls(columns, computed, nothing if lineage is None else "(maybe in a filter)")
-        columns |= {each.casefold(): each for each in query["read"]}
+        columns |= {column.casefold(): column for column in query["read"]}
         is_current = recorded.get(QUERY_KEY) == spec.metadata.get(QUERY_KEY) and (
             source_columns is None or set(source_columns) == set(query["of"])
         )

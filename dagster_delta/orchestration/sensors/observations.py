@@ -47,15 +47,9 @@ def observable_delta_asset(
     table: str,
     *,
     storage_options: StorageOptions | Mapping[str, object] | None = None,
-    description: str | None = None,
-    group_name: str | None = None,
-    metadata: Mapping[str, RawMetadataValue] | None = None,
-    tags: Mapping[str, str] | None = None,
-    owners: Sequence[str] | None = None,
-    kinds: Collection[str] = (),
-    automation_condition: dg.AutomationCondition[Any] | None = None,
     show_history: int = DEFAULT_HISTORY,
     columns: bool = False,
+    **asset_options: Any,
 ) -> dg.AssetsDefinition:
     """An observable asset for a table written outside Dagster.
 
@@ -67,17 +61,13 @@ def observable_delta_asset(
         key: of the asset.
         table: location of the table.
         storage_options: storage options.
-        description: shown in the UI.
-        group_name: group of the asset.
-        metadata: further metadata of the asset.
-        tags: tags of the asset.
-        owners: of the asset: e-mail addresses, or teams as `team:name`.
-        kinds: further kinds of the asset, in addition to `deltalake`.
-        automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
         show_history: number of latest commits that every observation shows, each with a link to its
             run; it reads one file per commit.
         columns: whether the page of the asset shows the columns: loading definitions then opens the
             table. Without it, only the page of each observation does.
+        asset_options: of `dg.AssetSpec`: description, group_name, metadata, tags, owners, kinds in
+            addition to `deltalake`, and automation_condition, which says when to observe:
+            `dg.AutomationCondition.on_cron("*/5 * * * *")`.
 
     Examples:
         flights = observable_delta_asset(["raw", "flights"], "s3://lake/raw/flights")
@@ -86,20 +76,11 @@ def observable_delta_asset(
         def report() -> None: ...
     """
     asset_key = dg.AssetKey.from_coercible(key)
+    spec = delta_asset_spec(asset_key, table, **asset_options)
     if columns:
         known = columns_from_log(table, plain_options(storage_options), asset_key)
-        metadata = {"dagster/column_schema": known, **(metadata or {})} if known else metadata
-    spec = delta_asset_spec(
-        asset_key,
-        table,
-        description=description,
-        group_name=group_name,
-        metadata=metadata,
-        tags=tags,
-        owners=owners,
-        kinds=kinds,
-        automation_condition=automation_condition,
-    )
+        found = {"dagster/column_schema": known} if known else {}
+        spec = spec.replace_attributes(metadata={**found, **spec.metadata})
 
     def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
         store = open_store(table, plain_options(storage_options))
@@ -136,7 +117,7 @@ def delta_asset_spec(
 
 def _op_name(key: dg.AssetKey) -> str:
     """A name that Dagster accepts, unique per key."""
-    parts = [re.sub(r"\W|__", "_", each, flags=re.ASCII) for each in key.path]
+    parts = [re.sub(r"\W|__", "_", part, flags=re.ASCII) for part in key.path]
     name = "__".join(parts)
     if parts == list(key.path):
         return name

@@ -195,7 +195,7 @@ def _watch(
     return Watch(
         sensor_name=name,
         # In the store's spelling, so that one table has one name in the cursor.
-        tables=tuple(each.rstrip("/") or each for each in listed),
+        tables=tuple(uri.rstrip("/") or uri for uri in listed),
         root=root,
         storage_options=lambda: plain_options(options.get("storage_options")),
         rules=CommitRules(

@@ -76,7 +76,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.log.version < NOTHING_SEEN:
-            raise ValueError(f"a version is a number from 0 on, not {self.log.version}")
+            raise ValueError(f"a version must be ≥ 0, not {self.log.version}")
 
 
 class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,7 +109,7 @@ def merge_partitions(
     known: Sequence[Mapping[str, str | None]], more: Sequence[Mapping[str, str | None]]
 ) -> tuple[dict[str, str | None], ...]:
     """The distinct values, in order."""
-    merged = {tuple(sorted(each.items())): dict(each) for each in (*known, *more)}
+    merged = {tuple(sorted(values.items())): dict(values) for values in (*known, *more)}
     return tuple(merged.values())
 
 

@@ -67,7 +67,7 @@ class Watch:
         before = SensorState.from_cursor(context.cursor)
         now_ms = clock.now_ms()
         uris, discovered_at_ms = self._locations(before, now_ms)
-        news = poll_tables(
+        polled = poll_tables(
             uris,
             before,
             self._open,
@@ -76,12 +76,15 @@ class Watch:
             discovered=self.root is not None,
         )
         if self.requests_runs:
-            news = [self._as_requested(context, before, each, now_ms) for each in news]
+            polled = [self._as_requested(context, before, result, now_ms) for result in polled]
         tick = _Tick(self, context, now_ms)
         # The table that has waited longest comes first, so that a busy table does not block others.
-        for each in sorted(news, key=_waiting_since):
-            tick.take(each)
-        tables = {each.uri: tick.tables.get(each.uri, before.tables.get(each.uri)) for each in news}
+        for result in sorted(polled, key=_waiting_since):
+            tick.take(result)
+        tables = {
+            result.uri: tick.tables.get(result.uri, before.tables.get(result.uri))
+            for result in polled
+        }
         after = SensorState(
             tables={
                 uri: state
@@ -146,9 +149,9 @@ def _timestamp_columns(state: TableState | None) -> tuple[str, ...]:
     return () if state is None else state.log.timestamp_columns or ()
 
 
-def _waiting_since(news: PollResult) -> tuple[float, str]:
-    waiting = None if news.state is None else news.state.waiting
-    return (float("inf") if waiting is None else waiting.seen_at_ms, news.uri)
+def _waiting_since(polled: PollResult) -> tuple[float, str]:
+    waiting = None if polled.state is None else polled.state.waiting
+    return (float("inf") if waiting is None else waiting.seen_at_ms, polled.uri)
 
 
 class _Tick:
@@ -168,27 +171,27 @@ class _Tick:
         self._reported: set[str] = set()
         self._count = 0
 
-    def take(self, news: PollResult) -> None:
+    def take(self, polled: PollResult) -> None:
         """Deliver the results of one table, all of them or, after an error, none."""
         self._count += 1
-        if news.error is not None or news.state is None:
-            self._fail(news.uri, news.error)
+        if polled.error is not None or polled.state is None:
+            self._fail(polled.uri, polled.error)
             return
         try:
-            events = self._commit_events(news)
-            waiting, requests = self._run_requests(news, news.state)
+            events = self._commit_events(polled)
+            waiting, requests = self._run_requests(polled, polled.state)
         except DeltaError as error:
-            error.table = error.table or news.uri
-            self._fail(news.uri, error)
+            error.table = error.table or polled.uri
+            self._fail(polled.uri, error)
             return
         self._events.extend(events)
         if events:
-            self._reported.add(news.uri)
+            self._reported.add(polled.uri)
         self._requests.extend(requests)
-        self.tables[news.uri] = TableState(log=news.state.log, waiting=waiting)
-        self._polled.append(news)
+        self.tables[polled.uri] = TableState(log=polled.state.log, waiting=waiting)
+        self._polled.append(polled)
         if waiting is not None:
-            self._waiting[news.uri] = _waiting_text(
+            self._waiting[polled.uri] = _waiting_text(
                 waiting,
                 self._now_ms,
                 minimum_rows=self._watch.minimum_rows,
@@ -206,32 +209,34 @@ class _Tick:
             self._failures.append(error)
 
     def _commit_events(
-        self, news: PollResult
+        self, polled: PollResult
     ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
         watch = self._watch
         if watch.asset_key is None:
             return []
-        key = watch.asset_key(news.uri)
-        timestamps = _timestamp_columns(news.state)
+        key = watch.asset_key(polled.uri)
+        timestamps = _timestamp_columns(polled.state)
         events: list[dg.AssetMaterialization | dg.AssetObservation] = []
-        for commit in news.commits:
+        for commit in polled.commits:
             partition_keys: Sequence[str | None] = [None]
             if watch.mapping is not None:
                 mapped = watch.mapping.map(commit.partitions, timestamp_columns=timestamps)
                 partition_keys = mapped.keys
-            events += commit_event(commit.summary, news.uri, key, watch.asset_event, partition_keys)
+            events += commit_event(
+                commit.summary, polled.uri, key, watch.asset_event, partition_keys
+            )
         return events
 
     def _run_requests(
-        self, news: PollResult, state: TableState
+        self, polled: PollResult, state: TableState
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
         """The commits that still wait, and the runs to request now."""
-        watch, waiting, uri = self._watch, state.waiting, news.uri
+        watch, waiting, uri = self._watch, state.waiting, polled.uri
         if waiting is None or not watch.requests_runs:
             self._add_partitions(self._keys(uri, state))
             return None, []
         room = watch.max_runs - len(self._requests)
-        due = news.was_requested or waiting.is_due(
+        due = polled.was_requested or waiting.is_due(
             self._now_ms,
             minimum_rows=watch.minimum_rows,
             minimum_age_seconds=watch.minimum_age_seconds,
@@ -271,7 +276,7 @@ class _Tick:
         if not mapped.keys and not mapped.unmapped:
             self._context.log.warning(f"The commits do not show which partitions changed: {which}")
         if mapped.unmapped:
-            named = ", ".join(str(dict(each)) for each in mapped.unmapped[:_MAX_NAMED])
+            named = ", ".join(str(dict(values)) for values in mapped.unmapped[:_MAX_NAMED])
             self._context.log.warning(
                 f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
                 f"the asset, and get no run: {named} ({which})"

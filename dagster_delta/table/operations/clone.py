@@ -73,7 +73,7 @@ _REUSED_FOR_MS = 24 * 60 * 60 * 1000
 class CloneOptions:
     """Options of the caller."""
 
-    deep: bool = False
+    deep: bool
     replace: bool = False
     properties: Mapping[str, object] | None = None
     commit_info: Mapping[str, object] | None = None
