@@ -381,9 +381,9 @@ def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) 
     planned = told(run(filled, alone))["delta/schema_change"]
     for feature in ("dagsterDelta.enableColumnChange", "columnMapping", "domainMetadata"):
         assert f"**off now**: `{feature}`" in planned
-    assert "or set enable_features: true" in planned
+    assert "or pass enable_features=True" in planned
     assert "2 rows in 1 files" in planned
-    assert "or set enable_features: true" in refusal(filled, {**alone, "dry_run": False})
+    assert "or pass enable_features=True" in refusal(filled, {**alone, "dry_run": False})
     table_of(filled).set_properties({"dagsterDelta.enableColumnChange": False})
     assert "explicitly set to false" in told(run(filled, CHANGE))["delta/schema_change"]
     assert "explicitly set to false" in refusal(filled, {**CHANGE, "dry_run": False})

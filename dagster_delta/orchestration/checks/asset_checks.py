@@ -116,19 +116,39 @@ def delta_asset_checks(
     rules = _constraint_rules(all_rows=all_rows) if constraints else {}
     rules |= _expectation_rules(unique, row_count, freshness, health)
     if schema is not None:
-        declared = _as_schema(schema)
-        rules["delta_schema"] = _Rule(
-            "The columns and their types match the declaration.",
-            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
-        )
+        rules["delta_schema"] = _schema_rule(schema, allow_more=allow_more_columns)
     if not rules:
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} are empty: enable at least one"
         )
     _check_blocking(blocking, rules)
     source = _Table(key, asset, table, storage_options, io_manager_key)
+    specs = [
+        dg.AssetCheckSpec(
+            name,
+            asset=key,
+            description=rule.description,
+            blocking=blocking if isinstance(blocking, bool) else name in blocking,
+        )
+        for name, rule in rules.items()
+    ]
+    return [_definition(source, rules, specs, severity, masked_columns)]
 
-    def evaluate(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
+
+def _definition(
+    source: "_Table",
+    rules: "Mapping[str, _Rule]",
+    specs: Sequence[dg.AssetCheckSpec],
+    severity: dg.AssetCheckSeverity,
+    masked_columns: Sequence[str],
+) -> dg.AssetChecksDefinition:
+    @dg.op(
+        name=_op_name(source.key),
+        ins={"table": dg.In(dg.Nothing)},
+        out={name: dg.Out(is_required=False) for name in rules},
+        required_resource_keys=set() if source.uri is not None else {source.io_manager_key},
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
         snapshot = source.open(context)
         masked = {*masked_columns, *source.masked_columns()}
         for check_key in context.selected_asset_check_keys:
@@ -137,30 +157,14 @@ def delta_asset_checks(
             finding = _evaluate(rule, snapshot, last)
             yield _result(check_key, snapshot, finding, severity, masked)
 
-    op = dg.op(
-        name=_op_name(key),
-        ins={"table": dg.In(dg.Nothing)},
-        out={name: dg.Out(is_required=False) for name in rules},
-        required_resource_keys=set() if table is not None else {io_manager_key},
-    )(evaluate)
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
-    return [
-        dg.AssetChecksDefinition.create(
-            keys_by_input_name={"table": key},
-            node_def=op,
-            resource_defs={},
-            check_specs_by_output_name={
-                name: dg.AssetCheckSpec(
-                    name,
-                    asset=key,
-                    description=rule.description,
-                    blocking=blocking if isinstance(blocking, bool) else name in blocking,
-                )
-                for name, rule in rules.items()
-            },
-            can_subset=True,
-        )
-    ]
+    return dg.AssetChecksDefinition.create(
+        keys_by_input_name={"table": source.key},
+        node_def=checks,
+        resource_defs={},
+        check_specs_by_output_name={spec.name: spec for spec in specs},
+        can_subset=True,
+    )
 
 
 def _op_name(key: dg.AssetKey) -> str:
@@ -359,12 +363,14 @@ def _last_evaluation(
     return None
 
 
-def _as_schema(schema: "StructType | pa.Schema") -> StructType:
-    if isinstance(schema, StructType):
-        return schema
+def _schema_rule(schema: "StructType | pa.Schema", *, allow_more: bool) -> _Rule:
     from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
-    return from_arrow_schema(schema)
+    declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
+    return _Rule(
+        "The columns and their types match the declaration.",
+        lambda s, _: check_schema(s, declared, allow_more=allow_more),
+    )
 
 
 def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:

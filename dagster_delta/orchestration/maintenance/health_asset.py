@@ -109,7 +109,7 @@ def delta_health_asset(
         asset_options: of `dg.asset`: key_prefix, group_name, automation_condition, …
 
     Raises:
-        InvalidArgument: there are no tables, or a threshold has an unknown name or is no number.
+        InvalidArgument: there are no tables, or a threshold has an unknown name.
 
     Examples:
         delta_health_asset(assets=[flights, weather], thresholds={"partition_skew": 20})
@@ -121,20 +121,19 @@ def delta_health_asset(
     given = () if only_root else maintained_tables(assets, selection, tables or {}, storage_options)
     options = {"kinds": {"deltalake"}, "description": "Health of Delta tables.", **asset_options}
     key = dg.AssetKey([*_prefix(options), name])
-    resources = {table.io_manager_key for table in given if table.io_manager_key}
-    options["required_resource_keys"] = {*options.pop("required_resource_keys", ()), *resources}
+    managers = {table.io_manager_key for table in given if table.io_manager_key}
+    options["required_resource_keys"] = managers.union(options.get("required_resource_keys", ()))
 
-    what = "No table exceeds the thresholds of the report."
-    check = dg.AssetCheckSpec(_CHECK, asset=key, description=what)
+    check = dg.AssetCheckSpec(_CHECK, asset=key, description="No table exceeds the thresholds.")
     define: Any = dg.asset(name=name, check_specs=[check], **options)
 
     def health(context: dg.AssetExecutionContext) -> _Result:
         found = [*given, *_tables_below(root, storage_options)]
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
             states = list(threads.map(lambda table: _state(table, context.resources), found))
-        metadata = _page_metadata(states, limits, _previous_sizes(context.instance, key))
         return dg.MaterializeResult(
-            metadata=metadata, check_results=[_check_result(states, limits, key)]
+            metadata=_page_metadata(states, limits, _previous_sizes(context.instance, key)),
+            check_results=[_check_result(states, limits, key)],
         )
 
     return cast("dg.AssetsDefinition", define(health))
