@@ -23,13 +23,13 @@ from dagster_delta.orchestration.storage_options import (
     refuse_mask,
 )
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
+from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from dagster_delta.protocol.schema import StructType
-    from dagster_delta.table.delta_table import DeltaTable
 
 _ANY_MASTER = "local[*]"
 
@@ -305,8 +305,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             TableNotFound: the table does not exist; `create` creates it.
         """
-        from dagster_delta.table.delta_table import DeltaTable
-
         return DeltaTable(
             self.table_uri,
             storage_options=self.storage_options.to_options(),
@@ -320,8 +318,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the location."""
-        from dagster_delta.table.delta_table import DeltaTable
-
         return DeltaTable.is_delta_table(
             self.table_uri, storage_options=self.storage_options.to_options()
         )
@@ -350,8 +346,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             TableAlreadyExists: the mode is `error` and the table exists.
         """
-        from dagster_delta.table.delta_table import DeltaTable
-
         implied: dict[str, str] = {}
         if self.enable_column_change and not (mode == "replace" and self.exists()):
             implied = NEW_TABLE_PROPERTIES

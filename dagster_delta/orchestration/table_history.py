@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dagster import MarkdownMetadataValue, MetadataValue
 
-if TYPE_CHECKING:
-    from dagster_delta.table.read.history import HistoryEntry
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.history import HistoryEntry, latest_commits
+from dagster_delta.table.read.snapshot import Snapshot
 
 DEFAULT_HISTORY = 5
 """Number of commits that events show by default."""
@@ -40,8 +38,6 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
 
     It reads one file per commit. The times are those that the writers recorded.
     """
-    from dagster_delta.table.read.history import latest_commits
-
     if commits < 1:
         return {}
     return {"delta/history": MetadataValue.md(history_markdown(latest_commits(snapshot, commits)))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -13,10 +13,9 @@ from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
+from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clustering import table_clustering
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
@@ -46,8 +45,6 @@ def columns_from_log(
     """The columns of a table, read while definitions are loaded; None if there is no table, or if
     it cannot be opened, which is logged.
     """
-    from dagster_delta.table.delta_table import DeltaTable
-
     try:
         snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
         return dg.MetadataValue.table_schema(table_schema(snapshot.configuration))

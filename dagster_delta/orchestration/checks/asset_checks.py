@@ -38,13 +38,15 @@ from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagster_delta.table.read.snapshot import Snapshot
 
-CheckOfVersion = Callable[["Snapshot", int | None], Finding]
+CheckOfVersion = Callable[[Snapshot, int | None], Finding]
 """Maps a version, and the version at which the rule last held, to the result of the rule."""
 
 _VERSION_KEY = "delta/version"
@@ -195,8 +197,7 @@ class _Table:
                 "itself, or the location as table"
             )
 
-    def open(self, context: dg.AssetCheckExecutionContext) -> "Snapshot":
-        from dagster_delta.table.delta_table import DeltaTable
+    def open(self, context: dg.AssetCheckExecutionContext) -> Snapshot:
 
         if self.uri is not None:
             options = plain_options(self.storage_options)
@@ -284,7 +285,7 @@ def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
     }
 
 
-def _evaluate(rule: _Rule, snapshot: "Snapshot", last: int | None) -> Finding | str:
+def _evaluate(rule: _Rule, snapshot: Snapshot, last: int | None) -> Finding | str:
     try:
         return rule.check(snapshot, last)
     except UnsupportedExpression as error:
@@ -293,7 +294,7 @@ def _evaluate(rule: _Rule, snapshot: "Snapshot", last: int | None) -> Finding | 
 
 def _result(
     key: dg.AssetCheckKey,
-    snapshot: "Snapshot",
+    snapshot: Snapshot,
     finding: Finding | str,
     severity: dg.AssetCheckSeverity,
     masked: Collection[str],
@@ -327,7 +328,7 @@ def _result(
 
 
 def _failing_rows(
-    finding: Finding, snapshot: "Snapshot", masked: Collection[str]
+    finding: Finding, snapshot: Snapshot, masked: Collection[str]
 ) -> dict[str, object]:
     try:
         check_masked_columns(masked, snapshot.schema)
@@ -337,7 +338,7 @@ def _failing_rows(
 
 
 def _passed_at(
-    instance: dg.DagsterInstance, key: dg.AssetCheckKey, snapshot: "Snapshot"
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey, snapshot: Snapshot
 ) -> int | None:
     """The version of this table at which the check passed, if its last result is a pass."""
     evaluation = _last_evaluation(instance, key)
@@ -364,7 +365,6 @@ def _last_evaluation(
 
 
 def _schema_rule(schema: "StructType | pa.Schema", *, allow_more: bool) -> _Rule:
-    from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
     declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
     return _Rule(

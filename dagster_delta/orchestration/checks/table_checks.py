@@ -17,10 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.merge_schema import diff_schemas
+from dagster_delta.orchestration.io.sql_assets import sealed_connection
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
@@ -74,8 +76,6 @@ class NewRows:
 
     def batches(self, where: str, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
-        from dagster_delta.engines import embedded_engine
-
         scan = Scan(self.snapshot, columns, where)
         if self.paths is None:
             return scan.to_batches()
@@ -134,8 +134,6 @@ def check_generated_columns(rows: NewRows) -> Finding:
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """Whether the combined values of some columns are unique; nulls are equal to each other."""
     import duckdb
-
-    from dagster_delta.orchestration.io.sql_assets import sealed_connection
 
     scan = Scan(snapshot, columns)
     rows = scan.duckdb_dataset()

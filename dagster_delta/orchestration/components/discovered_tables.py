@@ -13,6 +13,7 @@ from dagster import AssetKey, MetadataValue, TableColumn, TableColumnConstraints
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.table_discovery import find_tables
 
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
@@ -89,7 +90,6 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
 
 
 def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTable:
-    from dagster_delta.table.delta_table import DeltaTable
 
     try:
         snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()

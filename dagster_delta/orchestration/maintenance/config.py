@@ -7,6 +7,7 @@ from typing import Literal, Self
 from dagster import Config
 from pydantic import Field, model_validator
 
+from dagster_delta.engines import engine_for
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 
@@ -64,8 +65,6 @@ class OptimizeConfig(KnownFieldsOnly, Config):
     def _check_memory_limit(self) -> Self:
         # Here, so that definitions and the config of a run fail, and not a step of the run.
         if type(self.memory_limit) is str:
-            from dagster_delta.engines import engine_for
-
             engine_for(None, self.engine, memory_limit=self.memory_limit)
         return self
 

@@ -21,11 +21,10 @@ from dagster_delta.orchestration.maintenance.steps import spell_bytes
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import plain_markdown
 from dagster_delta.storage import open_store
+from dagster_delta.table.operations.health import TableHealth
 from dagster_delta.table.table_discovery import find_tables
 
 if TYPE_CHECKING:
-    from dagster_delta.table.operations.health import TableHealth
-
     _Result = dg.MaterializeResult[None]
 else:
     # Dagster does not accept the generic class.
@@ -57,7 +56,7 @@ class _TableState:
 
     name: str
     asset_key: dg.AssetKey | None = None
-    health: "TableHealth | None" = None
+    health: TableHealth | None = None
     """None if the table could not be read, or does not exist yet."""
     committed_ms: int | None = None
     """Time of the latest commit, in milliseconds since the epoch."""

@@ -8,7 +8,7 @@ observation with another data version.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 import msgspec
@@ -36,9 +36,7 @@ from dagster_delta.orchestration.maintenance.steps import STEPS, clone_step, res
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata
-
-if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.delta_table import DeltaTable
 
 _SELECT = "select_tables"
 
@@ -49,7 +47,7 @@ class StepOnOneTable(msgspec.Struct, frozen=True):
     name: str
     config: type[dg.Config]
     """Config of a run, with the name of the table in `table`."""
-    work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", Any], None]
+    work: Callable[[dg.OpExecutionContext, MaintainedTable, DeltaTable, Any], None]
     what: str
     """The work in words, for the description of the job."""
     pool: str = MAINTENANCE_POOL
@@ -248,7 +246,7 @@ def job_on_one_table(
 def _restore(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
-    table: "DeltaTable",
+    table: DeltaTable,
     config: DeltaRestoreConfig,
 ) -> None:
     before = table.version()
@@ -260,7 +258,7 @@ def _restore(
 def _clone(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
-    table: "DeltaTable",
+    table: DeltaTable,
     config: DeltaCloneConfig,
 ) -> None:
     maintain(context, table, maintained.name, [(clone_step, config)])
@@ -354,7 +352,7 @@ def _maintenance_op(
 def _restored(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
-    table: "DeltaTable",
+    table: DeltaTable,
     metadata: Mapping[str, RawMetadataValue],
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     assert maintained.asset_key is not None  # noqa: S101  set by the caller

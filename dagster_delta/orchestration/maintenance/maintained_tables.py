@@ -6,20 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import dagster as dg
 from pydantic import Field, create_model
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import IO_MANAGER_KEY
-
-if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.delta_table import DeltaTable
 
 _URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
@@ -92,9 +90,6 @@ class MaintainedTable:
 
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialised."""
-        from dagster_delta.errors import TableNotFound
-        from dagster_delta.table.delta_table import DeltaTable
-
         uri, options, allowed = self._locate(resources)
         try:
             return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)

@@ -6,7 +6,7 @@ They store no output; their results are in the run's log and metadata.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import create_model
@@ -42,10 +42,9 @@ from dagster_delta.orchestration.maintenance.steps import (
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.table_history import history_metadata
-
-if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.operations.health import TableHealth
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.health import TableHealth, table_health
+from dagster_delta.table.read.snapshot import Snapshot
 
 MAINTENANCE_POOL = "delta_maintenance"
 """Pool of ops whose table is named only in the run's config."""
@@ -135,7 +134,7 @@ def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
 
 def maintain(
     context: dg.OpExecutionContext,
-    table: "DeltaTable",
+    table: DeltaTable,
     name: str,
     steps: Iterable[tuple[Step, Any]],
 ) -> RawMetadata:
@@ -157,11 +156,8 @@ def maintain(
     return metadata
 
 
-def _recompute_health(table: "DeltaTable") -> "TableHealth":
+def _recompute_health(table: DeltaTable) -> TableHealth:
     """The current shape of the table, read again: an old handle still reports repaired damage."""
-    from dagster_delta.table.operations.health import table_health
-    from dagster_delta.table.read.snapshot import Snapshot
-
     health = table.health()
     if not health.damaged_log_files:
         return health
@@ -174,17 +170,15 @@ def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str,
     return commit_info(facts, {})
 
 
-def open_table(config: TableConfig) -> "DeltaTable":
+def open_table(config: TableConfig) -> DeltaTable:
     """The table that an op is configured with."""
-    from dagster_delta.table.delta_table import DeltaTable
-
     if not config.uri:
         raise InvalidArgument("the config names no table: set uri to its location")
     return DeltaTable(config.uri, storage_options=config.storage_options.to_options())
 
 
 def _maintenance_metadata(
-    uri: str, markdown: str, after: "TableHealth", reports: Sequence[StepReport]
+    uri: str, markdown: str, after: TableHealth, reports: Sequence[StepReport]
 ) -> RawMetadata:
     metadata: RawMetadata = {
         "delta/report": dg.MetadataValue.md(markdown),
@@ -197,7 +191,7 @@ def _maintenance_metadata(
 
 
 def _maintenance_markdown(
-    uri: str, before: "TableHealth", after: "TableHealth", reports: Sequence[StepReport]
+    uri: str, before: TableHealth, after: TableHealth, reports: Sequence[StepReport]
 ) -> str:
     deeds = [f"- **{report.operation}**: {report.summary}" for report in reports]
     rows = [
@@ -208,7 +202,7 @@ def _maintenance_markdown(
     return "\n".join([f"### `{uri}`", "", *(deeds or ["- nothing"]), "", *head, *rows])
 
 
-def _facts(health: "TableHealth") -> list[tuple[str, str]]:
+def _facts(health: TableHealth) -> list[tuple[str, str]]:
     rows = "unknown" if health.num_records is None else f"{health.num_records:,}"
     return [
         ("version", str(health.version)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import Logger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dagster import Config, MetadataValue
 
@@ -24,13 +24,12 @@ from dagster_delta.orchestration.maintenance.config import (
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.clone import CloneOptions, check_clone
 from dagster_delta.table.operations.clustering import table_clustering
-
-if TYPE_CHECKING:
-    from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.operations.health import TableHealth
-    from dagster_delta.table.operations.optimize import OptimizeProgress
-    from dagster_delta.table.operations.outdated_files import Purge
+from dagster_delta.table.operations.health import TableHealth
+from dagster_delta.table.operations.optimize import OptimizeProgress
+from dagster_delta.table.operations.outdated_files import Purge
 
 _MAX_NAMED_FILES = 20
 
@@ -172,8 +171,6 @@ def clone_step(
     table: DeltaTable, config: CloneConfig, log: Logger, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Clone the table, or report what it would copy."""
-    from dagster_delta.table.operations.clone import CloneOptions, check_clone
-
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
@@ -315,7 +312,7 @@ def _options(config: Config, kind: type[Config]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-Step = Callable[["DeltaTable", Any, Logger, Mapping[str, object]], StepReport]
+Step = Callable[[DeltaTable, Any, Logger, Mapping[str, object]], StepReport]
 
 STEPS: Mapping[str, Step] = {
     "fsck": fsck_step,
