@@ -160,13 +160,14 @@ def _definition(
             yield _result(check_key, snapshot, finding, severity, masked)
 
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
-    return dg.AssetChecksDefinition.create(
+    definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
         keys_by_input_name={"table": source.key},
         node_def=checks,
         resource_defs={},
         check_specs_by_output_name={spec.name: spec for spec in specs},
         can_subset=True,
     )
+    return definition
 
 
 def _op_name(key: dg.AssetKey) -> str:
