@@ -19,6 +19,7 @@ from dagster_delta.sql.literals import (
     parse_timestamp,
     to_float,
 )
+from dagster_delta.sql.text_values import read_text
 from dagster_delta.sql.time_zone import UTC, ZONE, instant, local_time
 from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
 from dagster_delta.sql.types import (
@@ -317,8 +318,6 @@ def _fold_text(text: str, target: DataType) -> Literal | None:
         case "binary":
             return Literal(text.encode(), target)
         case _:
-            from dagster_delta.sql.text_values import read_text
-
             # A text without a value fails only when a row needs it.
             value = read_text(text, target)
             return None if value is None else Literal(value, target, is_written=False)

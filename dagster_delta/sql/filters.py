@@ -13,6 +13,7 @@ from itertools import pairwise
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.functions.built_in import OF_THE_SESSION, RANDOM
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.sql.typed import Call, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
@@ -113,9 +114,6 @@ def unsteady_functions(expression: SqlExpression) -> list[str]:
     """Sorted names of an expression's functions that are random or read the clock or the
     session.
     """
-    # An append needs the clock alone.
-    from dagster_delta.sql.functions.built_in import OF_THE_SESSION, RANDOM
-
     return _named(expression, RANDOM | OF_THE_SESSION)
 
 
@@ -127,8 +125,6 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
     Raises:
         InvalidArgument: it has a random function.
     """
-    from dagster_delta.sql.functions.built_in import RANDOM
-
     found = _named(expression, RANDOM)
     if found:
         raise InvalidArgument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import datetime as dt
 import math
 import re
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.text_values import fixed_offset_us, read_day, read_local_time
+from dagster_delta.sql.time_zone import instant_of
 from dagster_delta.sql.tokens import Token, syntax_error
 from dagster_delta.sql.typed import Literal
 from dagster_delta.sql.types import decimal_of
@@ -64,8 +67,6 @@ def moves_local_days(months: int, days: int, micros: int) -> bool:
 def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:
     """A date or a time shifted by an interval; None beyond Python's range of years."""
     if months:
-        import calendar
-
         index = moment.year * 12 + moment.month - 1 + months
         year, month = index // 12, index % 12 + 1
         if not dt.MINYEAR <= year <= dt.MAXYEAR:
@@ -188,8 +189,6 @@ def parse_date(text: str) -> dt.date:
         BeyondPython: Spark reads it, but it is outside the years 1 to 9999.
         ValueError: it is not a date.
     """
-    from dagster_delta.sql.text_values import read_day
-
     try:
         return _EPOCH.date() + dt.timedelta(days=read_day(text))
     except OverflowError:
@@ -198,8 +197,6 @@ def parse_date(text: str) -> dt.date:
 
 def parse_instant(text: str) -> dt.datetime:
     """The instant that Spark reads from a text. Raises as `parse_timestamp` does."""
-    from dagster_delta.sql.time_zone import instant_of
-
     moment, has_zone = parse_timestamp(text)
     try:
         return moment if has_zone else instant_of(moment.replace(tzinfo=None))
@@ -217,8 +214,6 @@ def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
             names a zone other than an offset.
         ValueError: it is not a timestamp.
     """
-    from dagster_delta.sql.text_values import fixed_offset_us, read_local_time
-
     if _WITHOUT_DATE.match(text):
         raise BeyondPython(text)
     micros, zone = read_local_time(text)

@@ -29,6 +29,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
+from dagster_delta.sql.evaluator import evaluate_tree
 from dagster_delta.sql.functions.patterns import like_pieces
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
 from dagster_delta.sql.types import BOOLEAN
@@ -149,9 +150,6 @@ def with_constants(expression: Typed) -> Typed:
 
 
 def _computed(expression: Call | Cast) -> Typed:
-    # Few filters have such a part.
-    from dagster_delta.sql.evaluator import evaluate_tree
-
     data_type = expression.data_type
     if not isinstance(data_type, PrimitiveType | DecimalType):
         return expression
@@ -178,8 +176,6 @@ def _computed_filter(condition: Typed, partition_columns: Collection[str]) -> Co
 
 
 def _values(condition: Typed, partitions: pa.Table) -> pa.BooleanArray | None:
-    from dagster_delta.sql.evaluator import evaluate_tree
-
     try:
         return evaluate_tree(condition, partitions)
     except DeltaError:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
+import zoneinfo
 from collections.abc import Callable
 from functools import partial
+
+import pyarrow as pa
 
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
@@ -100,8 +103,6 @@ def _whole_number(bits: int) -> Callable[[str], int]:
 
 
 def _floating(target: PrimitiveType) -> Callable[[str], object]:
-    import pyarrow as pa
-
     arrow_type = pa.float32() if target.name == "float" else pa.float64()
 
     def read(text: str) -> object:
@@ -236,8 +237,6 @@ def _offset_us(zone: str, local_us: int) -> int:
     fixed = fixed_offset_us(zone)
     if fixed is not None:
         return fixed
-    import zoneinfo
-
     try:
         region = zoneinfo.ZoneInfo(zone)
         local = dt.datetime(1970, 1, 1, tzinfo=region) + dt.timedelta(microseconds=local_us)

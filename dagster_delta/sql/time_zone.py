@@ -7,10 +7,12 @@ text converts one into the other wherever Spark does.
 from __future__ import annotations
 
 import datetime as dt
+import zoneinfo
 from contextvars import ContextVar
 
 from msgspec.structs import replace
 
+from dagster_delta.sql.text_values import fixed_offset_us
 from dagster_delta.sql.typed import Call, Literal, Refusal, Typed
 from dagster_delta.sql.types import STRING, TIMESTAMP, TIMESTAMP_NTZ
 
@@ -33,13 +35,9 @@ def find_zone(name: str) -> dt.tzinfo:
     """
     if name in UTC_NAMES:
         return dt.UTC
-    from dagster_delta.sql.text_values import fixed_offset_us
-
     offset_us = fixed_offset_us(name)
     if offset_us is not None:
         return dt.timezone(dt.timedelta(microseconds=offset_us))
-    import zoneinfo
-
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
