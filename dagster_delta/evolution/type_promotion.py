@@ -26,7 +26,7 @@ from dagster_delta.protocol.schema import (
     inner_types,
     with_inner_types,
 )
-from dagster_delta.sql.types import VOID, is_primitive
+from dagster_delta.sql.types import VOID
 
 _PREVIEW_FEATURE = "typeWidening-preview"
 
@@ -110,19 +110,10 @@ class Promotion(msgspec.Struct, frozen=True):
     ) -> SchemaChangeRefused:
         wider = describe_wider_types(old)
         allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
-        if "key" in done:
-            otherwise = "the keys of a map change in no other way, as two could become one"
-        elif is_primitive(old) and is_primitive(new):
-            otherwise = (
-                "change_column converts to any atomic type by rewriting the data files online"
-            )
-        else:
-            otherwise = (
-                "change_column converts atomic types alone: add a column, and fill it by update"
-            )
         column = dotted((*path, *done))
         return SchemaChangeRefused(
             f"column {column} cannot be changed from {old} to {new}, which cannot represent all "
-            f"its values exactly; {allowed}, and {otherwise}",
+            f"its values exactly; {allowed}, and change_column converts atomic types, except keys "
+            "of maps, by rewriting the data files online",
             column=column,
         )

@@ -428,8 +428,7 @@ def test_what_is_no_widening_is_refused_with_both_types_and_the_way_out(old: str
     message = str(caught.value)
     assert f"column c cannot be changed from {old} to {new}" in message.replace(", ", ",")
     assert f"{old} can be widened" in message or f"{old} cannot be widened" in message
-    nested = "array" in old or "array" in new
-    assert ("fill it by update" if nested else "change_column converts") in message
+    assert "change_column converts" in message
     assert caught.value.column == "c"
 
 
@@ -450,8 +449,8 @@ def test_every_promotion_of_ducklake_is_one_here(source: str, target: str) -> No
     assert after.schema.field("c").data_type == parse_type(target)
 
 
-def test_a_key_is_not_said_to_change_in_another_way() -> None:
-    with pytest.raises(SchemaChangeRefused, match="two could become one"):
+def test_a_key_does_not_change_in_another_way() -> None:
+    with pytest.raises(SchemaChangeRefused, match="except keys of maps"):
         plan(table(), "ALTER m.key TYPE INT", enable_features=True)
 
 
