@@ -17,7 +17,7 @@ from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.parquet.file_format import FileFormat, encode_rows
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.parquet.nested_arrays import is_list_like
-from dagster_delta.parquet.source import naming_data_file, read_data_footer
+from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
 from dagster_delta.parquet.statistics import FileStatistics
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType

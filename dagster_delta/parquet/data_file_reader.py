@@ -20,16 +20,17 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.parquet.arrow_views import without_views
-from dagster_delta.parquet.batch_sizes import BATCH_BYTES
-from dagster_delta.parquet.data_file import DataFile
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.nested_arrays import with_padded_text
-from dagster_delta.parquet.opened_file import OpenedFile
+from dagster_delta.parquet.nested_arrays import with_padded_text, without_views
+from dagster_delta.parquet.opened_file import (
+    DataFile,
+    OpenedFile,
+    naming_data_file,
+    read_data_footer,
+)
 from dagster_delta.parquet.ordered_prefetch import BatchSource, FetchedSource
 from dagster_delta.parquet.projection import FileProjection
 from dagster_delta.parquet.row_group_skipping import matching_row_groups
-from dagster_delta.parquet.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
@@ -51,6 +52,7 @@ ROW_INDEX = "\0row index"
 """The int64 column with the position of a row in its file, deleted rows included."""
 
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
+"""Files of at least this size are divided among workers by row group."""
 
 _WHOLE_FILE_BYTES = 1024 * 1024
 """Files up to this size are fetched whole, if a read is a round trip; others are divided."""
@@ -68,7 +70,6 @@ class DataFileReader:
     `expected_vectors`: deletion vectors of the files to read, if they are several: vectors in one
     file are then fetched together.
     `with_positions`: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
-    `split_file_bytes`: files of at least this size are divided among workers by row group.
     """
 
     def __init__(
@@ -81,16 +82,14 @@ class DataFileReader:
         expected_vectors: Iterable[DeletionVectorDescriptor] = (),
         with_positions: bool = False,
         verifies_pages: bool = True,
-        split_file_bytes: int = SPLIT_FILE_BYTES,
     ) -> None:
         self._store = store
         self._verifies_pages = verifies_pages
         self._budget = FetchBudget(FETCHED_BYTES)
         self._is_remote = store.local_path("") is None
-        whole = _WHOLE_FILE_BYTES + 1 if self._is_remote else split_file_bytes
-        self._split_file_bytes = min(split_file_bytes, whole)
+        whole = _WHOLE_FILE_BYTES + 1 if self._is_remote else SPLIT_FILE_BYTES
+        self._split_file_bytes = min(SPLIT_FILE_BYTES, whole)
         self._configuration = configuration
-        self._columns = list(columns)
         self._where = where
         self._predicate = None if where is None else where.to_predicate()
         self._vectors = DeletionVectorLoader(store, expected_vectors)
@@ -100,6 +99,9 @@ class DataFileReader:
         self._first = _ColumnSet(configuration, first)
         """The columns that are always decoded: those of the filter, or all if there is none."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
+        decoded = [*self._first.names, *self._rest.names]
+        self._positions_of_columns = [decoded.index(name) for name in columns]
+        """Of the columns to return, among those that are decoded."""
         self._with_positions = with_positions
         carried = carried_columns(configuration)
         self._row_ids = None if carried is None else carried.positions_in(columns)
@@ -197,60 +199,71 @@ class DataFileReader:
         """The rows of one row group of a file opened by a reader of the same table version."""
         with self.naming(opened.file):
             if opened.may_hold_wanted(group):
-                read = self._read_all if self._where is None else self._read_matching
-                yield from read(opened, group)
+                yield from self._read_wanted(opened, group)
+
+    def _read_wanted(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
+        rest = _RawRows(self._rest.decode(opened, group))
+        start = opened.first_rows[group]
+        for raw in self._first.decode(opened, group):
+            selected = opened.wanted_rows(start, raw.num_rows)
+            # The filter never sees a deleted row: it could fail on one.
+            rows, count = _filter(raw, selected)
+            columns = self._first.batch(opened, rows, count)
+            if self._where is not None:
+                passes = self._passes(columns)
+                columns, count = _filter(columns, passes)
+                if selected is not None:
+                    passes = pc.replace_with_mask(selected, selected, passes)
+                selected = passes
+            if count:
+                yield from self._with_rest(opened, start, selected, columns, rest, raw.num_rows)
+            else:
+                # These are decoded only if a later row passes.
+                rest.skip(raw.num_rows)
+            start += raw.num_rows
+
+    def _passes(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows pass the filter."""
+        from dagster_delta.sql.evaluation import evaluate_filter
+
+        assert self._where is not None  # noqa: S101 only then is it called
+        return pc.fill_null(evaluate_filter(self._where, rows), FALSE)
+
+    def _with_rest(
+        self,
+        opened: OpenedFile,
+        start: int,
+        selected: pa.BooleanArray | None,
+        first: pa.RecordBatch,
+        rest: _RawRows,
+        length: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of `length` rows of a file, of which the `selected` are in `first`."""
+        if not self._rest.names:
+            arrays = [first.column(index) for index in self._positions_of_columns]
+            yield self._located(arrays, opened.file, start, length, selected, first.num_rows)
+            return
+        position = taken = 0
+        for raw in rest.take(length):
+            mask = None if selected is None else selected.slice(position, raw.num_rows)
+            rows, count = _filter(raw, mask)
+            if count:
+                found = [
+                    *first.slice(taken, count).columns,
+                    *self._rest.batch(opened, rows, count).columns,
+                ]
+                arrays = [found[index] for index in self._positions_of_columns]
+                place = start + position
+                yield self._located(arrays, opened.file, place, raw.num_rows, mask, count)
+            position += raw.num_rows
+            taken += count
 
     def _fetched_bytes(self, opened: OpenedFile, group: int) -> int:
         """What reading a row group fetches for certain: a filter may make the rest unnecessary."""
         with self.naming(opened.file):
-            projection = self._first.projection(opened.arrow_schema)
-            ranges = opened.remote_ranges(group, projection.parquet_columns)
+            columns = self._first.projection(opened).parquet_columns
+            ranges = opened.remote_ranges(group, columns)
             return sum(length for _, length in ranges)
-
-    def _read_all(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
-        position = opened.first_rows[group]
-        projection = self._first.projection(opened.arrow_schema)
-        for raw in opened.decode(group, projection.parquet_columns):
-            wanted = opened.wanted_rows(position, raw.num_rows)
-            rows, count = _filter(raw, wanted)
-            if count:
-                arrays = self._first.arrays(projection, rows, opened.file, count)
-                yield self._located(arrays, opened.file, position, raw.num_rows, wanted, count)
-            position += raw.num_rows
-
-    def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
-        position = 0
-        rest = _RawRows(self._raw_rest(opened, group))
-        for selected, first_columns in self._matches(opened, group):
-            if selected.true_count:
-                start = opened.first_rows[group] + position
-                yield from self._matching(opened, start, selected, first_columns, rest)
-            else:
-                # These are decoded only if a later row passes.
-                rest.skip(len(selected))
-            position += len(selected)
-
-    def _matching(
-        self,
-        opened: OpenedFile,
-        start: int,
-        selected: pa.BooleanArray,
-        first_columns: pa.Table,
-        rest: _RawRows,
-    ) -> Iterator[pa.RecordBatch]:
-        """The batches of a run of rows; the filter's columns of its selected rows are decoded."""
-        position = taken = 0
-        for rows, length in self._decode_rest(opened, selected, rest):
-            mask = selected.slice(position, length)
-            count = mask.true_count
-            if count:
-                found = dict(zip(self._rest.names, rows, strict=True))
-                for name in self._first.names:
-                    found[name] = first_columns[name].slice(taken, count).combine_chunks()
-                arrays = [found[name] for name in self._columns]
-                yield self._located(arrays, opened.file, start + position, length, mask, count)
-            position += length
-            taken += count
 
     def _located(
         self,
@@ -269,64 +282,6 @@ class DataFileReader:
             if self._with_positions:
                 arrays = [*arrays, *positions]
         return _batch(arrays, self.schema, count)
-
-    def _raw_rest(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
-        projection = self._rest.projection(opened.arrow_schema)
-        yield from opened.decode(group, projection.parquet_columns)
-
-    def _decode_rest(
-        self, opened: OpenedFile, selected: pa.BooleanArray, rest: _RawRows
-    ) -> Iterator[tuple[list[pa.Array], int]]:
-        """The selected rows of the columns besides the filter's, batch by batch, and the number of
-        rows from which each batch was taken.
-        """
-        if not self._rest.names:
-            yield [], len(selected)
-            return
-        position = 0
-        projection = self._rest.projection(opened.arrow_schema)
-        for raw in rest.take(len(selected)):
-            rows, count = _filter(raw, selected.slice(position, raw.num_rows))
-            position += raw.num_rows
-            arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
-            yield arrays, raw.num_rows
-
-    def _matches(
-        self, opened: OpenedFile, group: int
-    ) -> Iterator[tuple[pa.BooleanArray, pa.Table]]:
-        """Which rows of a row group are wanted and pass the filter, in runs of rows: one run,
-        unless the filter's columns of the rows that pass take more than `BATCH_BYTES`.
-
-        Returns:
-            A `pyarrow.BooleanArray` of the rows of a run, and a `pyarrow.Table` of the filter's
-            columns in those that pass.
-        """
-        from dagster_delta.sql.evaluation import evaluate_filter
-
-        assert self._where is not None  # noqa: S101 a filter selects this way of reading
-        position = opened.first_rows[group]
-        projection = self._first.projection(opened.arrow_schema)
-        masks: list[pa.BooleanArray] = []
-        batches: list[pa.RecordBatch] = []
-        size_bytes = 0
-        for raw in opened.decode(group, projection.parquet_columns):
-            wanted = opened.wanted_rows(position, raw.num_rows)
-            position += raw.num_rows
-            # The filter never sees a deleted row: it could fail on one.
-            rows, count = _filter(raw, wanted)
-            arrays = self._first.arrays(projection, rows, opened.file, count)
-            batch = _batch(arrays, self._first.schema, count)
-            mask = pc.fill_null(evaluate_filter(self._where, batch), FALSE)
-            passed, count = _filter(batch, mask)
-            if batches and size_bytes + passed.nbytes > BATCH_BYTES:
-                yield pa.concat_arrays(masks), pa.Table.from_batches(batches, self._first.schema)
-                masks, batches, size_bytes = [], [], 0
-            masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
-            if count:
-                batches.append(passed)
-                size_bytes += passed.nbytes
-        if masks:
-            yield pa.concat_arrays(masks), pa.Table.from_batches(batches, self._first.schema)
 
     def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
@@ -435,28 +390,29 @@ class _ColumnSet:
         ]
         self._projections: list[tuple[pa.Schema, FileProjection]] = []
 
-    def projection(self, file_schema: pa.Schema) -> FileProjection:
-        """How to get the columns other than partition columns from a file of that
-        `pyarrow.Schema`.
-        """
+    def projection(self, opened: OpenedFile) -> FileProjection:
+        """How to get the columns other than partition columns from a file."""
         # Most files of a table share their schema, so the last plans are tried first.
         for schema, projection in self._projections:
-            if schema.equals(file_schema, check_metadata=True):
+            if schema.equals(opened.arrow_schema, check_metadata=True):
                 return projection
-        projection = FileProjection.plan(file_schema, self._data_fields, self._mode)
-        self._projections = [(file_schema, projection), *self._projections[:3]]
+        projection = FileProjection.plan(opened.arrow_schema, self._data_fields, self._mode)
+        self._projections = [(opened.arrow_schema, projection), *self._projections[:3]]
         return projection
 
-    def arrays(
-        self, projection: FileProjection, raw: pa.RecordBatch, file: DataFile, count: int
-    ) -> list[pa.Array]:
+    def decode(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
+        """The columns of a row group as the file stores them."""
+        yield from opened.decode(group, self.projection(opened).parquet_columns)
+
+    def batch(self, opened: OpenedFile, raw: pa.RecordBatch, count: int) -> pa.RecordBatch:
         """All columns of the set: from decoded rows, and from the file's partition values."""
-        data = iter(projection.apply(raw))
-        values = file.partition_values
-        return [
+        data = iter(self.projection(opened).apply(raw))
+        values = opened.file.partition_values
+        arrays = [
             next(data) if constant is None else constant.repeat(values, count)
             for constant in self._constants
         ]
+        return _batch(arrays, self.schema, count)
 
 
 class _PartitionColumn:

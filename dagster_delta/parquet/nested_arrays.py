@@ -6,6 +6,7 @@ module handles them. All arrays are `pyarrow.Array`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,3 +216,39 @@ def with_padded_text(array: pa.Array, declared: DataType | None) -> pa.Array:
                 array.type,
             )
     return array
+
+
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with views as plain text and bytes, at every depth.
+
+    Arrow-rs records view types in files, and polars exports them; no kernel filters or takes them.
+    """
+    types = [_plain(kind) for kind in rows.schema.types]
+    if types == rows.schema.types:
+        return rows
+    fields = [field.with_type(kind) for field, kind in zip(rows.schema, types, strict=True)]
+    return rows.cast(pa.schema(fields, rows.schema.metadata))
+
+
+@cache
+def _plain(data_type: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(data_type):
+        return pa.struct([_plain_field(field) for field in data_type])
+    if types.is_map(data_type):
+        key, item = _plain_field(data_type.key_field), _plain_field(data_type.item_field)
+        return pa.map_(key, item, data_type.keys_sorted)
+    if types.is_list(data_type):
+        return pa.list_(_plain_field(data_type.value_field))
+    if types.is_fixed_size_list(data_type):
+        return pa.list_(_plain_field(data_type.value_field), data_type.list_size)
+    if types.is_large_list(data_type):
+        return pa.large_list(_plain_field(data_type.value_field))
+    return _PLAIN.get(data_type, data_type)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain(field.type))

@@ -1,43 +1,118 @@
-"""One data file with its footer read: its wanted rows, and their raw columns.
+"""One data file: as in the log, then opened with its footer read, then decoded in batches.
 
-Spec: Data Files; Deletion Vectors.
+Batches are bounded in bytes. A footer gives the size of the encoded values; a dictionary entry is
+stored once and may be the value of millions of rows, so the decoded size is measured while the rows
+are read.
+
+Spec: Add File and Remove File; Data Files; Deletion Vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import InvalidTable
-from dagster_delta.parquet.batch_sizes import BatchSizes, split_by_bytes
-from dagster_delta.parquet.source import (
-    STREAM_BYTES,
-    columns_with_long_entries,
-    open_parquet,
-    repetitive_columns,
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.checkpoint.parquet_footer import (
+    ChunkStatistics,
+    ParquetFooter,
+    read_footer,
 )
-from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
-from dagster_delta.protocol.checkpoint.parquet_reader import column_ranges
+from dagster_delta.protocol.checkpoint.parquet_reader import (
+    column_ranges,
+    open_parquet_reader,
+    storage_failure,
+)
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
-from dagster_delta.storage.object_store import FetchBudget, RangeStore
+from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import FetchBudget, ObjectStore, RangeStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
-    from dagster_delta.parquet.data_file import DataFile
+BATCH_ROWS = 65_536
+"""Maximum rows of a batch: a multiple of the rows in a container of a deletion vector."""
+BATCH_BYTES = 32 * 1024 * 1024
+"""Maximum Arrow bytes of a batch, unless one row alone has more."""
 
+_FIRST_ROWS = 1024
+_MAX_GROWTH = 64
+_WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}
+_DEFAULT_WIDTH = 8
+_EXPANDING_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"})
+
+_INT96_UNIT = "us"
+"""INT96 is read as microseconds: it holds times outside the range of nanoseconds."""
+STREAM_BYTES = 256 * 1024
+"""Bytes read at once from a column of a local file: it takes a third less memory than the whole."""
+_MAX_INDEX_BYTES = 2
+"""Maximum bytes per value, dictionary included, of a repetitive column."""
 _REMOTE_STREAM_BYTES = 1024 * 1024
 """Bytes read at once from a column, if a read costs a round trip."""
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """At least this many bytes of columns are decoded by several threads, column by column: a worker
 that reads ahead in one row group would fill the buffer and wait."""
+
+_FILES_AT_ONCE = 10_000
+_NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """One logical file of the table."""
+
+    path: str
+    """Decoded: relative to the table root, or absolute."""
+    size_bytes: int
+    partition_values: Mapping[str, str | None]
+    """Serialised values by physical column name."""
+    deletion_vector: DeletionVectorDescriptor | None
+    ordinal: int = 0
+    """Its index among the files that are read together."""
+    selected: BitMap64 | None = None
+    """Indexes of the live rows to read; None for all."""
+    hidden: BitMap64 | None = None
+    """Indexes of rows to skip besides the deleted ones."""
+    base_row_id: int | None = None
+    """Row id of the first row, if it was read from the log."""
+    default_row_commit_version: int | None = None
+    """Version of rows without a materialised one, if it was read from the log."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> DataFile:
+        """The file of one row of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it."""
+        vector = row.get("deletion_vector")
+        return cls(
+            path=decode_path(row["path"]),
+            size_bytes=row["size_bytes"],
+            partition_values=dict(row["partition_values"] or ()),
+            deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+            base_row_id=row.get("base_row_id"),
+            default_row_commit_version=row.get("default_row_commit_version"),
+        )
+
+
+def data_files(files: pa.Table) -> Iterator[DataFile]:
+    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
+    names = [*_NEEDED_COLUMNS, *(each for each in ROW_ID_COLUMNS if each in files.column_names)]
+    needed = files.select(names)
+    ordinals = count()
+    for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
+        for row in chunk.to_pylist():
+            yield replace(DataFile.from_row(row), ordinal=next(ordinals))
 
 
 @dataclass
@@ -137,7 +212,7 @@ class OpenedFile:
             # Checking the other dictionaries costs a round trip each.
             return repetitive
         rest = [index for index in parquet_columns if index not in repetitive]
-        return [*repetitive, *columns_with_long_entries(self.handle, self.statistics, group, rest)]
+        return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
 
     @contextmanager
     def _reader(
@@ -170,3 +245,224 @@ class OpenedFile:
         finally:
             if is_fetched:
                 self.budget.give_back(size_bytes)
+
+
+def open_parquet(
+    handle: pa.NativeFile,
+    *,
+    footer: pq.FileMetaData = None,
+    dictionaries: Sequence[int] = (),
+    buffer_bytes: int = STREAM_BYTES,
+    fetches_ahead: bool = False,
+    verifies_pages: bool = False,
+) -> pq.core.ParquetReader:
+    """A `ParquetReader` over an open data file.
+
+    `dictionaries`: indexes of Parquet columns to decode into dictionary arrays.
+    `buffer_bytes`: read at once from a column; 0 to read columns whole.
+    `fetches_ahead`: whether columns that are near each other are read together.
+    """
+    return open_parquet_reader(
+        handle,
+        metadata=footer,
+        read_dictionary=list(dictionaries) or None,
+        pre_buffer=fetches_ahead,
+        buffer_size=buffer_bytes,
+        coerce_int96_timestamp_unit=_INT96_UNIT,
+        page_checksum_verification=verifies_pages,
+    )
+
+
+def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:
+    """The footer of an open data file."""
+    return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
+
+
+def repetitive_columns(
+    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+) -> list[int]:
+    """Those of the Parquet columns that are top-level text with few distinct values.
+
+    Decoding them as dictionaries, and the dictionary arrays afterwards, takes half the time.
+    """
+    row_group = footer.row_group(group)
+    found = []
+    for index in parquet_columns:
+        if not _is_top_level_text(footer.schema.column(index)):
+            continue
+        chunk = row_group.column(index)
+        if chunk.has_dictionary_page and (
+            chunk.total_uncompressed_size <= chunk.num_values * _MAX_INDEX_BYTES
+        ):
+            found.append(index)
+    return found
+
+
+def columns_with_long_entries(
+    handle: pa.NativeFile, footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+) -> list[int]:
+    """Those of the Parquet columns that are top-level text with long entries in the dictionary.
+
+    Any row may have such an entry, so the decoded size of rows is known only from their indexes
+    into the dictionary.
+    """
+    row_group, schema = footer.row_group(group), footer.schema
+    expandable = [
+        index
+        for index in parquet_columns
+        if _is_top_level_text(schema.column(index))
+        and row_group.column(index).has_dictionary_page
+        and may_expand(row_group.column(index), schema.column(index))
+    ]
+    if not expandable:
+        return []
+    reader = open_parquet(handle, footer=footer, dictionaries=expandable)
+    first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
+    if first is None:
+        return []
+    # The columns of a batch are in the order of the file.
+    return [
+        index
+        for index, column in zip(sorted(expandable), first.columns, strict=True)
+        if longest_entry(column.dictionary) * BATCH_ROWS > BATCH_BYTES
+    ]
+
+
+def _is_top_level_text(column: pq.ColumnSchema) -> bool:
+    return bool(column.physical_type == "BYTE_ARRAY" and column.path == column.name)
+
+
+class BatchSizes:
+    """Chooses the size of each batch of a row group from the footer and the batches before it.
+
+    `dictionaries`: indexes of those that are decoded as dictionaries, see `split_by_bytes`.
+    """
+
+    def __init__(
+        self,
+        footer: pq.FileMetaData,
+        group: int,
+        parquet_columns: Sequence[int],
+        dictionaries: Sequence[int],
+    ) -> None:
+        row_group = footer.row_group(group)
+        size_bytes = 0.0
+        is_certain = True
+        for index in parquet_columns:
+            chunk, column = row_group.column(index), footer.schema.column(index)
+            if index in dictionaries:
+                continue
+            size_bytes += max(chunk.total_uncompressed_size, chunk.num_values * _width(column))
+            is_certain = is_certain and not may_expand(chunk, column)
+        self._most = BATCH_ROWS if is_certain else _FIRST_ROWS
+        self._position = 0
+        self.rows = self._fitting(size_bytes, row_group.num_rows)
+        """Rows to decode next."""
+
+    def observe(self, batch: pa.RecordBatch) -> None:
+        """Choose the size of the next batch from a decoded one."""
+        self._position += batch.num_rows
+        self._most = min(BATCH_ROWS, _MAX_GROWTH * self._most)
+        size_bytes = batch.nbytes - sum(
+            column.dictionary.nbytes
+            for column in batch.columns
+            if pa.types.is_dictionary(column.type)
+        )
+        fitting = self._fitting(size_bytes, batch.num_rows)
+        # A batch that ends at the end of a deletion vector's container is masked faster.
+        self.rows = min(fitting, BATCH_ROWS - self._position % BATCH_ROWS)
+
+    def _fitting(self, size_bytes: float, num_rows: int) -> int:
+        if size_bytes * self._most <= BATCH_BYTES * num_rows:
+            return self._most
+        self._most = max(1, int(BATCH_BYTES * num_rows / size_bytes))
+        return self._most
+
+
+def may_expand(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> bool:
+    """Whether decoded values may take many times the bytes of the encoded ones."""
+    if column.physical_type != "BYTE_ARRAY" or _EXPANDING_ENCODINGS.isdisjoint(chunk.encodings):
+        return False
+    # No value is longer than the uncompressed chunk.
+    return bool(min(chunk.num_values, BATCH_ROWS) * chunk.total_uncompressed_size > BATCH_BYTES)
+
+
+def split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch that stay below `BATCH_BYTES` after dictionaries are expanded."""
+    lengths = [
+        (column, longest_entry(column.dictionary))
+        for column in batch.columns
+        if pa.types.is_dictionary(column.type)
+    ]
+    if batch.num_rows * sum(longest for _, longest in lengths) <= BATCH_BYTES:
+        yield batch
+        return
+    weights = np.zeros(batch.num_rows, dtype=np.int64)
+    for column, _ in lengths:
+        weights += _value_bytes(column)
+    ends = np.cumsum(weights)
+    start = done_bytes = 0
+    while start < batch.num_rows:
+        end = int(np.searchsorted(ends, done_bytes + BATCH_BYTES, side="right"))
+        end = max(end, start + 1)
+        yield batch.slice(start, end - start)
+        start, done_bytes = end, int(ends[end - 1])
+
+
+def longest_entry(dictionary: pa.Array) -> int:
+    """An upper bound for the bytes of the longest text of a `pyarrow.Array`, maybe sliced."""
+    # Most dictionaries have few bytes in total, which is known without reading the entries.
+    if dictionary.nbytes * BATCH_ROWS <= BATCH_BYTES or not len(dictionary):
+        return int(dictionary.nbytes)
+    return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
+
+
+def _width(column: pq.ColumnSchema) -> float:
+    """Arrow bytes of a value, without the bytes of text."""
+    if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        return max(_DEFAULT_WIDTH, int(column.length))
+    return _WIDTHS.get(column.physical_type, _DEFAULT_WIDTH)
+
+
+def _value_bytes(column: pa.Array) -> NDArray[Any]:
+    """The bytes of the value of each row, as an array of numpy."""
+    lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
+    return np.from_dlpack(pc.fill_null(lengths.take(column.indices), 0))
+
+
+@contextmanager
+def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
+    """Errors in this block name the table and the data file, and say whether the file is missing,
+    the storage failed, or the bytes are bad.
+    """
+    table = store.location.uri
+    try:
+        yield
+    except DeltaError as error:
+        error.table = error.table or table
+        error.file = error.file or path
+        raise
+    except FileNotFoundError as error:
+        raise DataFileMissing(
+            "the log refers to a data file that is missing: restore the file, or restore the "
+            "table to an older version",
+            table=table,
+            file=path,
+        ) from error
+    except MemoryError as error:
+        raise MemoryExhausted.of_file(error, table=table, file=path) from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        failure = storage_failure(error, table=table, file=path)
+        if failure is not None:
+            raise failure from error
+        if store.local_path("") is None:
+            # Over HTTP, the error page of a proxy does not decode either. Reading
+            # from the store shows whether the object exists.
+            with suppress(FileNotFoundError):
+                store.read_range(path, 0, 1)
+        raise InvalidTable(
+            f"the data file cannot be read ({error}): it is cut or damaged; restore it from a "
+            "copy, or restore the table to an older version",
+            table=table,
+            file=path,
+        ) from error

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.parquet.data_file import data_files
 from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -40,33 +39,20 @@ _REMOTE_THREADS = 16
 _MAX_LOCAL_THREADS = 16
 
 
-def read_files(
-    store: ObjectStore,
-    files: pa.Table,
-    configuration: TableConfiguration,
-    columns: Sequence[str],
-    *,
-    where: SqlExpression | None = None,
-    threads: int | None = None,
-    verifies_pages: bool = True,
-    is_collected: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The live rows of many data files in file order, decoded by several threads.
+def read_files(plan: ReadPlan, *, threads: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The live rows of the files of a plan, in their order, decoded by several threads.
 
-    `threads`: workers; by default one per core, and more if the store is remote. `is_collected`:
-    whether the caller keeps all batches: any number may then wait for it.
+    `threads`: workers; by default one per core, and more if the store is remote.
     """
-    reader = DataFileReader(
-        store,
-        configuration,
-        columns,
-        where=where,
-        expected_vectors=deletion_vectors_of(files),
-        verifies_pages=verifies_pages,
+    reader = plan_reader(plan, plan.columns, where=plan.where, with_positions=False)
+    most = sys.maxsize if plan.is_collected else MAX_BUFFERED_BYTES
+    return read_ahead(
+        plan.store,
+        reader.sources(data_files(plan.files)),
+        files=plan.files,
+        threads=threads,
+        max_buffered_bytes=most,
     )
-    sources = reader.sources(data_files(files))
-    most = sys.maxsize if is_collected else MAX_BUFFERED_BYTES
-    return read_ahead(store, sources, files=files, threads=threads, max_buffered_bytes=most)
 
 
 def read_ahead(

@@ -110,6 +110,17 @@ def live_files(files: Sequence[AddFile]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LIVE_FILE_SCHEMA)
 
 
+def plan_of(
+    store: ObjectStore,
+    files: Sequence[AddFile],
+    config: TableConfiguration,
+    columns: Sequence[str],
+    **options: Any,
+) -> ReadPlan:
+    """The plan that reads these files."""
+    return ReadPlan(store, 0, config, live_files(files), tuple(columns), **options)
+
+
 def read(
     store: ObjectStore,
     files: Sequence[AddFile],
@@ -118,15 +129,8 @@ def read(
     where: Any = None,
 ) -> pa.Table:
     """Read through the Arrow engine."""
-    plan = ReadPlan(
-        store=store,
-        version=0,
-        configuration=config,
-        files=live_files(files),
-        columns=tuple(config.schema.names if columns is None else columns),
-        where=where,
-    )
-    return ArrowEngine().read(plan).read_all()
+    names = config.schema.names if columns is None else columns
+    return ArrowEngine().read(plan_of(store, files, config, names, where=where)).read_all()
 
 
 def commit(store: ObjectStore, config: TableConfiguration, files: Sequence[AddFile]) -> None:

@@ -13,9 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.parquet import batch_sizes
-from dagster_delta.parquet.source import columns_with_long_entries
-from dagster_delta.protocol.checkpoint.parquet_footer import read_footer
+from dagster_delta.parquet import opened_file
 from tests.families import family
 
 ROWS = 60_000
@@ -83,26 +81,12 @@ def test_batches_of_long_values_hold_all_rows_in_order(tmp_path: Path, where: st
     assert num_batches > 2
 
 
-@pytest.mark.parametrize(
-    ("entry", "options", "is_measured"),
-    [
-        ("short" * 200, {}, False),
-        ("short" * 200, {"write_statistics": False}, True),
-        ("long" * 1_000, {}, True),
-    ],
-)
-def test_text_is_measured_unless_the_footer_says_how_long_it_is(
-    entry: str, options: dict[str, bool], *, is_measured: bool
-) -> None:
+def test_text_is_measured_whatever_the_footer_says() -> None:
     sink = pa.BufferOutputStream()
-    rows = pa.table({"s": [f"{index} {entry}" for index in range(100)] * 200})
-    pq.write_table(rows, sink, compression="none", **options)
-    handle = pa.BufferReader(sink.getvalue())
-    statistics = read_footer(handle).statistics
-    found = columns_with_long_entries(handle, statistics, 0, [0])
-    assert found == ([0] if is_measured else [])
-    # A writer may have counted otherwise.
-    assert batch_sizes.BatchSizes(statistics.metadata, 0, [0], []).rows <= 1024
+    rows = pa.table({"s": [f"{index} {'short' * 200}" for index in range(100)] * 200})
+    pq.write_table(rows, sink, compression="none")
+    metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    assert opened_file.BatchSizes(metadata, 0, [0], []).rows <= 1024
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -117,7 +101,7 @@ def test_batch_of_plain_values_stays_below_the_bound(tmp_path: Path, *, is_neste
     _commit(path)
     sizes = [batch.nbytes for batch in DeltaTable(uri).snapshot().scan().to_batches()]
     assert sum(sizes) > 20_000 * 8_000
-    assert max(sizes) < 2 * batch_sizes.BATCH_BYTES
+    assert max(sizes) < 2 * opened_file.BATCH_BYTES
 
 
 def _table_of_long_values(tmp_path: Path, codes: np.ndarray, entries: list[str]) -> str:

@@ -25,9 +25,9 @@ from dagster_delta.errors import (
     InvalidTable,
     MemoryExhausted,
 )
-from dagster_delta.parquet import batch_sizes, opened_file, reader
-from dagster_delta.parquet.data_file import DataFile, data_files
+from dagster_delta.parquet import data_file_reader, opened_file, reader
 from dagster_delta.parquet.data_file_reader import DataFileReader
+from dagster_delta.parquet.opened_file import DataFile, data_files
 from dagster_delta.parquet.ordered_prefetch import prefetch_in_order
 from dagster_delta.parquet.reader import SMALL_BATCH_ROWS, read_files
 from dagster_delta.protocol.actions import AddFile
@@ -55,6 +55,7 @@ from tests.engines.data_tables import (
     featured,
     live_files,
     mapped_configuration,
+    plan_of,
     read,
     schema_of,
     write,
@@ -474,7 +475,7 @@ FILTERED = pa.table(
 def test_a_filter_keeps_exactly_its_rows(
     monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
 ) -> None:
-    monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 5)
+    monkeypatch.setattr(opened_file, "BATCH_ROWS", 5)
     schema = schema_of(FILTERED)
     config = (
         configuration(schema, ["p"])
@@ -569,10 +570,11 @@ def many_files(
 
 
 def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 7)
+    monkeypatch.setattr(opened_file, "BATCH_ROWS", 7)
     store = MemoryStore()
     files, config = many_files(store, 20, 50, row_group_rows=20)
-    reader = DataFileReader(store, config, ["n"], split_file_bytes=1)
+    monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
+    reader = DataFileReader(store, config, ["n"])
     sources = list(reader.sources(data_files(live_files(files))))
     assert len(sources) == 60
     batches = prefetch_in_order(iter(sources), threads=3, max_buffered_bytes=500)
@@ -582,7 +584,7 @@ def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) ->
 def test_small_files_are_put_together_into_few_batches() -> None:
     store = MemoryStore()
     files, config = many_files(store, 50, 3)
-    batches = read_files(store, live_files(files), config, ["n", "p"])
+    batches = read_files(plan_of(store, files, config, ["n", "p"]))
     assert [each.num_rows for each in batches] == [150]
 
 
@@ -599,7 +601,7 @@ def test_rows_that_the_caller_keeps_are_read_without_waiting_for_it(
 
     monkeypatch.setattr(DataFileReader, "open", counted)
     monkeypatch.setattr(reader, "MAX_BUFFERED_BYTES", 1)
-    batches = read_files(store, live_files(files), config, ["n"], threads=2, is_collected=True)
+    batches = read_files(plan_of(store, files, config, ["n"], is_collected=True), threads=2)
     assert next(batches).num_rows == SMALL_BATCH_ROWS
     assert all(opened.acquire(timeout=60) for _ in files)
 
@@ -608,7 +610,7 @@ def test_a_reader_that_is_dropped_stops_its_workers() -> None:
     store = MemoryStore()
     files, config = many_files(store, 20, SMALL_BATCH_ROWS)
     before = threading.active_count()
-    batches = read_files(store, live_files(files), config, ["n"])
+    batches = read_files(plan_of(store, files, config, ["n"]))
     assert next(batches).num_rows == SMALL_BATCH_ROWS
     batches.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
@@ -618,7 +620,7 @@ def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:
     store = MemoryStore()
     files, config = many_files(store, 3, SMALL_BATCH_ROWS)
     store.delete([files[1].path])
-    batches = read_files(store, live_files(files), config, ["n"])
+    batches = read_files(plan_of(store, files, config, ["n"]))
     assert next(batches).column("n").to_pylist() == list(range(SMALL_BATCH_ROWS))
     with pytest.raises(DataFileMissing):
         next(batches)
@@ -662,9 +664,9 @@ def test_a_few_small_local_files_are_read_and_rewritten_without_threads(
         table.append(pa.table({"id": [number, number + 10]}))
     monkeypatch.setattr(reader, "prefetch_in_order", lambda *_, **__: pytest.fail("threads"))
     assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [0, 10, 1, 11, 2, 12]
-    none = table.snapshot().live_files().slice(0, 0)
-    configuration = table.snapshot().configuration
-    assert not list(reader.read_files(table.store, none, configuration, ["id"]))
+    assert not list(
+        reader.read_files(plan_of(table.store, [], table.snapshot().configuration, ["id"]))
+    )
     assert table.delete("id = 1").metrics["numDeletedRows"] == 1
     assert table.update({"id": "id + 1"}, "id = 2").metrics["numUpdatedRows"] == 1
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [0, 3, 10, 11, 12]

@@ -153,16 +153,6 @@ def test_statistics_are_those_that_arrow_reads(golden_tables: Path) -> None:
                     )
 
 
-def test_bytes_of_text_are_counted_as_often_as_they_occur() -> None:
-    rows = pa.table({"n": [1, 2, 3, 4], "t": ["long text"] * 3 + ["x"]})
-    statistics = read_footer(pa.BufferReader(parquet_file(rows, row_group_size=2))).statistics
-    assert [statistics.text_bytes(1, group) for group in (0, 1)] == [18, 10]
-    assert statistics.text_bytes(0, 0) is None
-    # The bytes follow the statistics, without which they are not looked for.
-    file = parquet_file(rows, write_statistics=False)
-    assert read_footer(pa.BufferReader(file)).statistics.text_bytes(1, 0) is None
-
-
 def test_footers_of_very_many_chunks_have_no_known_statistics() -> None:
     file = parquet_file(pa.table({"n": ["x", "y"], "v": [1, 2]}), row_group_size=1)
     metadata = read_footer(pa.BufferReader(file)).metadata
@@ -180,7 +170,6 @@ def test_bytes_that_are_no_footer_have_no_known_statistics() -> None:
     for footer in (b"", b"\x49\xfc\xff\xff\xff\xff\x0f", b"\x1b\xff\xff\x7f\x11", nested):
         statistics = ChunkStatistics(metadata, footer)
         assert statistics.of(0) == [ChunkBounds()]
-        assert statistics.text_bytes(0, 0) is None
 
 
 def test_a_chunk_behind_the_end_of_the_file_is_damage() -> None:

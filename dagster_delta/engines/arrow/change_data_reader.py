@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ChangeFileSet
-from dagster_delta.parquet.data_file import DataFile
 from dagster_delta.parquet.data_file_reader import DataFileReader
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
+from dagster_delta.parquet.opened_file import DataFile
 from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.protocol.actions import DeletionVectorDescriptor

@@ -69,16 +69,7 @@ class ArrowEngine:
         # Reading and writing are imported late: a process often does only one of them.
         from dagster_delta.parquet.reader import read_files
 
-        batches = read_files(
-            plan.store,
-            plan.files,
-            plan.configuration,
-            plan.columns,
-            where=plan.where,
-            verifies_pages=plan.verifies_pages,
-            is_collected=plan.is_collected,
-        )
-        return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
+        return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), read_files(plan))
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""

@@ -44,9 +44,9 @@ from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, S
 from dagster_delta.engines.statements.row_tracking import remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
-from dagster_delta.parquet.data_file import data_files
 from dagster_delta.parquet.data_file_reader import ROW_INDEX
 from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.protocol.features.row_tracking import tracked_configuration

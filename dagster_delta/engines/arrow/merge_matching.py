@@ -17,13 +17,13 @@ from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan, ambiguous_matches
 from dagster_delta.engines.statements.source_rows import SourceRows
-from dagster_delta.parquet.data_file import DataFile, data_files
 from dagster_delta.parquet.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
     DataFileReader,
 )
 from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.opened_file import DataFile, data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.sql.evaluator import Columns, Evaluator

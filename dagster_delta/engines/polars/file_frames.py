@@ -19,11 +19,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import polars as pl
 import pyarrow as pa
+from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.parquet.data_file import DataFile, data_files
+from dagster_delta.parquet.opened_file import (
+    DataFile,
+    data_files,
+    naming_data_file,
+    read_data_footer,
+)
 from dagster_delta.parquet.projection import FileProjection
-from dagster_delta.parquet.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import (
@@ -220,10 +225,7 @@ class FileFrames:
 
         plan = self._plan
         chosen = plan.files.slice(files[0][0].ordinal, len(files))
-        batches = read_files(
-            plan.store, chosen, plan.configuration, plan.columns, verifies_pages=False
-        )
-        return (pl.DataFrame(batch) for batch in batches)
+        return (pl.DataFrame(batch) for batch in read_files(replace(plan, files=chosen)))
 
     def _query(self, files: list[tuple[DataFile, _NativeFile]]) -> pl.LazyFrame:
         """The rows of files that polars reads, under logical names."""

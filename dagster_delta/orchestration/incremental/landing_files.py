@@ -242,7 +242,7 @@ class LandingFiles:
         if kind == "parquet":
             import pyarrow.parquet as pq
 
-            from dagster_delta.parquet.arrow_views import without_views
+            from dagster_delta.parquet.nested_arrays import without_views
 
             file = pq.ParquetFile(source)
             none = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)

@@ -13,9 +13,13 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.incremental.upstream_changes import CHANGE_COLUMNS
-from dagster_delta.parquet.arrow_views import without_views
 from dagster_delta.parquet.casts import floor_to_microseconds
-from dagster_delta.parquet.nested_arrays import WITHOUT_VIEWS, plain_array, plain_type
+from dagster_delta.parquet.nested_arrays import (
+    WITHOUT_VIEWS,
+    plain_array,
+    plain_type,
+    without_views,
+)
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
 from dagster_delta.storage.scratch_directory import scratch_directory
 

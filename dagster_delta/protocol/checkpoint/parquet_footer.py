@@ -52,7 +52,6 @@ _BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
 # Ids of fields, from a `FileMetaData` to the statistics of a column chunk.
 _FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 4, 7
 _GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
-_SIZE_STATISTICS, _TEXT_BYTES = 16, 1
 _MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
 _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
 
@@ -176,25 +175,6 @@ class ChunkStatistics:
             return [self._bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions]
         except (IndexError, RecursionError):
             return [ChunkBounds()] * self.metadata.num_row_groups
-
-    def text_bytes(self, leaf: int, group: int) -> int | None:
-        """Bytes of the values of a column of text in a row group, each counted as often as it
-        occurs; None if unknown.
-
-        Args:
-            leaf: index of the leaf column.
-            group: index of the row group.
-        """
-        position = self._known_positions[0][group][leaf]
-        if position is None:
-            return None
-        cursor = Cursor(self._footer, position)
-        try:
-            cursor.skip(STRUCT)
-            is_known = cursor.find(_SIZE_STATISTICS, after=_STATISTICS) and cursor.find(_TEXT_BYTES)
-            return cursor.integer() if is_known else None
-        except (IndexError, RecursionError):
-            return None
 
     def _physical_type(self, leaf: int) -> str:
         column = self.metadata.schema.column(leaf)

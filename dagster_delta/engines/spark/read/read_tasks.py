@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.parquet.data_file import data_files
 from dagster_delta.parquet.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
 )
+from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
