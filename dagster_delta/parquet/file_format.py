@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
-from dagster_delta.parquet.encodings import PLAIN, ColumnEncodings, leaf_arrays
 from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
-from dagster_delta.parquet.nested_arrays import rename_nested
+from dagster_delta.parquet.nested_arrays import list_elements, map_entries, rename_nested
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.parquet.statistics import (
     FileStatistics,
@@ -44,6 +44,10 @@ _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
 _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
+_SAMPLE_ROWS = 64_000
+_SAMPLE_BYTES = 64 * 1024 * 1024
+_MAX_DISTINCT_SHARE = 0.25
+"""Share of distinct values in the sample up to which a dictionary pays."""
 _LENGTH_BYTES = 4
 _LARGE_FILE_BYTES = 1024 * 1024
 _PUT_BYTES = 256 * 1024
@@ -99,6 +103,31 @@ class FileFormat(msgspec.Struct, frozen=True):
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
 
+class ColumnEncodings(msgspec.Struct, frozen=True):
+    """The encoding of each Parquet column by its dotted path; columns in neither are plain."""
+
+    dictionary: tuple[str, ...] = ()
+    delta_packed: tuple[str, ...] = ()
+
+    @classmethod
+    def for_rows(cls, rows: pa.Table) -> ColumnEncodings:
+        """The encodings for all files of a write, by a sample of its first rows.
+
+        A dictionary saves space only if values repeat; other numbers and times are stored as
+        differences. Spark's vectorized reader reads all of them.
+
+        `rows`: a `pyarrow.Table` in the files' schema.
+        """
+        dictionary, delta_packed = [], []
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            for path, values in leaf_arrays(name, _sample(column)):
+                if _pays_as_dictionary(values):
+                    dictionary.append(path)
+                elif _is_packable(values.type):
+                    delta_packed.append(path)
+        return cls(tuple(dictionary), tuple(delta_packed))
+
+
 class EncodedRowGroup(msgspec.Struct, frozen=True):
     """Rows encoded for a file, at any position in it."""
 
@@ -118,6 +147,9 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
         return cls(RowGroupBytes.of_file(memoryview(encoded.file)), encoded.metadata, statistics)
 
 
+_PLAIN = ColumnEncodings()
+
+
 class EncodedFile(msgspec.Struct, frozen=True):
     """A Parquet file in memory."""
 
@@ -128,7 +160,7 @@ class EncodedFile(msgspec.Struct, frozen=True):
 
 
 def encode_rows(
-    rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings = PLAIN
+    rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings = _PLAIN
 ) -> EncodedFile:
     """A file of one row group.
 
@@ -165,6 +197,50 @@ def encode_rows(
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
     return EncodedFile(file, writer.metadata)
+
+
+def _sample(column: pa.ChunkedArray) -> pa.Array:
+    sample = column.slice(0, _SAMPLE_ROWS)
+    if sample.num_chunks == 1:
+        return sample.chunk(0)
+    if sample.nbytes > _SAMPLE_BYTES:
+        # They are copied, and texts in one array must stay below 2 GiB.
+        sample = sample.slice(0, max(1, len(sample) * _SAMPLE_BYTES // sample.nbytes))
+    return sample.combine_chunks(decoding_pool())
+
+
+def leaf_arrays(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Parquet columns under their paths. Spec of the paths: Parquet's nested types."""
+    if pa.types.is_struct(array.type):
+        for field, child in zip(array.type, array.flatten(), strict=True):
+            yield from leaf_arrays(f"{path}.{field.name}", child)
+    elif pa.types.is_map(array.type):
+        keys, values = map_entries(array)
+        yield from leaf_arrays(f"{path}.key_value.key", keys)
+        yield from leaf_arrays(f"{path}.key_value.value", values)
+    elif pa.types.is_list(array.type):
+        yield from leaf_arrays(f"{path}.list.element", list_elements(array))
+    else:
+        yield path, array
+
+
+def _pays_as_dictionary(values: pa.Array) -> bool:
+    if pa.types.is_boolean(values.type):
+        return False
+    count = len(values) - values.null_count
+    if not count:
+        return not _is_packable(values.type)
+    distinct = pc.call_function("count_distinct", [values], memory_pool=decoding_pool())
+    return bool(distinct.as_py() <= max(1, count * _MAX_DISTINCT_SHARE))
+
+
+def _is_packable(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_integer(arrow_type)
+        or types.is_timestamp(arrow_type)
+        or types.is_date32(arrow_type)
+    )
 
 
 def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:

@@ -29,8 +29,12 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.parquet.encodings import SharedEncodings
-from dagster_delta.parquet.file_format import EncodedRowGroup, FileFormat, FileInWriting
+from dagster_delta.parquet.file_format import (
+    ColumnEncodings,
+    EncodedRowGroup,
+    FileFormat,
+    FileInWriting,
+)
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile
@@ -177,11 +181,16 @@ class _DataFiles:
         self._partition_names = spec.configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
-        self._encodings = SharedEncodings()
+        self._encodings: ColumnEncodings | None = None
+
+    def choose_encodings(self, rows: pa.Table) -> None:
+        """Choose how all files are encoded, if these are the first rows of the write."""
+        if self._encodings is None:
+            self._encodings = ColumnEncodings.for_rows(rows)
 
     def encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of the write."""
-        encodings = self._encodings.choose(rows)
+        encodings = self._encodings or ColumnEncodings()
         step = self._spec.row_group_rows
         return [
             EncodedRowGroup.of_rows(rows.slice(start, step), self.format, encodings)
@@ -311,6 +320,8 @@ class _WriteJob:
             return
         rows = pa.Table.from_batches(self._unsplit).combine_chunks()
         self._unsplit, self._unsplit_bytes = [], 0
+        stored_columns = rows.columns[: len(self._schema)]
+        self._files.choose_encodings(pa.Table.from_arrays(stored_columns, schema=self._schema))
         for batch in rows.to_batches():
             stored = batch.columns[: len(self._schema)]
             for key, part in split_by_partition(
@@ -370,6 +381,7 @@ class _WriteJob:
         self._waiting_bytes -= size_bytes
         # Release the rows to the worker: encoded row groups may wait long.
         rows = [partition.take(self._schema)]
+        self._files.choose_encodings(rows[0])
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)

@@ -23,8 +23,8 @@ from dagster_delta.errors import (
     StorageFailure,
     UnsupportedFeature,
 )
-from dagster_delta.parquet import encodings, writer
 from dagster_delta.parquet import file_format as file_module
+from dagster_delta.parquet import writer
 from dagster_delta.parquet.file_format import EncodedRowGroup
 from dagster_delta.parquet.writer import split_by_partition, write_data_files
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -252,14 +252,14 @@ def test_a_large_batch_is_not_copied_to_be_split_with_a_small_one(
 
 
 def test_texts_of_many_chunks_are_sampled_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encodings, "_SAMPLE_BYTES", 1000)
+    monkeypatch.setattr(file_module, "_SAMPLE_BYTES", 1000)
     joined: list[int] = []
 
     def count(values: pa.Array) -> bool:
         joined.append(len(values))
         return False
 
-    monkeypatch.setattr(encodings, "_pays_as_dictionary", count)
+    monkeypatch.setattr(file_module, "_pays_as_dictionary", count)
     data = pa.table({"v": ["x" * 96] * 100})
     write(MemoryStore(), _batches(data, 10), configuration(schema_of(data)))
     assert joined == [10]
@@ -428,24 +428,22 @@ def test_values_that_repeat_get_a_dictionary_and_the_rest_does_not() -> None:
     assert packed == {"id", "t", "m.key_value.value"}
 
 
-@pytest.mark.parametrize("rows", [50, 8000])
-def test_one_partition_without_values_does_not_decide_for_the_others(rows: int) -> None:
-    values = [None] * rows + list(range(11 * rows))
-    data = pa.table({"p": [i // rows for i in range(12 * rows)], "v": pa.array(values, pa.int64())})
-    assert _are_packed(data) == [False] + [True] * 11
-
-
-def test_one_small_partition_of_one_value_does_not_decide_for_the_others() -> None:
-    data = pa.table({"p": [i // 50 for i in range(600)], "v": [max(i, 50) for i in range(600)]})
-    assert _are_packed(data) == [False] + [True] * 11
-
-
-def _are_packed(data: pa.Table) -> list[bool]:
+def test_the_first_rows_choose_the_encodings_of_all_partitions() -> None:
+    # One partition without values, and one with a single value, choose nothing for the others.
+    values = [None] * 50 + [1] * 50 + list(range(500))
+    data = pa.table({"p": [i // 50 for i in range(600)], "v": pa.array(values, pa.int64())})
     store = MemoryStore()
-    return [
-        "DELTA_BINARY_PACKED" in parquet(store, file.path).metadata.row_group(0).column(0).encodings
-        for file in write(store, data, configuration(schema_of(data), ["p"])).files
-    ]
+    for file in write(store, data, configuration(schema_of(data), ["p"])).files:
+        column = parquet(store, file.path).metadata.row_group(0).column(0)
+        assert "DELTA_BINARY_PACKED" in column.encodings
+
+
+def test_numbers_that_follow_nulls_are_packed() -> None:
+    data = pa.table({"v": pa.array([None] * 70_000 + list(range(1000)), pa.int64())})
+    store = MemoryStore()
+    (file,) = write(store, data, configuration(schema_of(data))).files
+    column = parquet(store, file.path).metadata.row_group(0).column(0)
+    assert "DELTA_BINARY_PACKED" in column.encodings
 
 
 class BrokenSource(Exception):
