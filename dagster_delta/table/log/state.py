@@ -26,6 +26,7 @@ from dagster_delta.protocol.checkpoint.batches import (
 )
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
 from dagster_delta.protocol.log.replay import (
     LIVE_FILE_SCHEMA,
@@ -43,6 +44,7 @@ from dagster_delta.protocol.log.tail import (
     decode_tail,
     remove_columns,
 )
+from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.protocol.statistics.log_statistics import (
     checkpoint_statistics,
     checkpoint_statistics_json,
@@ -63,8 +65,11 @@ from dagster_delta.table.log.columns import (
 from dagster_delta.table.log.reader import (
     EMPTY_CHECKPOINT,
     check_sidecar_ends,
+    configuration_of,
     list_log,
+    located,
     open_checkpoint,
+    read_checksum,
     read_commits,
     read_sidecars,
 )
@@ -643,3 +648,19 @@ class _LogFallback(msgspec.Struct, frozen=True):
             return listing.segment(version, table=table)
         except (LogGap, TableNotFound, VersionNotFound):
             raise error from None
+
+
+def open_state(
+    store: ObjectStore, segment: LogSegment
+) -> tuple[LogState, TableConfiguration, VersionChecksum | None]:
+    """What a log segment says, the configuration of its version, and the checksum file of that."""
+    checksum = read_checksum(store, segment)
+    state = LogState.of_segment(store, segment)
+    with located(store, segment.version):
+        if checksum is None:
+            actions = state.table_actions()
+            configuration = configuration_of(actions.protocol, actions.metadata)
+        else:
+            configuration = TableConfiguration(checksum.protocol, checksum.metadata)
+        configuration.check_readable(table=store.location.uri, version=segment.version)
+    return state, configuration, checksum

@@ -40,11 +40,10 @@ from dagster_delta.table.log.reader import (
     extended_segment,
     find_segment,
     located,
-    read_checksum,
     read_checksum_after,
     read_commits_after,
 )
-from dagster_delta.table.log.state import LogState
+from dagster_delta.table.log.state import LogState, open_state
 from dagster_delta.table.read.file_planner import (
     FilePlanner,
     add_up_files,
@@ -139,15 +138,7 @@ class Snapshot:
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> Snapshot:
         """The version that a log segment describes. Raises as `load` does."""
-        checksum = read_checksum(store, segment)
-        state = LogState.of_segment(store, segment)
-        with located(store, segment.version):
-            if checksum is None:
-                actions = state.table_actions()
-                configuration = configuration_of(actions.protocol, actions.metadata)
-            else:
-                configuration = TableConfiguration(checksum.protocol, checksum.metadata)
-            configuration.check_readable(table=store.location.uri, version=segment.version)
+        state, configuration, checksum = open_state(store, segment)
         return cls(store, segment, configuration, state, checksum)
 
     @classmethod

@@ -18,6 +18,7 @@ from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
 from dagster_delta.table.log.reader import list_settled_log, located, read_commit
+from dagster_delta.table.log.state import open_state
 
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
@@ -58,19 +59,18 @@ def _readable_versions(listing: LogListing) -> list[int]:
 
 def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
     """A search of the log, and the versions that it can find, in ascending order."""
-    from dagster_delta.table.read.snapshot import Snapshot
-
     listing = list_settled_log(store)
     table = store.location.uri
-    snapshot = Snapshot.of_segment(store, listing.segment(table=table))
+    segment = listing.segment(table=table)
+    _, configuration, _ = open_state(store, segment)
     versions = _readable_versions(listing)
     if not versions:
         raise VersionNotFound(
             "The log holds no commit any more, only a checkpoint: open the table by version "
-            f"{snapshot.version}",
+            f"{segment.version}",
             table=table,
         )
-    return _Search(store, listing, snapshot.configuration), versions
+    return _Search(store, listing, configuration), versions
 
 
 def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
