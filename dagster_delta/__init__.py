@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
     from dagster_delta.orchestration.components.computed_assets import (
         DeltaChangeFeedComponent,
+        DeltaIngestionComponent,
         DeltaSqlComponent,
     )
     from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
-    from dagster_delta.orchestration.components.ingestion import DeltaIngestionComponent
     from dagster_delta.orchestration.definition_checks import check_definitions
     from dagster_delta.orchestration.incremental.change_feed_assets import (
         ChangeFeedConfig,
@@ -230,7 +230,7 @@ _HOMES = {
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io.io_manager",
-    "DeltaIngestionComponent": "orchestration.components.ingestion",
+    "DeltaIngestionComponent": "orchestration.components.computed_assets",
     "DeltaLakeComponent": "orchestration.components.delta_lake",
     "DeltaMaintenanceComponent": "orchestration.components.delta_maintenance",
     "DeltaMaintenanceConfig": "orchestration.maintenance.config",
