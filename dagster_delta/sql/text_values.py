@@ -30,8 +30,10 @@ _DAY_US = 86_400_000_000
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
 _HEXADECIMAL = re.compile(
-    r"([+-]?0[xX](?=\.?[0-9a-fA-F])[0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?[0-9]+)[dDfF]?"
+    r"([+-]?)0[xX](?=\.?[0-9a-fA-F])([0-9a-fA-F]*)\.?([0-9a-fA-F]*)[pP]([+-]?[0-9]+)[dDfF]?"
 )
+_MAX_BINARY_EXPONENT = 1100
+"""Numbers with more bits before the point, or more zeros after it, are infinite or zero."""
 _NOT_FINITE = {
     "nan": "nan",
     **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), "inf"),
@@ -116,14 +118,23 @@ def _floating(target: PrimitiveType) -> Callable[[str], object]:
 
 
 def _decimal_digits(text: str) -> str:
-    """The exact decimal digits of a Java hexadecimal number with a power of two, as a double."""
+    """The decimal digits of a Java hexadecimal number with a power of two."""
     found = _HEXADECIMAL.fullmatch(text)
     if found is None:
         raise ValueError(text)
-    try:
-        return str(decimal.Decimal(float.fromhex(found[1])))
-    except OverflowError:
-        return "-inf" if text.startswith("-") else "inf"
+    sign, whole, fraction, power = found.groups()
+    digits = int(whole + fraction, 16)
+    exponent = int(power) - 4 * len(fraction)
+    size = digits.bit_length() + exponent
+    if not digits or size < -_MAX_BINARY_EXPONENT:
+        return f"{sign}0"
+    if size > _MAX_BINARY_EXPONENT:
+        return f"{sign}inf"
+    return (
+        f"{sign}{digits << exponent}"
+        if exponent >= 0
+        else f"{sign}{digits * 5**-exponent}e{exponent}"
+    )
 
 
 def _boolean(text: str) -> bool:
