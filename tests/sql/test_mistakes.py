@@ -56,10 +56,6 @@ def test_arguments_of_other_types_are_refused_by_name(table: DeltaTable) -> None
         scan(columns="id")
     with pytest.raises(InvalidArgument, match="0 is no name; the columns are id, name, day"):
         scan(columns=[0])  # type: ignore[list-item]
-    with pytest.raises(
-        InvalidArgument, match=r"an update takes \{column: Spark SQL\}, not 'id = 1'"
-    ):
-        table.update("id = 1")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="target_file_size is a number of bytes"):
         table.optimize(target_file_size="128MB")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="min_file_size is a number of bytes, not '1MB'"):
