@@ -135,11 +135,6 @@ def test_a_query_may_name_its_tables_in_every_place_of_sql(lake: Lake, flights) 
     assert lineage["a"] == lineage["b"] == ["flights.carrier"]
 
 
-def test_upstream_without_names_is_refused_with_an_example(flights) -> None:
-    with pytest.raises(InvalidArgument, match=r'"flights": flights'):
-        delta_sql_asset("late", "SELECT * FROM {flights}", [flights])  # type: ignore[arg-type]
-
-
 def test_a_query_reads_and_writes_the_partitions_of_the_run(lake: Lake, events) -> None:
     options: dict[str, Any] = {
         "partitions_def": dg.StaticPartitionsDefinition(["AA", "UA"]),

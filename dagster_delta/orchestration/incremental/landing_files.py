@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv, json
 
 from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.parquet.nested_arrays import without_views
 from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
-
-if TYPE_CHECKING:
-    from pyarrow.csv import ConvertOptions
 
 FileFormat = Literal["parquet", "csv", "json"]
 """json has one object per line."""
@@ -240,17 +240,11 @@ class LandingFiles:
         self, source: pa.NativeFile, kind: FileFormat, types: pa.Schema
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if kind == "parquet":
-            import pyarrow.parquet as pq
-
-            from dagster_delta.parquet.nested_arrays import without_views
-
             file = pq.ParquetFile(source)
             none = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
             return without_views(none).schema, map(without_views, file.iter_batches())
         source = _utf8(source, self.zone.encoding)
         if kind == "csv":
-            from pyarrow import csv
-
             rows = csv.open_csv(
                 source,
                 csv.ReadOptions(block_size=_BLOCK_BYTES),
@@ -258,8 +252,6 @@ class LandingFiles:
                 _csv_types(types),
             )
             return rows.schema, rows
-        from pyarrow import json
-
         texts = pa.schema([(field.name, _with_dates_as_text(field.type)) for field in types])
         lines = json.open_json(
             source,
@@ -314,9 +306,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
-def _csv_types(types: pa.Schema) -> ConvertOptions:
-    from pyarrow import csv
-
+def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
     # A nested column has no text form, and a time with a zone may be written without it.
     named = {
         column.name: column.type

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 from dagster import Config
 from pydantic import Field
 
+from dagster_delta.engines.statements.merge_clauses import ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.predicates import quote_column
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.statements.merge_clauses import ClauseText
     from dagster_delta.table.operations.merge import MergeBuilder
 
 
@@ -192,8 +192,6 @@ _OPERATIONS = {
 def _in_order(
     operations: MergeOperationsConfig, source: str, columns: Sequence[str]
 ) -> Iterator[ClauseText]:
-    from dagster_delta.engines.statements.merge_clauses import ClauseText
-
     def every(all_but: list[str] | None) -> dict[str, str] | None:
         if not all_but:
             return None

@@ -81,11 +81,6 @@ def delta_sql_asset(
     if engine not in ("arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
     memory_bytes = size_bytes(memory_limit)
-    if not isinstance(upstream, Mapping):
-        raise InvalidArgument(
-            f"upstream of {name} is a mapping from the names in the query to assets, such as "
-            f'{{"flights": flights}}, and not {upstream!r}'
-        )
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
     query = _query(name, sql, {table: table for table in keys})
     options = {

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.read.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -116,20 +115,7 @@ class _TableType(TypeHandler[Any]):
         self._load = load
 
     def load(self, table_input: TableInput) -> object:
-        package = self.supported_types[0].partition(".")[0]
-        try:
-            return self._load(table_input)
-        except ModuleNotFoundError as error:
-            if error.name != package:
-                raise
-            raise InvalidArgument(
-                f"loading an input as {self.supported_types[0]} needs the package {package}, "
-                f"which is not installed: pip install {package}"
-            ) from error
-
-
-def _snapshot(table_input: TableInput) -> Snapshot:
-    return table_input.scan.snapshot
+        return self._load(table_input)
 
 
 class _FramesByPartition(TypeHandler[dict[str, Any]]):
@@ -162,7 +148,7 @@ TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars_lazy()),
     _TableType("duckdb", "duckdb.DuckDBPyRelation", lambda i: i.scan.to_duckdb()),
     _TableType("delta_table", "dagster_delta.DeltaTable", lambda i: i.table),
-    _TableType("snapshot", "dagster_delta.Snapshot", _snapshot),
+    _TableType("snapshot", "dagster_delta.Snapshot", lambda i: i.scan.snapshot),
     _TableType("scan", "dagster_delta.Scan", lambda i: i.scan),
 )
 """Load types of every input. A `DeltaTable` or a `Snapshot` is the whole table, also for a
