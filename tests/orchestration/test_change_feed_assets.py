@@ -316,10 +316,11 @@ def test_commits_that_change_no_row_are_remembered_and_not_handed_out(lake, sour
 
 
 def read_up_to(lake, source: Source, partition: str | None = None) -> int | None:
-    from dagster_delta.orchestration.incremental.consumption import application_id
+    from dagster_delta.orchestration.incremental.consumption import application_id, version_of
 
     app_id = application_id(source.table.metadata().id, partition)
-    return lake.table().snapshot().transaction_version(app_id)
+    position = lake.table().snapshot().transaction_version(app_id)
+    return position if position is None or position < 0 else version_of(position)
 
 
 def test_rows_and_progress_land_in_one_commit(lake, source):
@@ -430,6 +431,12 @@ def set_back(source: Source) -> None:
     source.table = DeltaTable(source.uri)
 
 
+def set_back_and_grow(source: Source) -> None:
+    set_back(source)
+    for value in (6, 7, 8):
+        source.upsert(k5=value)
+
+
 def vacuum_changes(source: Source) -> None:
     shutil.rmtree(Path(source.uri) / "_change_data")
 
@@ -440,6 +447,7 @@ def vacuum_changes(source: Source) -> None:
         (clean_log, "does not hold the commits", {1: 10, 2: 30, 4: 50}),
         (replace_table, "replaced by another", {2: 30, 5: 60}),
         (set_back, "was rolled back: it was read up to version 1", {1: 10, 2: 20}),
+        (set_back_and_grow, "rolled back and has grown again", {1: 10, 2: 20, 5: 80}),
         (vacuum_changes, "VACUUM", {1: 10, 2: 30, 4: 50}),
     ],
 )

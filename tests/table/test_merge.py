@@ -247,6 +247,16 @@ def test_a_column_called_like_an_alias_is_named_behind_one() -> None:
     assert table.snapshot().scan().to_arrow()["s"].to_pylist() == ["new"]
 
 
+def test_a_merge_sets_a_column_that_is_called_like_the_alias_of_the_target() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"id": [1], "T": ["old"]}))
+    source = pa.table({"id": [1, 2], "T": ["new", "more"]})
+    merge = table.merge(source, "t.id = s.id").when_matched_update({"t": "concat(t.t, s.t)"})
+    merge.when_not_matched_insert({"id": "s.id", "t": "s.t"}).execute()
+    rows = table.snapshot().scan().to_arrow().sort_by("id")
+    assert rows["T"].to_pylist() == ["oldnew", "more"]
+
+
 def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
     table = make("vectors")
     before = data_files(table)

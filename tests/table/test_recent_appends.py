@@ -17,6 +17,7 @@ from dagster_delta.errors import (
     InvalidTable,
     SchemaMismatch,
     UnsupportedFeature,
+    VersionNotFound,
 )
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
@@ -307,3 +308,13 @@ def test_a_handle_notices_that_its_own_commit_was_replaced(store: _Counting) -> 
     _recreate(store, 1)
     assert table.refresh().metadata == _other(store).metadata()
     assert sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()) == [100, 101]
+
+
+def test_a_handle_leaves_no_checkpoint_in_the_log_of_another_table(store: _Counting) -> None:
+    table = DeltaTable("memory", store=store)
+    for _ in range(5):
+        table.append(ROWS)
+    _recreate(store, 2)
+    with pytest.raises(VersionNotFound, match="created again or set back"):
+        table.checkpoint()
+    assert _other(store).version() == 2

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from dagster_delta.engines import embedded_engine
 from dagster_delta.errors import (
@@ -22,7 +23,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.paths import checksum_path, commit_path
 from dagster_delta.streaming.data_source import DeltaLogSource, split_into_tasks
 from dagster_delta.streaming.log_stream import LogStream
 from dagster_delta.streaming.options import (
@@ -418,6 +419,25 @@ def test_a_log_that_was_set_back_is_refused() -> None:
     offset = StreamOffset(table_id=table.metadata().id, version=9)
     with pytest.raises(VersionNotFound, match="set back"):
         stream_of(table).advance(offset, Admission())
+
+
+def test_a_log_that_was_set_back_and_has_grown_again_is_refused() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table)
+    (offset, _), *_ = batches(table, stream)
+    append(table, 2)
+    end = stream.advance(offset, Admission())
+    assert StreamOffset.from_json_value(json.loads(json.dumps(end.to_json_value()))) == end
+    table.store.delete([commit_path(2), checksum_path(2)])
+    other = DeltaTable(table.uri, store=table.store)
+    append(other, 3)
+    append(other, 4)
+    with pytest.raises(VersionNotFound, match="set back and has grown again"):
+        stream_of(table).advance(end, Admission())
+    # An offset of an older release does not name the commit.
+    old = msgspec.structs.replace(end, commit=UNSET)
+    assert stream_of(table).advance(old, Admission()).version == 4
 
 
 def test_the_stream_of_changes_is_the_change_data_feed() -> None:

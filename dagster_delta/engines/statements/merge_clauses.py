@@ -185,7 +185,11 @@ class MergeNames:
         if path[0].casefold() != alias.casefold():
             return path
         if len(path) == 1:
-            raise self._alias_alone(alias)
+            # A column of that name is set, as there is no other thing that could be.
+            column = self.assigned.get(alias)
+            if column is None:
+                raise self._alias_alone(alias)
+            return (column.name,)
         return path[1:]
 
     def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:

@@ -26,6 +26,7 @@ from dagster_delta.orchestration.incremental.column_changes import ColumnChange,
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.transaction.app_transactions import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
+
+_VERSION_BITS = 32
+_DIGEST_DIGITS = 7  # in hexadecimal; version and digest fit into a long
 
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
@@ -104,7 +108,9 @@ class Consumption:
         """Whether every version of the upstream table was read."""
         is_refresh = self.changes.is_full_refresh
         return not is_refresh and all(
-            application.version == application.after for application in self.progress
+            application.after is not None
+            and version_of(application.version) == version_of(application.after)
+            for application in self.progress
         )
 
     def refreshed(self, reason: str, where: str | None) -> Consumption:
@@ -120,6 +126,20 @@ class Consumption:
         )
 
 
+def version_of(position: int) -> int:
+    """The upstream version of a position."""
+    return position & ((1 << _VERSION_BITS) - 1)
+
+
+def _position_at(snapshot: Snapshot, version: int) -> int:
+    """The position at a version, without a digest if a clean-up has deleted the commit."""
+    try:
+        digest = int(commit_digest(read_commit(snapshot.store, version))[:_DIGEST_DIGITS], 16)
+    except VersionNotFound:
+        return version
+    return digest << _VERSION_BITS | version
+
+
 def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
     """What a run reads, up to the opened version of the upstream table."""
     table_id = upstream.snapshot.metadata.id
@@ -128,12 +148,11 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     done = {position.key: _done(recorded, position) for position in current}
     where = _where(upstream, consumer)
     found = [_transaction(recorded, position) for position in current]
+    newest = _position_at(upstream.snapshot, upstream.snapshot.version)
     planned = Consumption(
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
-            AppTransaction(
-                position.app_id, upstream.snapshot.version, None if txn is None else txn.version
-            )
+            AppTransaction(position.app_id, newest, None if txn is None else txn.version)
             for position, txn in zip(current, found, strict=True)
         ),
         target,
@@ -246,7 +265,7 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
 
 
 def _done(recorded: _Recorded, own: _Position) -> int | None:
-    """The version up to which the target has the rows of a partition, or of the whole table."""
+    """The position up to which the target has the rows of a partition, or of the whole table."""
     found = _transaction(recorded, own)
     if found is None or found.version == NOT_FOLLOWED:
         return None
@@ -268,7 +287,7 @@ def _overlapping(recorded: _Recorded, own: _Position) -> Iterator[tuple[_Positio
 def _first_time(
     recorded: _Recorded, table_id: str, done: Mapping[str | None, int | None]
 ) -> str | None:
-    fresh = [_Position(table_id, key) for key, version in done.items() if version is None]
+    fresh = [_Position(table_id, key) for key, position in done.items() if position is None]
     if not fresh:
         return None
     others = [position for own in fresh for position, _ in _overlapping(recorded, own)]
@@ -280,14 +299,22 @@ def _first_time(
 
 
 def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | None:
-    furthest = max(version or 0 for version in done.values())
+    positions = {position for position in done.values() if position is not None}
     latest = upstream.snapshot.version
-    if furthest <= latest:
-        return None
-    return (
-        f"the upstream log was rolled back: it was read up to version {furthest}, "
-        f"and is at {latest}"
-    )
+    for position in sorted(positions, key=version_of, reverse=True):
+        version = version_of(position)
+        if version > latest:
+            return (
+                f"the upstream log was rolled back: it was read up to version {version}, "
+                f"and is at {latest}"
+            )
+        found = _position_at(upstream.snapshot, version)
+        if version not in (position, found) and found != position:
+            return (
+                f"the upstream log was rolled back and has grown again: its version {version} is "
+                "another commit than the one that was read"
+            )
+    return None
 
 
 def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
@@ -315,8 +342,8 @@ def _ranges(
     where: str | None,
 ) -> list[VersionRange]:
     starts: dict[int, list[str]] = {}
-    for key, version in done.items():
-        starts.setdefault((version or 0) + 1, []).append(key or "")
+    for key, position in done.items():
+        starts.setdefault(version_of(position or 0) + 1, []).append(key or "")
     if len(starts) == 1:
         return [VersionRange(start, where) for start in starts]
     return [
