@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_read_do_not_fail_the_run(lake, events, monkeypatch)
 def test_a_sample_is_bounded(lake, events, count) -> None:
     error = lake.fail(events(pa.table({"id": [1]}), metadata={"sample_rows": count}))
     assert isinstance(error, InvalidArgument)
-    assert "a number from 0 to 100" in str(error)
+    assert "'sample_rows' of asset events is" in str(error)
 
 
 def test_values_are_shown_exactly_or_as_short_texts() -> None:

@@ -107,6 +107,12 @@ def _plain(value: object) -> object:
     return dump() if callable(dump) else value
 
 
+def _no_truth(value: object) -> object:
+    """True is no number of rows or commits."""
+    return repr(value) if isinstance(value, bool) else value
+
+
+_Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
 
@@ -136,9 +142,9 @@ class AssetOptions:
     """Added to the commitInfo of every commit."""
     merge_config: Annotated[MergeConfig | None, BeforeValidator(_plain)] = None
     """Configuration of the mode `merge`."""
-    show_history: Annotated[int, Field(ge=0)] = 0
+    show_history: Annotated[_Count, Field(ge=0)] = 0
     """Number of latest commits that every materialisation shows; it reads one file per commit."""
-    sample_rows: Annotated[int, Field(ge=0, le=100)] = 0
+    sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialisation shows, 100 at most."""
     masked_columns: _Names = ()
     """Columns whose values are hidden in sample rows and in failing rows of checks."""
@@ -190,7 +196,7 @@ class InputOptions:
     columns: _Names | None = None
     where: str | None = None
     """Spark SQL that the rows satisfy."""
-    version: Annotated[int, Field(ge=0)] | None = None
+    version: Annotated[_Count, Field(ge=0)] | None = None
     """Version to read; None: the latest."""
 
 
