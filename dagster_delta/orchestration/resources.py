@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -62,6 +63,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         SparkSessionResource(master="local[4]", conf={"spark.driver.memory": "8g"})
         SparkSessionResource(master="spark://host:7077")
         SparkSessionResource(remote="sc://host:15002")              # Spark Connect
+        SparkSessionResource(shared=True)                           # one server for all processes
     """
 
     forgives_unset: ClassVar[bool] = True
@@ -84,11 +86,14 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         description="Spark settings. Static settings have no effect on a session that is already "
         "running.",
     )
-    class_archive: bool = Field(
-        default=True,
-        description="Whether the JVM leaves a class data sharing archive (about 170 MB) in the "
-        "user's cache directory ($XDG_CACHE_HOME or ~/.cache), with which later sessions start "
-        "in about half the time.",
+    shared: bool = Field(
+        default=False,
+        description="Whether the processes of this code location use one Spark Connect server on "
+        "this machine. The first step starts it; sessions on it have no sparkContext and no RDDs.",
+    )
+    idle_minutes: float = Field(
+        default=10.0,
+        description="How long a shared server stays after the last process that used it has ended.",
     )
     ship_package: bool = Field(
         default=False,
@@ -127,8 +132,12 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         _check_history_server(self.history_server_url)
         if self.remote is None:
             _local_cores(self.master)
+        elif self.shared:
+            raise InvalidArgument("shared and remote exclude each other: a remote server is shared")
         session = running_session()
-        if session is not None and (self.remote is None or is_connect(session)):
+        if self.shared and (session is None or is_connect(session)):
+            session = self._join()
+        elif session is not None and (self.remote is None or is_connect(session)):
             # The defaults are for a session started here: on a cluster, shuffles would have too few
             # tasks.
             late = {
@@ -143,10 +152,35 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             ship_package(session)
         return session
 
+    def _join(self) -> SparkSession:
+        """The session of this process on the shared server."""
+        from dagster_delta.engines.spark.session.session import check_java, local_settings
+
+        if os.name != "posix":
+            raise InvalidArgument("shared=True needs file locks that Windows does not have")
+        check_java()
+        from dagster_delta.engines.spark.session.shared_server import join_shared_server
+
+        cores = _local_cores(self.master)
+        defaults = {"spark.sql.session.timeZone": "UTC"} if cores is None else local_settings(cores)
+        own = {"spark.master": self.master, "spark.app.name": self.app_name}
+        with _naming_missing_packages():
+            joined = join_shared_server(
+                {**defaults, **own, **self.conf}, idle_minutes=self.idle_minutes
+            )
+        what = "Started" if joined.is_new else "Joined"
+        ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
+        line = f"{what} the shared Spark server: its log is {joined.log}{ui}"
+        joined_once = ("shared server", str(joined.server.process_id))
+        if joined_once not in _TOLD:
+            _TOLD.add(joined_once)
+            get_dagster_logger().info(line)
+        return joined.session
+
     def _start(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from dagster_delta.engines.spark.session.session import local_spark_session, start_session
+        from dagster_delta.engines.spark.session.session import local_spark_session
 
         # The workers' Python needs this package, and `python3` may be another one; a Connect server
         # that is started here inherits it too.
@@ -162,23 +196,14 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         get_dagster_logger().info(f"Starting the Spark session of this process: {what}")
         cores = None if remote is not None else _local_cores(self.master)
         if cores is not None:
-            return local_spark_session(
-                self.app_name, self.conf, cores=cores, class_archive=self.class_archive
-            )
+            return local_spark_session(self.app_name, self.conf, cores=cores)
         builder = SparkSession.Builder().appName(self.app_name)
         builder = builder.remote(remote) if remote else builder.master(self.master)
         settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
         for name, value in settings.items():
             builder = builder.config(name, value)
-        try:
-            return start_session(builder, settings, class_archive=self.class_archive)
-        except ImportError as error:
-            if remote is None:
-                raise
-            raise InvalidArgument(
-                f"Spark Connect needs packages that are not installed ({error}): "
-                "pip install 'dagster-delta-protocol[connect]'"
-            ) from error
+        with _naming_missing_packages():
+            return builder.getOrCreate()
 
     def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
         """Warn once per process about settings that the running session can no longer change."""
@@ -197,6 +222,17 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
                     "SparkSessionResource of a code location the same settings, or stop() the "
                     "session first"
                 )
+
+
+@contextmanager
+def _naming_missing_packages() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidArgument(
+            f"Spark Connect needs packages that are not installed ({error}): "
+            "pip install 'dagster-delta-protocol[connect]'"
+        ) from error
 
 
 def _check_history_server(template: str | None) -> None:

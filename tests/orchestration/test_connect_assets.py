@@ -85,7 +85,6 @@ class Lines(list):
 spark = SparkSessionResource(
     remote="local[1]",
     conf={"spark.connect.progress.reportInterval": "100ms"},
-    class_archive=False,
 )
 resources = {"io_manager": DeltaIOManager(root_uri=root, spark=spark), "spark": spark}
 assets = [numbers, by_parity]

@@ -133,7 +133,7 @@ def test_connect_without_its_packages_says_what_to_install(monkeypatch):
     def missing(*_, **__):
         raise ImportError("grpcio >= 1.48.1 must be installed")
 
-    monkeypatch.setattr("dagster_delta.engines.spark.session.session.start_session", missing)
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", missing)
     with pytest.raises(InvalidArgument, match=r"dagster-delta-protocol\[connect\]"):
         _ = SparkSessionResource(remote="sc://host:15002").session
 
@@ -225,7 +225,7 @@ from dagster_delta import SparkSessionResource
 from dagster_delta.errors import SparkSessionLost
 from dagster_delta.orchestration.spark.progress import watch_spark
 
-frame = SparkSessionResource(master="local[1]", class_archive=False).session.range(5)
+frame = SparkSessionResource(master="local[1]").session.range(5)
 children = subprocess.run(
     ["ps", "--ppid", str(os.getpid()), "-o", "pid=,comm="], capture_output=True, text=True
 ).stdout.splitlines()
@@ -308,10 +308,7 @@ def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
 def test_a_server_that_the_environment_names_is_used_as_spark_itself_would(monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
     monkeypatch.setattr("dagster_delta.engines.spark.session.session.running_session", lambda: None)
-    monkeypatch.setattr(
-        "dagster_delta.engines.spark.session.session.start_session",
-        lambda builder, *_, **__: builder,
-    )
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda builder: builder)
     options = SparkSessionResource().session._options
     assert options["spark.remote"] == "sc://host:15002"
     assert "spark.master" not in options

@@ -15,7 +15,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from logging import Logger
@@ -112,6 +112,9 @@ def _watched(
     reporter.start()
     try:
         yield work
+    except BaseException:
+        watch.cancel()
+        raise
     finally:
         stopped.set()
         reporter.join()
@@ -204,6 +207,9 @@ class _Watch:
         """Totals of the work."""
         return {}
 
+    def cancel(self) -> None:
+        """Cancel the jobs that run: the step has failed or was interrupted."""
+
     def close(self) -> None:
         """Restore the session."""
 
@@ -294,6 +300,8 @@ class _ConnectWatch(_Watch):
         self._thread = threading.get_ident()
         self._stages: dict[tuple[str | None, int], Any] = {}
         self._running = 0
+        self._tag = f"dagster-{uuid.uuid4()}"
+        session.addTag(self._tag)
         session.registerProgressHandler(self._take)  # type: ignore[arg-type]
 
     def _take(
@@ -309,7 +317,15 @@ class _ConnectWatch(_Watch):
         for stage in stages or ():
             self._stages[operation_id, stage.stage_id] = stage
 
+    def cancel(self) -> None:
+        from pyspark.errors import PySparkException
+
+        # Servers other than Spark's may not know the call, and a lost one does not answer.
+        with suppress(PySparkException):
+            self._session.interruptTag(self._tag)
+
     def close(self) -> None:
+        self._session.removeTag(self._tag)
         self._session.removeProgressHandler(self._take)  # type: ignore[arg-type]
 
     def line(self) -> str | None:

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dagster_delta.engines.spark.class_archive import find_class_archive
 from dagster_delta.errors import InvalidArgument, SparkSessionLost
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ def local_spark_session(
     conf: Mapping[str, str] | None = None,
     *,
     cores: int | str = "*",
-    class_archive: bool = False,
 ) -> SparkSession:
     """The Spark session of this process, started here with few resources if there is none yet.
 
@@ -57,14 +55,13 @@ def local_spark_session(
         conf: settings that override the defaults here; those of a running session's JVM
             (memory, master, JARs) have no effect.
         cores: worker threads, `*` for one per processor.
-        class_archive: see `start_session`.
 
     Raises:
         InvalidArgument: no Java, or one that Spark cannot run on.
     """
     from pyspark.sql import SparkSession
 
-    settings = {**_local_settings(cores), **(conf or {})}
+    settings = {**local_settings(cores), **(conf or {})}
     # Without it the workers would run the first `python3` on the PATH; if the virtual
     # environment is not activated, that Python lacks our package.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
@@ -73,32 +70,6 @@ def local_spark_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return start_session(builder, settings, class_archive=class_archive)
-
-
-def start_session(
-    builder: SparkSession.Builder, conf: Mapping[str, str], *, class_archive: bool
-) -> SparkSession:
-    """The session that a builder starts or gets.
-
-    Args:
-        builder: a builder with all settings.
-        conf: its settings.
-        class_archive: whether a JVM that is started for it loads its classes from an archive in
-            the user's cache directory, or writes one when it ends.
-    """
-    from pyspark.errors import PySparkRuntimeError
-
-    archive = find_class_archive(conf) if class_archive and not has_jvm() else None
-    if archive is None:
-        return builder.getOrCreate()
-    try:
-        with archive.in_use():
-            return builder.getOrCreate()
-    except PySparkRuntimeError:
-        if has_jvm():
-            raise
-        archive.discard()
     return builder.getOrCreate()
 
 
@@ -109,7 +80,8 @@ def has_jvm() -> bool:
     return getattr(SparkContext, "_gateway", None) is not None
 
 
-def _local_settings(cores: int | str) -> dict[str, str]:
+def local_settings(cores: int | str) -> dict[str, str]:
+    """The defaults of a session with a local master."""
     workers = os.cpu_count() or 1 if cores == "*" else int(cores)
     return {
         "spark.master": f"local[{cores}]",
@@ -310,8 +282,8 @@ def running_session() -> SparkSession | None:
 
 @contextmanager
 def naming_lost_session() -> Iterator[None]:
-    """Raise SparkSessionLost if the block fails because the JVM has ended: Spark itself reports a
-    refused connection.
+    """Raise SparkSessionLost if the block fails because the JVM, or the shared server, has ended:
+    Spark itself reports a refused connection.
 
     Raises:
         SparkSessionLost: the block failed, and the JVM has ended.
@@ -323,6 +295,12 @@ def naming_lost_session() -> Iterator[None]:
     except Exception as error:
         if _is_jvm_gone():
             raise _lost() from error
+        if _is_shared_server_lost():
+            raise SparkSessionLost(
+                "the shared Spark server has ended: it was killed, or had too little memory "
+                "(spark.driver.memory). Run the step again, which starts another one; what was not "
+                "committed is not in the table"
+            ) from error
         raise
 
 
@@ -374,6 +352,11 @@ def _is_jvm_gone() -> bool:
     except Py4JError:
         return False
     return False
+
+
+def _is_shared_server_lost() -> bool:
+    module = sys.modules.get("dagster_delta.engines.spark.session.shared_server")
+    return module is not None and bool(module.is_shared_server_lost())
 
 
 def _lost() -> SparkSessionLost:
