@@ -167,6 +167,8 @@ def meet(mine: str, theirs: str, distance: str, isolation: str, *, has_vectors: 
     """Whether the second commit changes what the first operation depends on, so that this has to be
     planned again.
     """
+    if mine == "add_column":
+        return theirs == "add_column"
     if mine not in _OF_ROWS | {"overwrite"} or theirs in {"add_column", "vacuum"}:
         return False
     if theirs == "append":

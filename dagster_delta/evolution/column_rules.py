@@ -105,6 +105,9 @@ def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple
     """The partition columns in the schema's spelling; at least one other column remains for the
     data files.
     """
+    if isinstance(names, str):
+        # A text is a sequence of texts, which type checkers accept.
+        raise InvalidArgument(f"partition_by is a list of columns; write [{names!r}]")
     resolved: list[str] = []
     for name in names:
         field = schema.get(name)

@@ -62,7 +62,7 @@ def test_a_history_that_cannot_be_read_does_not_fail_the_run(lake, events, monke
     def fail(*_):
         raise StorageFailure("the storage is away")
 
-    monkeypatch.setattr("dagster_delta.table.read.history.latest_commits", fail)
+    monkeypatch.setattr("dagster_delta.orchestration.table_history.latest_commits", fail)
     result = lake.materialize(events(pa.table({"id": [1]})))
     assert result.success
     assert "delta/history" not in lake.metadata(result)

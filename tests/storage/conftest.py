@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,12 +38,26 @@ pytest.register_assert_rewrite("dagster_delta.testing.store_conformance")
 def s3_endpoint() -> Iterator[str]:
     """The URL of an S3 server on this machine."""
     server_module = pytest.importorskip("moto.server", reason="S3 tests need moto[server]")
+    responses = pytest.importorskip("moto.s3.responses")
+    # moto looks for the object and stores it in two steps, between which other threads may store.
+    responses.S3Response.put_object = _one_at_a_time(responses.S3Response.put_object)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+def _one_at_a_time(put: Callable[..., Any]) -> Callable[..., Any]:
+    lock = threading.Lock()
+
+    @functools.wraps(put)
+    def locked(*arguments: Any) -> Any:
+        with lock:
+            return put(*arguments)
+
+    return locked
 
 
 @pytest.fixture

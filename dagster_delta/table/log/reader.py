@@ -294,14 +294,18 @@ class KnownCommit(msgspec.Struct, frozen=True):
         listed and its time shows it.
         """
         found = listed
-        if found is None and self.modified_ms:
+        if found is None and (self.modified_ms or self.digest is None):
             found = store.head(commit_path(self.version))
             if found is None:
                 return False
-        if found is not None and found.size_bytes != self.size_bytes:
-            return False
-        if found is not None and is_same_time(self.modified_ms, found.modified_ms):
-            return True
+        if found is not None:
+            if found.size_bytes != self.size_bytes:
+                return False
+            if is_same_time(self.modified_ms, found.modified_ms):
+                return True
+            if self.digest is None:
+                # Stores that give no time show no more than the size.
+                return not self.modified_ms
         try:
             return self.digest == commit_digest(store.read(commit_path(self.version)))
         except FileNotFoundError:

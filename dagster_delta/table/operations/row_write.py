@@ -92,6 +92,8 @@ class RowWrite:
 
     def plan(self, snapshot: Snapshot | None, schema: StructType) -> PlannedWrite:
         """How rows are to be written by others; nothing is written yet."""
+        # A table that cannot be committed to is refused before its files are written.
+        Transaction(self.store, snapshot, clock=self.clock)
         where = self.options.where
         check = [] if where is None or where == DYNAMIC else [overwrite_check(where)]
         configuration = self._planned_configuration(snapshot, schema)
