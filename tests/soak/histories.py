@@ -392,10 +392,11 @@ class _History:
             stream = reader.stream
             start = reader.offset or stream.initial_offset()
             if reader.version < 0:
-                expected = set(self.log.versions[-1].live)
+                expected = list(self.log.versions[-1].live)
             else:
                 after = self.log.versions[reader.version + 1 :]
-                expected = {path for version in after for path in version.added}
+                # A RESTORE adds files that were removed again, and their rows are new once more.
+                expected = [path for version in after for path in version.added]
             found: list[str] = []
             while True:
                 stream.latest_version()
