@@ -334,6 +334,10 @@ class _History:
             self.round.fault(f"{name} stopped: {type(error).__name__}")
             self.readers[name][self.readers[name].index(reader)] = _Reader()
             return
+        if not is_held and name == "stream" and self.log.latest <= reader.version:
+            # A stream compares its last commit with the log when there is one to read after it.
+            self.round.fault("streams at rest in another history")
+            return
         if not is_held:
             self.fail(f"a {name} goes on in another history", f"it was at {reader.version}")
         reader.version, reader.digest = self.log.latest, self.log.versions[-1].digest
