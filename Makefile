@@ -120,7 +120,7 @@ bench: $(STAMP) check-java
 
 ui: $(STAMP) check-java
 	@mkdir -p .demo/home
-	XDG_CACHE_HOME=$(CURDIR)/.cache DAGSTER_HOME=$(CURDIR)/.demo/home $(BIN)/dagster dev -w workspace.yaml
+	XDG_CACHE_HOME=$(CURDIR)/.cache DAGSTER_HOME=$(CURDIR)/.demo/home $(BIN)/dg dev -w workspace.yaml
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features

@@ -77,7 +77,7 @@ class CleanEnvironment:
         self._save("readme/defs.py", code)
         where = self.directory / "readme"
         self._start_server(where)
-        self.run("dagster asset materialize --select '*' -f defs.py", where)
+        self.run("dg launch --assets '*' -f defs.py", where)
         rows = "DeltaTable('lake/public/big_planes').snapshot().num_records"
         self.run(f'python -c "from dagster_delta import DeltaTable; assert {rows} == 1"', where)
 
@@ -85,7 +85,7 @@ class CleanEnvironment:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = ["dagster", "dev", "-f", "defs.py", "-p", str(port)]
+        command = ["dg", "dev", "-f", "defs.py", "-p", str(port)]
         executable = str(self.directory / "venv" / "bin" / command[0])
         began = time.monotonic()
         server = subprocess.Popen(
@@ -118,14 +118,11 @@ class CleanEnvironment:
 
     def follow_tutorial(self) -> None:
         """Every file and every command of the tutorial."""
-        where = self.directory / "shop"
-        home = where / "home"
-        home.mkdir(parents=True)
-        (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-        self.variables["DAGSTER_HOME"] = str(home)
+        where = self.directory / "tutorial"
+        self.variables["DAGSTER_HOME"] = str(where / "home")
         for step in steps(ROOT / "docs" / "tutorial.md"):
             if isinstance(step, SavedFile):
-                self._save(f"shop/{step.name}", step.text)
+                self._save(f"tutorial/{step.name}", step.text)
                 continue
             printed = self.run(step.line, where)
             if step.printed and printed.strip() != step.printed:
@@ -133,7 +130,7 @@ class CleanEnvironment:
 
     def _save(self, name: str, text: str) -> Path:
         path = self.directory / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
