@@ -8,28 +8,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dagster_delta.clock import now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.errors import (
     CommitConflict,
     ConstraintViolation,
     InvalidArgument,
     SchemaChangeRefused,
     SchemaMismatch,
-    TableAlreadyExists,
     UnsupportedExpression,
     UnsupportedFeature,
 )
-from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table import operations
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
-from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
@@ -39,18 +38,16 @@ if TYPE_CHECKING:
 
     from dagster_delta.evolution.column_definition import Column
     from dagster_delta.evolution.table_definition import TableDefinition
+    from dagster_delta.table.operations.create import CreateMode
     from dagster_delta.table.operations.merge import MergeBuilder, MergeSchemaMode
     from dagster_delta.table.operations.write_planning import SchemaMode
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
-    from dagster_delta.table.transaction.committer import Conflicted
     from dagster_delta.table.transaction.retries import OnConflict
 
 
 __all__ = ["CommitResult", "DeltaTable"]
 
 _AUTO = "delta.autoOptimize"
-
-CreateMode = Literal["error", "ignore", "replace"]
 
 _NOT_COMMITTED = (
     CommitConflict,
@@ -144,10 +141,6 @@ class DeltaTable(
             UnsupportedFeature: the table would need a feature that this library does not write.
             CommitConflict: a concurrent commit changed the table that is replaced.
         """
-        if mode not in ("error", "ignore", "replace"):
-            raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
-        from dagster_delta.evolution.table_definition import TableDefinition
-
         table = cls(
             uri,
             storage_options=storage_options,
@@ -155,53 +148,13 @@ class DeltaTable(
             must_exist=False,
             allow_column_changes=allow_column_changes,
         )
-        definition = TableDefinition(
-            _as_schema(schema), partition_by or (), properties, name, description, cluster_by or ()
+        definition = operations.create.definition_of(
+            schema, partition_by, properties, name, description, cluster_by
         )
-        existing = table._snapshot
-        if existing is not None and mode == "ignore":
-            return table
-        if existing is not None and mode == "error":
-            raise _already_exists(table.uri)
-        return table._create(definition, mode)
-
-    def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
-        from dagster_delta.table.operations.clustering import define_new_table
-        from dagster_delta.table.operations.overwrite import replace_everything
-        from dagster_delta.table.transaction.transaction import Transaction
-
-        existing = self._snapshot
-        transaction = Transaction(self._store, existing)
-        configuration, domains = define_new_table(definition, existing)
-        transaction.stage_configuration(configuration)
-        for domain in domains:
-            transaction.stage_domain(domain)
-        if existing is not None:
-            replaced = replace_everything(existing, now_ms=now_ms())
-            transaction.stage_removed(replaced.removes)
-            transaction.depend_on(ReadScope(whole_table=True))
-        outcome = transaction.try_commit(
-            "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
-            parameters={
-                "isManaged": False,
-                "description": definition.description,
-                "partitionBy": list(configuration.partition_columns),
-                "clusterBy": list(definition.cluster_by),
-                "properties": configuration.metadata.configuration,
-            },
+        table._snapshot = operations.create.create_table(
+            table.store, table._snapshot, definition, mode
         )
-        if isinstance(outcome, CommitResult):
-            self._snapshot = outcome.snapshot
-            return self
-        return self._created_by_another(outcome, mode)
-
-    def _created_by_another(self, refused: Conflicted, mode: CreateMode) -> DeltaTable:
-        if self._snapshot is None and mode == "error":
-            raise _already_exists(self.uri)
-        if self._snapshot is None and mode == "ignore":
-            self._snapshot = Snapshot.load(self._store)
-            return self
-        raise refused.conflict.to_error(table=self.uri)
+        return table
 
     @classmethod
     def convert(
@@ -241,11 +194,11 @@ class DeltaTable(
             InvalidTable, StorageFailure: a file cannot be read.
             UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
         """
-        from dagster_delta.table.operations.convert import ConvertOptions, convert_directory
-
         table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
-        options = ConvertOptions(partition_by, properties, name, description, commit_info)
-        table._adopt(convert_directory(table.store, options, clock=now_ms))
+        options = operations.convert.ConvertOptions(
+            partition_by, properties, name, description, commit_info
+        )
+        table._adopt(operations.convert.convert_directory(table.store, options, clock=now_ms))
         return table
 
     @staticmethod
@@ -367,11 +320,7 @@ class DeltaTable(
             InvalidArgument: the arguments contradict each other, or the table that another writer
                 has created.
         """
-        from dagster_delta.table.operations.append import append_rows
-        from dagster_delta.table.operations.row_write import RowWrite
-        from dagster_delta.table.operations.write_planning import WriteOptions
-
-        options = WriteOptions(
+        options = operations.write_planning.WriteOptions(
             schema_mode=schema_mode,
             partition_by=partition_by,
             idempotency=idempotency,
@@ -385,17 +334,17 @@ class DeltaTable(
             cluster_by=cluster_by,
             absent=absent,
         )
+        append, write = operations.append.append_rows, operations.row_write.RowWrite
         recent = self._recent()
         if recent is not None and _is_in_memory(data):
             try:
-                appended = append_rows(RowWrite(self._store, data, options, now_ms), recent)
+                appended = append(write(self._store, data, options, now_ms), recent)
             except _NOT_COMMITTED:
                 if self._latest() is recent:
                     raise
             else:
                 return self._settle(appended, engine, data)
-        latest = self._latest()
-        appended = append_rows(RowWrite(self._store, data, options, now_ms), latest)
+        appended = append(write(self._store, data, options, now_ms), self._latest())
         return self._settle(appended, engine, data)
 
     def overwrite(
@@ -441,11 +390,7 @@ class DeltaTable(
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
                 `append`; an append-only table is refused as an UnsupportedFeature.
         """
-        from dagster_delta.table.operations.overwrite import overwrite_rows
-        from dagster_delta.table.operations.row_write import RowWrite
-        from dagster_delta.table.operations.write_planning import WriteOptions
-
-        options = WriteOptions(
+        options = operations.write_planning.WriteOptions(
             where=where,
             schema_mode=schema_mode,
             partition_by=partition_by,
@@ -459,8 +404,9 @@ class DeltaTable(
             cluster_by=cluster_by,
             on_conflict=on_conflict,
         )
-        write = RowWrite(self._store, data, options, now_ms)
-        return self._settle(overwrite_rows(write, self._latest()), engine, data)
+        write = operations.row_write.RowWrite(self._store, data, options, now_ms)
+        written = operations.overwrite.overwrite_rows(write, self._latest())
+        return self._settle(written, engine, data)
 
     def delete(
         self,
@@ -499,11 +445,10 @@ class DeltaTable(
                 append-only.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        from dagster_delta.table.operations.delete import delete_rows
-        from dagster_delta.table.operations.row_changes import ChangeOptions
-
-        options = ChangeOptions(engine, idempotency, commit_info, on_conflict)
-        deleted = delete_rows(self._existing(), where, options, clock=now_ms)
+        options = operations.row_changes.ChangeOptions(
+            engine, idempotency, commit_info, on_conflict
+        )
+        deleted = operations.delete.delete_rows(self._existing(), where, options, clock=now_ms)
         return self._settle(deleted, engine, None)
 
     def update(
@@ -536,11 +481,10 @@ class DeltaTable(
             TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
-        from dagster_delta.table.operations.row_changes import ChangeOptions
-        from dagster_delta.table.operations.update import update_rows
-
-        options = ChangeOptions(engine, idempotency, commit_info, on_conflict)
-        updated = update_rows(self._existing(), set, where, options, clock=now_ms)
+        options = operations.row_changes.ChangeOptions(
+            engine, idempotency, commit_info, on_conflict
+        )
+        updated = operations.update.update_rows(self._existing(), set, where, options, clock=now_ms)
         return self._settle(updated, engine, None)
 
     def merge(
@@ -594,11 +538,7 @@ class DeltaTable(
         Raises:
             InvalidArgument: an option is invalid; `MergeBuilder.execute` raises other errors.
         """
-        from dagster_delta.table.operations.merge import MergeBuilder, MergeStatement, merge_rows
-        from dagster_delta.table.transaction.retries import conflict_retries
-
-        conflict_retries(on_conflict)  # raises for an invalid one
-        statement = MergeStatement(
+        statement = operations.merge.MergeStatement(
             source,
             on,
             target_alias,
@@ -614,12 +554,12 @@ class DeltaTable(
             creates=creates,
         )
 
-        def run(statement: MergeStatement) -> CommitResult:
+        def run(statement: operations.merge.MergeStatement) -> CommitResult:
             base = self._existing() if creates is None else self._latest()
-            merged = merge_rows(self._store, base, statement, clock=now_ms)
+            merged = operations.merge.merge_rows(self._store, base, statement, clock=now_ms)
             return self._settle(merged, engine, source)
 
-        return MergeBuilder(statement, run)
+        return operations.merge.MergeBuilder(statement, run)
 
     def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
         """Move the handle to the version of a write, or to the version of the auto compaction after
@@ -632,10 +572,9 @@ class DeltaTable(
         """
         self._adopt(result)
         if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
-            from dagster_delta.engines import engine_for
-            from dagster_delta.table.operations.optimize import compact_after
-
-            compacted = compact_after(result, engine=engine_for(data, engine), clock=now_ms)
+            compacted = operations.optimize.compact_after(
+                result, engine=engine_for(data, engine), clock=now_ms
+            )
             if compacted is not None and compacted.versions:
                 self._snapshot = compacted.snapshot
                 return replace(result, compacted_version=compacted.versions[-1])
@@ -651,21 +590,3 @@ def _is_in_memory(data: object) -> bool:
         ("pandas", "DataFrame"),
         ("polars", "DataFrame"),
     }
-
-
-def _already_exists(uri: str) -> TableAlreadyExists:
-    return TableAlreadyExists(
-        'a table is there already; open it, or pass mode="ignore" or mode="replace"', table=uri
-    )
-
-
-def _as_schema(schema: StructType | pa.Schema | Sequence[Column | StructField]) -> StructType:
-    if isinstance(schema, StructType):
-        return schema
-    if isinstance(schema, Sequence | Mapping):
-        from dagster_delta.evolution.column_definition import schema_of_columns
-
-        return schema_of_columns(schema)
-    from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-
-    return from_arrow_schema(schema)

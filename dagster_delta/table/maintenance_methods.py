@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.clock import now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table import operations
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import CommitResult
@@ -89,14 +91,7 @@ class MaintenanceMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitStateUnknown: a commit may have failed.
         """
-        from dagster_delta.engines import engine_for
-        from dagster_delta.table.operations.optimize import (
-            MAX_COMMIT_BYTES,
-            OptimizeOptions,
-            optimize_table,
-        )
-
-        options = OptimizeOptions(
+        options = operations.optimize.OptimizeOptions(
             where=where,
             target_file_size_bytes=target_file_size,
             min_file_size_bytes=min_file_size,
@@ -105,13 +100,11 @@ class MaintenanceMethods(TableHandle):
             sort_by=sort_by,
             full=full,
             engine=engine_for(None, engine, memory_limit=memory_limit),
-            max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
+            max_commit_bytes=max_commit_bytes or operations.optimize.MAX_COMMIT_BYTES,
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        result = optimize_table(self._existing(), options, clock=now_ms)
-        self._snapshot = result.snapshot
-        return result
+        return self._optimize(options)
 
     def reorg(
         self,
@@ -144,10 +137,7 @@ class MaintenanceMethods(TableHandle):
             StorageFailure, UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as
             for `optimize`.
         """
-        from dagster_delta.engines import engine_for
-        from dagster_delta.table.operations.optimize import OptimizeOptions, optimize_table
-
-        options = OptimizeOptions(
+        options = operations.optimize.OptimizeOptions(
             where=where,
             purge=purge,
             target_file_size_bytes=target_file_size,
@@ -155,7 +145,10 @@ class MaintenanceMethods(TableHandle):
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        result = optimize_table(self._existing(), options, clock=now_ms)
+        return self._optimize(options)
+
+    def _optimize(self, options: operations.optimize.OptimizeOptions) -> OptimizeResult:
+        result = operations.optimize.optimize_table(self._existing(), options, clock=now_ms)
         self._snapshot = result.snapshot
         return result
 
@@ -203,9 +196,7 @@ class MaintenanceMethods(TableHandle):
                 was deleted.
             StorageFailure: the store refused or failed.
         """
-        from dagster_delta.table.operations.vacuum import VacuumOptions, vacuum_table
-
-        options = VacuumOptions(
+        options = operations.vacuum.VacuumOptions(
             retention_hours,
             dry_run,
             enforce_retention,
@@ -215,7 +206,9 @@ class MaintenanceMethods(TableHandle):
             lite,
             tuple(keep_versions),
         )
-        result = vacuum_table(self._store, self._existing(), options, clock=now_ms)
+        result = operations.vacuum.vacuum_table(
+            self._store, self._existing(), options, clock=now_ms
+        )
         self._snapshot = result.snapshot
         return result
 
@@ -228,9 +221,7 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        from dagster_delta.table.operations.leftover_files import find_unreferenced_files
-
-        return find_unreferenced_files(self._existing(), clock=now_ms)
+        return operations.leftover_files.find_unreferenced_files(self._existing(), clock=now_ms)
 
     def generate_symlink_manifests(self) -> tuple[str, ...]:
         """Write the symlink manifests of the latest version, by which Presto, Athena and Hive read
@@ -267,10 +258,8 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
                 failed.
         """
-        from dagster_delta.table.operations.fsck import repair_table
-
         snapshot = self._existing()
-        result = repair_table(
+        result = operations.fsck.repair_table(
             self._store, snapshot, dry_run=dry_run, clock=now_ms, commit_info=commit_info
         )
         self._snapshot = result.snapshot
@@ -366,10 +355,8 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed; or a VACUUM
                 is under way, and the restore was taken back.
         """
-        from dagster_delta.table.operations.restore import restore_table
-
         return self._adopt(
-            restore_table(
+            operations.restore.restore_table(
                 self.plan_restore(version, timestamp),
                 by_timestamp=None if timestamp is None else str(timestamp),
                 clock=now_ms,
@@ -392,13 +379,11 @@ class MaintenanceMethods(TableHandle):
             VersionNotFound: the version does not exist.
             DataFileMissing: a file of that version is missing, so that it cannot be restored.
         """
-        from dagster_delta.table.operations.restore import plan_restore
-
         if (version is None) == (timestamp is None):
             raise InvalidArgument("say what to restore by a version or by a timestamp")
         current = self._existing()
         target = Snapshot.load(self._store, version=version, timestamp=timestamp)
-        return plan_restore(current, target)
+        return operations.restore.plan_restore(current, target)
 
     def clone(
         self,
@@ -453,14 +438,12 @@ class MaintenanceMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
                 failed.
         """
-        from dagster_delta.table.operations.clone import CloneOptions, clone_table
-
         source = self.snapshot(version, timestamp)
         if store is None:
             own = self._store.location.options
             store = open_store(target, own if storage_options is None else storage_options)
-        options = CloneOptions(deep, replace, properties, commit_info, on_progress)
-        return clone_table(source, store, options, clock=now_ms)
+        options = operations.clone.CloneOptions(deep, replace, properties, commit_info, on_progress)
+        return operations.clone.clone_table(source, store, options, clock=now_ms)
 
     def health(self, *, small_file_size: int | None = None) -> TableHealth:
         """Statistics on the table's files, from the log alone.
@@ -472,6 +455,4 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        from dagster_delta.table.operations.health import table_health
-
-        return table_health(self._known(), small_file_bytes=small_file_size)
+        return operations.health.table_health(self._known(), small_file_bytes=small_file_size)

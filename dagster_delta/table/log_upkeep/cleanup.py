@@ -35,11 +35,12 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import newest_version_until
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
-    from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
@@ -278,9 +279,6 @@ def _is_made_readable(
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
     """Ensure that the log can begin with a version: it has a checkpoint and is readable."""
-    from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-    from dagster_delta.table.read.snapshot import Snapshot
-
     table = store.location.uri
     if cut not in listing.checkpoints:
         old = Snapshot.of_segment(store, listing.segment(cut, table=table))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,9 +29,7 @@ from dagster_delta.protocol.log.version_checksum import (
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import read_checksum_after
 from dagster_delta.table.read.file_planner import add_up_files
-
-if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,8 +75,6 @@ def _committed_snapshot(
     store: ObjectStore, base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
 ) -> Snapshot:
     """The version of the last commit, with its checksum stored."""
-    from dagster_delta.table.read.snapshot import Snapshot
-
     version = commits[-1][0]
     checksum = _checksum_after(store, None if base is None else base.checksum, commits)
     _store_checksum(store, version, checksum)
@@ -181,7 +176,6 @@ def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
     if snapshot.version // interval % max(1, commits // interval):
         return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
-    from dagster_delta.table.read.snapshot import Snapshot
 
     try:
         if clean_expired_log(snapshot, clock=clock) is not None:

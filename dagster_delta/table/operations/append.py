@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.table.operations.row_write import RowWrite, write_metrics
+from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.transaction.retries import ConflictRetries
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def append_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
 def _depend_on_absence(write: RowWrite, snapshot: Snapshot, where: str) -> None:
     """Make sure that no row satisfies a condition, and that no concurrent commit adds one."""
     from dagster_delta.table.operations.row_changes import selection
-    from dagster_delta.table.read.row_selection import select_rows
 
     expression = write.parse_condition(where, snapshot, "the condition of the append")
     selected = select_rows(snapshot, expression, write.engine)

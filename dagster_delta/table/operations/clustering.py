@@ -5,37 +5,20 @@ Spec: Clustered Table.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
 from dagster_delta.evolution.alter.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.schema_change.table_actions import cluster_by
-from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.operations.write_planning import new_column_name
 from dagster_delta.table.read.snapshot import Snapshot
-
-
-def define_new_table(
-    definition: TableDefinition, existing: Snapshot | None
-) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
-    """The configuration and the metadata domains of a new table, which may replace one."""
-    configuration = define_table(
-        definition,
-        table_id=str(uuid.uuid4()),
-        created_time_ms=now_ms(),
-        new_name=new_column_name,
-        replaces=existing.configuration if existing else None,
-    )
-    return define_clustering(configuration, definition.cluster_by, existing)
 
 
 def define_clustering(
@@ -56,7 +39,7 @@ def define_clustering(
 
 def keep_clustering(
     snapshot: Snapshot, configuration: TableConfiguration
-) -> tuple[TableConfiguration, DomainMetadata | None]:
+) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
     """The configuration of a table that keeps the names of its clustering columns, and the new
     domain if these columns have other names in the files.
 
@@ -65,7 +48,7 @@ def keep_clustering(
     """
     columns = table_clustering(snapshot)
     if not columns:
-        return configuration, None
+        return configuration, ()
     draft = SchemaDraft(configuration, new_column_name, {})
     try:
         cluster_by(draft, ClusterBy(columns))
@@ -80,12 +63,12 @@ def keep_clustering(
         if clustering_columns(draft.configuration, before) == clustering_columns(
             draft.configuration, {CLUSTERING_DOMAIN: text}
         ):
-            return draft.configuration, None
+            return draft.configuration, ()
     except InvalidTable:
         # A table with column mapping now has other columns, with the same names.
         pass
     domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
-    return draft.configuration, domain
+    return draft.configuration, (domain,)
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:

@@ -55,7 +55,7 @@ from dagster_delta.sql.filters import at_statement, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
-from dagster_delta.table.operations.clustering import define_new_table
+from dagster_delta.table.operations.create import define_new_table
 from dagster_delta.table.operations.row_changes import (
     RowChangeCounts,
     change_rows,
@@ -113,6 +113,7 @@ class MergeStatement(msgspec.Struct, frozen=True):
             raise InvalidArgument(
                 f"the schema_mode of a merge is 'strict' or 'merge', not {self.schema_mode!r}"
             )
+        conflict_retries(self.on_conflict)  # raises for an invalid one
 
     @property
     def evolves(self) -> bool:

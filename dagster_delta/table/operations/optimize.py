@@ -682,8 +682,6 @@ def _group(candidates: Sequence[_Candidate]) -> FileGroup:
     )
 
 
-_LOG = logging.getLogger(__name__)
-
 MIN_FILES = 50
 """Number of small files in one partition that triggers it, as in the reference implementation."""
 _SMALL_SHARE = 0.5
@@ -709,8 +707,6 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
         )
         if small.num_rows < MIN_FILES:
             return None
-        from dagster_delta.table.operations.optimize import OptimizeOptions, optimize_table
-
         options = OptimizeOptions(
             min_file_size_bytes=small_bytes,
             min_files=MIN_FILES,

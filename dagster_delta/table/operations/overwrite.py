@@ -32,6 +32,7 @@ from dagster_delta.table.operations.row_write import (
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.partition_codes import files_in_partitions
+from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
 from dagster_delta.table.transaction.retries import conflict_retries
 
@@ -136,8 +137,7 @@ def _replace_rows(
     snapshot: Snapshot,
     expression: SqlExpression,
 ) -> dict[str, int | str]:
-    from dagster_delta.table.operations.row_changes import change_rows, selection
-    from dagster_delta.table.read.row_selection import read_plan, select_rows
+    from dagster_delta.table.operations.row_changes import change_rows
 
     transaction, engine = write.transaction, write.engine
     selected = select_rows(snapshot, expression, engine)
@@ -146,9 +146,7 @@ def _replace_rows(
     if not selected.files.num_rows:
         transaction.depend_on(selected.reads)
         return write_metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
-    counts = change_rows(
-        transaction, selected, engine, selects=selection(transaction, engine, expression)
-    )
+    counts = change_rows(transaction, selected, engine, where=expression)
     if counts.num_change_files:
         # As soon as a commit has change data files, they alone are the feed.
         plan = read_plan(snapshot, file_table(written.files), None, configuration)

@@ -30,6 +30,7 @@ from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan, select_rows
 from dagster_delta.table.transaction.app_transactions import ApplicationRecord
@@ -112,8 +113,6 @@ class RowStatement(msgspec.Struct, frozen=True):
         refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
         expression = None
         if where is not None:
-            from dagster_delta.sql.filters import check_repeatable, parse_filter
-
             zone = (asked or embedded_engine()).time_zone
             expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC), zone)
             check_repeatable(expression, f"the condition of {name}")

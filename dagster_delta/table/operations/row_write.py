@@ -17,11 +17,13 @@ from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
 from dagster_delta.errors import InvalidCast
+from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import adds_nullable_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.operations.write_planning import (
@@ -134,8 +136,6 @@ class RowWrite:
 
     def parse_condition(self, where: str, snapshot: Snapshot, what: str) -> SqlExpression:
         """A condition on the rows of the table, which has one value for each of them."""
-        from dagster_delta.sql.filters import check_repeatable, parse_filter
-
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
         expression = parse_filter(where, snapshot.schema, moment, self.engine.time_zone)
         check_repeatable(expression, what)
@@ -149,38 +149,32 @@ class RowWrite:
         # The same plan gives new columns the same ids and physical names.
         planned = self._planned_configuration(snapshot, self.data_schema)
         self._configuration = planned
-        if self.options.cluster_by is not None:
-            planned = self._stage_clustering(planned, self.options.cluster_by)
+        if self.options.cluster_by is not None or (
+            self.options.schema_mode == "overwrite" and snapshot is not None
+        ):
+            planned = self._stage_clustering(planned, snapshot)
         if planned != current:
-            if snapshot is not None and self.options.schema_mode == "overwrite":
-                planned = self._keep_clustering(snapshot, planned)
             self.transaction.stage_configuration(planned)
         return planned
 
     def _stage_clustering(
-        self, planned: TableConfiguration, columns: Sequence[str]
+        self, planned: TableConfiguration, snapshot: Snapshot | None
     ) -> TableConfiguration:
-        """The configuration with these clustering columns, where the write creates the table."""
-        from dagster_delta.table.operations.clustering import check_clustered_by, define_clustering
+        """The configuration with the clustering columns of a new table, or with those that a table
+        keeps whose schema is replaced.
+        """
+        from dagster_delta.table.operations import clustering
 
-        if self.transaction.snapshot is not None:
-            check_clustered_by(self.transaction.snapshot, columns)
-            return planned
-        planned, domains = define_clustering(planned, columns, None)
+        domains: Sequence[DomainMetadata] = ()
+        if snapshot is None:
+            columns = self.options.cluster_by or ()
+            planned, domains = clustering.define_clustering(planned, columns, None)
+        else:
+            if self.options.cluster_by is not None:
+                clustering.check_clustered_by(snapshot, self.options.cluster_by)
+            if planned != snapshot.configuration:
+                planned, domains = clustering.keep_clustering(snapshot, planned)
         for domain in domains:
-            self.transaction.stage_domain(domain)
-        return planned
-
-    def _keep_clustering(
-        self, snapshot: Snapshot, planned: TableConfiguration
-    ) -> TableConfiguration:
-        """The configuration under which a table stays clustered whose schema is replaced."""
-        if not planned.supports("clustering"):
-            return planned
-        from dagster_delta.table.operations.clustering import keep_clustering
-
-        planned, domain = keep_clustering(snapshot, planned)
-        if domain is not None:
             self.transaction.stage_domain(domain)
         return planned
 

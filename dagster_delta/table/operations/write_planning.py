@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from dagster_delta.engines.plans import Constraint, WriteSpec
+from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
 from dagster_delta.evolution.column_rules import (
@@ -20,6 +21,7 @@ from dagster_delta.evolution.column_rules import (
     check_file_columns,
     check_nesting,
 )
+from dagster_delta.evolution.dependants import check_expressions, columns_of_expressions
 from dagster_delta.evolution.merge_schema import check_strict, merge_schemas, widenable_columns
 from dagster_delta.evolution.type_promotion import records_versions
 from dagster_delta.protocol.features.column_values import (
@@ -32,6 +34,8 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 from dagster_delta.table.transaction.transaction import AppTransaction
@@ -176,8 +180,6 @@ def _overwritten(
         new_name=physical_names(current),
     )
     if planned is not current and current.supports("checkConstraints"):
-        from dagster_delta.evolution.dependants import check_expressions
-
         check_expressions(planned)
     return planned
 
@@ -245,15 +247,13 @@ def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
     """
     fixed = {*configuration.partition_columns, *filled_columns(configuration)}
     if any(map(configuration.supports, ("checkConstraints", "invariants", "generatedColumns"))):
-        # Legacy protocols imply all of these; the SQL parser is needed only if one is used.
+        # Legacy protocols imply all of these.
         has_expressions = (
             configuration.properties.constraints
             or configuration.invariants
             or generated_columns(configuration)
         )
         if has_expressions:
-            from dagster_delta.evolution.dependants import columns_of_expressions
-
             fixed |= columns_of_expressions(configuration)
     return frozenset(fixed)
 
@@ -295,8 +295,6 @@ def write_spec(
     constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
     own = (*own, *(_text_limits(configuration) if check_rows else ()))
     if values.verified:
-        from dagster_delta.engines.statements.generated_columns import generation_constraints
-
         own = (*own, *generation_constraints(values))
     return WriteSpec(
         location=location,
@@ -312,8 +310,6 @@ def write_spec(
 
 def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
     """Refuse table expressions that do more than compute, before any engine evaluates them."""
-    from dagster_delta.sql.table_expressions import check_table_expression
-
     schema = configuration.schema
     for constraint in _declared_constraints(configuration):
         check_table_expression(constraint.sql, schema, constraint.name, table=table)
@@ -344,8 +340,6 @@ def _stored_as_given(
     texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
     if not texts or not constraints:
         return
-    from dagster_delta.sql.expressions import parse_expression
-
     parsed = (parse_expression(constraint.sql, configuration.schema) for constraint in constraints)
     named = {path[0].casefold() for each in parsed for path in each.references}
     for name in texts:

@@ -22,6 +22,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.conditions import narrowed, to_expression
 from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of, count_records
 
 if TYPE_CHECKING:
@@ -91,24 +92,43 @@ class RowFrames(ABC):
         """
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
-        return BatchDataset(
-            self.to_batches().schema, lambda _columns, _where: self.to_batches(), StructType(())
-        )
+        return BatchDataset(self._arrow_schema(), self._narrowed, self._exact_columns())
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame: batches are read while a query runs, in bounded memory,
-        and again by each query.
+        and again by each query. Of a `Scan`, a query reads only the columns that it uses, and the
+        files that may hold rows for its filters.
+
+        polars needs the package cloudpickle for filters with Python functions.
 
         Raises:
-            InvalidArgument: polars is not installed. The query raises the errors of `to_batches`.
+            InvalidArgument: polars is not installed.
+            UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
+            The query raises the other errors of `to_batches`.
         """
         require("polars")
         from dagster_delta.engines.polars import lazy_frame
 
-        # Without fields, no part of a filter is converted.
         return lazy_frame(
-            self.to_batches().schema, StructType(()), lambda _columns, _where: self.to_batches()
+            self._arrow_schema(), self._exact_columns(), self._narrowed, self._plan_for_polars
         )
+
+    def _arrow_schema(self) -> pa.Schema:
+        return self.to_batches().schema
+
+    def _exact_columns(self) -> StructType:
+        """The columns on which conditions are pushed down: those that Spark SQL compares as other
+        engines do.
+        """
+        return StructType(())
+
+    def _narrowed(self, _columns: Sequence[str], _where: Typed | None) -> pa.RecordBatchReader:
+        """At least these columns, of at least the rows that satisfy a condition."""
+        return self.to_batches()
+
+    def _plan_for_polars(self, _columns: Sequence[str], _where: Typed | None) -> ReadPlan | None:
+        """A plan for rows that polars may read itself."""
+        return None
 
 
 def require(module: str) -> ModuleType:
@@ -263,25 +283,6 @@ class Scan(RowFrames):
             return super().to_polars()
         return FileFrames(plan).frame()
 
-    def to_polars_lazy(self) -> pl.LazyFrame:
-        """The rows as a polars LazyFrame of this version: each query reads, in bounded memory, only
-        the columns that it uses and the files that may hold rows for its filters.
-
-        polars needs the package cloudpickle for filters with Python functions.
-
-        Raises:
-            InvalidArgument: polars is not installed.
-            UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
-            The query raises the other errors of `to_batches`.
-        """
-        if self.where is not None:
-            self.where.check_embeddable()
-        require("polars")
-        from dagster_delta.engines.polars import lazy_frame
-
-        schema = to_arrow_schema(self.schema)
-        return lazy_frame(schema, self._exact_columns, self._narrowed, self._plan_for_polars)
-
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
 
@@ -313,32 +314,23 @@ class Scan(RowFrames):
         rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
         return rows.toDF(*self.schema.names) if self.row_ids else rows
 
-    def duckdb_dataset(self) -> BatchDataset:
-        """A dataset that only DuckDB can read: `connection.register("name", …)` makes a view of
-        it. Raises nothing.
-        """
-        from dagster_delta.table.read.batch_dataset import BatchDataset
+    def _arrow_schema(self) -> pa.Schema:
+        if self.where is not None:
+            self.where.check_embeddable()
+        return to_arrow_schema(self.schema)
 
-        return BatchDataset(to_arrow_schema(self.schema), self._narrowed, self._exact_columns)
-
-    @property
     def _exact_columns(self) -> StructType:
-        """The columns that Spark SQL compares as other engines do: it pads CHAR(n) with blanks
-        first.
-        """
+        # Spark SQL pads CHAR(n) with blanks before it compares.
         padded = {path[0] for path in char_paths(self.snapshot.schema)}
         exact = [name for name in self.columns if name not in padded]
         return StructType(tuple(map(self.snapshot.schema.field, exact)))
 
     def _narrowed(self, columns: Sequence[str], where: Typed | None) -> pa.RecordBatchReader:
-        """At least these columns, of at least the rows that satisfy `where`."""
         return self.to_batches() if self.row_ids else self._narrow(columns, where).to_batches()
 
     def _narrow(self, columns: Sequence[str], where: Typed | None) -> Scan:
         combined = self.where
         if where is not None:
-            from dagster_delta.sql.conditions import narrowed, to_expression
-
             schema = self.snapshot.schema
             combined = narrowed(combined, where) if combined else to_expression(where, schema)
         return Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
@@ -451,9 +443,7 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     """
     if where is None:
         return None
-    from dagster_delta.sql.expressions import SqlExpression
-
-    if isinstance(where, SqlExpression):
+    if not isinstance(where, str):
         where.check_filter()
         return where
     from dagster_delta.sql.filters import parse_filter

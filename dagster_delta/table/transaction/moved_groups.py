@@ -24,12 +24,13 @@ from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.transaction.conflicts import HiddenRows, UnitedChange, hiding, removal
+from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.protocol.log.commit_file import CommitActions
     from dagster_delta.storage.object_store import ObjectStore
-    from dagster_delta.table.transaction.conflicts import HiddenRows, UnitedChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,6 @@ class MovedGroups:
         The commits are those since the version that the groups were last planned on, in order; none
         of them has changed the configuration. None if no group is left.
         """
-        from dagster_delta.table.transaction.conflicts import HiddenRows
-
         hidden = HiddenRows(store)
         try:
             self._leave_out(self._follow(hidden, concurrent_commits))
@@ -152,9 +151,6 @@ class MovedGroups:
         configuration: TableConfiguration,
         vectors: Mapping[str, BitMap64],
     ) -> UnitedChange | None:
-        from dagster_delta.table.transaction.conflicts import UnitedChange, hiding, removal
-        from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
-
         if not self.groups:
             return None
         mine = tuple(self.adds)

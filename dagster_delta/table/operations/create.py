@@ -1,0 +1,110 @@
+"""CREATE TABLE, which may replace a table: its rows leave, its older versions stay.
+
+Spec: Protocol Evolution; Change Metadata; Clustered Table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from dagster_delta.clock import now_ms
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists
+from dagster_delta.evolution.column_definition import schema_of_columns
+from dagster_delta.evolution.table_definition import TableDefinition, define_table
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.table.operations.clustering import define_clustering
+from dagster_delta.table.operations.write_planning import new_column_name
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, tombstones
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dagster_delta.evolution.column_definition import Column
+    from dagster_delta.protocol.actions import DomainMetadata
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
+    from dagster_delta.storage.object_store import ObjectStore
+
+CreateMode = Literal["error", "ignore", "replace"]
+
+
+def create_table(
+    store: ObjectStore, existing: Snapshot | None, definition: TableDefinition, mode: CreateMode
+) -> Snapshot:
+    """The new table; with the mode `ignore`, the one that exists."""
+    if mode not in ("error", "ignore", "replace"):
+        raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
+    if existing is not None and mode == "ignore":
+        return existing
+    if existing is not None and mode == "error":
+        raise _already_exists(store)
+    transaction = Transaction(store, existing)
+    configuration, domains = define_new_table(definition, existing)
+    transaction.stage_configuration(configuration)
+    for domain in domains:
+        transaction.stage_domain(domain)
+    if existing is not None:
+        transaction.stage_removed(tombstones(existing.live_files(REMOVED_COLUMNS), now_ms()))
+        transaction.depend_on(ReadScope(whole_table=True))
+    outcome = transaction.try_commit(
+        "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
+        parameters={
+            "isManaged": False,
+            "description": definition.description,
+            "partitionBy": list(configuration.partition_columns),
+            "clusterBy": list(definition.cluster_by),
+            "properties": configuration.metadata.configuration,
+        },
+    )
+    if isinstance(outcome, CommitResult):
+        return outcome.snapshot
+    # Another writer has created the table first, or changed it.
+    if existing is None and mode == "error":
+        raise _already_exists(store)
+    if existing is None and mode == "ignore":
+        return Snapshot.load(store)
+    raise outcome.conflict.to_error(table=store.location.uri)
+
+
+def define_new_table(
+    definition: TableDefinition, existing: Snapshot | None
+) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
+    """The configuration and the metadata domains of a new table, which may replace one."""
+    configuration = define_table(
+        definition,
+        table_id=str(uuid.uuid4()),
+        created_time_ms=now_ms(),
+        new_name=new_column_name,
+        replaces=existing.configuration if existing else None,
+    )
+    return define_clustering(configuration, definition.cluster_by, existing)
+
+
+def definition_of(
+    schema: StructType | pa.Schema | Sequence[Column | StructField],
+    partition_by: Sequence[str] | None,
+    properties: Mapping[str, object] | None,
+    name: str | None,
+    description: str | None,
+    cluster_by: Sequence[str] | None,
+) -> TableDefinition:
+    """A new table as its caller describes it."""
+    if isinstance(schema, Sequence | Mapping):
+        schema = schema_of_columns(schema)
+    elif not isinstance(schema, StructType):
+        schema = from_arrow_schema(schema)
+    return TableDefinition(
+        schema, partition_by or (), properties, name, description, cluster_by or ()
+    )
+
+
+def _already_exists(store: ObjectStore) -> TableAlreadyExists:
+    return TableAlreadyExists(
+        'a table is there already; open it, or pass mode="ignore" or mode="replace"',
+        table=store.location.uri,
+    )
