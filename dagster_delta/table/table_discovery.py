@@ -53,8 +53,8 @@ def _walk(directory: Path, name: str, above: frozenset[str]) -> Iterator[str]:
     if LOG_DIRECTORY in names:
         yield name
         return
-    for each in names:
-        yield from _walk(directory / each, f"{name}/{each}".lstrip("/"), above | {real})
+    for name_below in names:
+        yield from _walk(directory / name_below, f"{name}/{name_below}".lstrip("/"), above | {real})
 
 
 def _join(base: str, name: str) -> str:

@@ -149,8 +149,8 @@ def listed_files(files: Iterable[ObjectMeta]) -> pa.Table:
     """The files as a table of LISTED_FILE_SCHEMA, in their order. Raises nothing."""
     found = list(files)
     columns = [
-        string_column([each.path for each in found]),
-        integer_column([each.size_bytes for each in found]),
-        integer_column([each.modified_ms for each in found]),
+        string_column([file.path for file in found]),
+        integer_column([file.size_bytes for file in found]),
+        integer_column([file.modified_ms for file in found]),
     ]
     return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)

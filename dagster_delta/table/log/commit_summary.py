@@ -98,7 +98,7 @@ def summarise_commit(
         rows=_rows(info.get("operationMetrics"), adds, rewrites=bool(removes)),
         files_added=len(adds),
         files_removed=len(removes),
-        change_files=tuple(each.path for each in actions.cdc),
+        change_files=tuple(file.path for file in actions.cdc),
         change_feed_enabled=change_feed_enabled,
         committer=_text(info, "userName") or _text(info, "userId") or _text(info, "engineInfo"),
         run_id=_text(info, "dagsterRunId"),
@@ -131,7 +131,7 @@ def _distinct(
         for values in changed
         if values
     }
-    return tuple(dict(each) for each in sorted(found, key=repr))
+    return tuple(dict(values) for values in sorted(found, key=repr))
 
 
 def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:

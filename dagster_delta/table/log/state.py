@@ -328,7 +328,7 @@ class LogState:
         return _begun(
             chain(
                 chain.from_iterable(checkpointed),
-                chain.from_iterable(batches_of_files(each, names) for each in known),
+                chain.from_iterable(batches_of_files(rows, names) for rows in known),
             )
         )
 
@@ -343,7 +343,7 @@ class LogState:
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
         newer = remove_columns(tails, tail.live_removes, removed_after_ms=removed_after_ms)
-        return _begun(chain((_unexpired(each, removed_after_ms) for each in older), [newer]))
+        return _begun(chain((_unexpired(removes, removed_after_ms) for removes in older), [newer]))
 
     @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -420,7 +420,7 @@ class LogState:
             paths = filtered(paths, kept)
             rows = pc.filter(rows, kept.slice(len(kept) - len(rows)))
             masks = narrowed(masks, kept)
-        added = chosen([path for each in tails for path in each.add_paths], tail.live_adds)
+        added = chosen([path for tail in tails for path in tail.add_paths], tail.live_adds)
         column = extended(pa.chunked_array(paths, pa.string()), string_column(added))
         self._columns["path"] = column
         return _Files(masks, kept, rows, len(column))
@@ -615,8 +615,8 @@ class _LogFallback(msgspec.Struct, frozen=True):
         checkpoint = None if is_compacted else self.segment.checkpoint
         if checkpoint is not None:
             # A checkpoint needs all of its parts, and the damage may be in a sidecar.
-            passed_over |= {each.path for each in checkpoint.files}
-            if any(self.store.head(each.path) is None for each in checkpoint.files):
+            passed_over |= {file.path for file in checkpoint.files}
+            if any(self.store.head(file.path) is None for file in checkpoint.files):
                 return self._after_clean_up(checkpoint.version, passed_over)
         segment = self._segment_without(passed_over, error)
         _LOG.warning(

@@ -215,7 +215,7 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
     return LastCheckpoint(
         version=snapshot.version,
         size=others.num_rows + sidecars.num_actions,
-        size_bytes=len(manifest) + sum(each.size_in_bytes for each in sidecars.written),
+        size_bytes=len(manifest) + sum(sidecar.size_in_bytes for sidecar in sidecars.written),
         num_add_files=actions.num_adds,
         file_name=_name_of(path),
     )

@@ -145,7 +145,7 @@ def clean_log(
     if cut is not None and configuration.supports("v2Checkpoint"):
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
     if not dry_run:
-        paths = [each.path for each in expired]
+        paths = [file.path for file in expired]
         for first in range(0, len(paths), files_per_delete):
             delete_with_checksums(store, paths[first : first + files_per_delete])
     found = listed_files(expired)
@@ -318,7 +318,9 @@ def _unreferenced_sidecars(
     """Sidecars that no kept checkpoint names, and that no checkpoint in progress may need."""
     # Spec: files less than a day old, as of midnight, are kept.
     before_ms = midnight_before(now_ms) - _DAY_MS
-    old = [each for each in store.list_from(SIDECAR_DIRECTORY) if each.modified_ms < before_ms]
+    old = [
+        sidecar for sidecar in store.list_from(SIDECAR_DIRECTORY) if sidecar.modified_ms < before_ms
+    ]
     if not old:
         return []
     try:
@@ -326,12 +328,12 @@ def _unreferenced_sidecars(
     except DeltaError as error:
         _LOG.warning("no sidecar of %s was deleted: %s", store.location.uri, error)
         return []
-    return [each for each in old if each.path not in named]
+    return [sidecar for sidecar in old if sidecar.path not in named]
 
 
 def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -> Iterator[str]:
     # Listed again, because checkpoints may have been written since the first listing.
-    for file in {each.path: each for each in (*files, *_log_files(store))}.values():
+    for file in {found.path: found for found in (*files, *_log_files(store))}.values():
         name = parse_log_file_name(file.path.rpartition("/")[2])
         if name is None or name.version < cut:
             continue
@@ -340,4 +342,4 @@ def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -
             opened = open_checkpoint(store, CheckpointFiles(name.version, (file,)))
             # Compared by name, because a manifest may hold an absolute URI.
             names = (sidecar.path.rpartition("/")[2] for sidecar in opened.actions.sidecars)
-            yield from (sidecar_path(each) for each in names)
+            yield from (sidecar_path(name) for name in names)

@@ -172,7 +172,7 @@ def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
     interval = _checkpoint_interval(snapshot)
-    commits = next((each for version, each in _CLEANED_EVERY if snapshot.version > version), 0)
+    commits = next((number for version, number in _CLEANED_EVERY if snapshot.version > version), 0)
     if snapshot.version // interval % max(1, commits // interval):
         return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log

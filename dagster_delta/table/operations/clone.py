@@ -140,7 +140,7 @@ def check_clone(source: Snapshot, store: ObjectStore, options: CloneOptions) -> 
 
 def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> None:
     own, other = source.store.location.uri, store.location.uri
-    first, second = (f"{_plain(each)}/" for each in (own, other))
+    first, second = (f"{_plain(uri)}/" for uri in (own, other))
     if first.startswith(second) or second.startswith(first):
         raise InvalidArgument(
             f"a clone lies beside its table and not in it, or VACUUM of one would delete files of "
@@ -245,9 +245,9 @@ def _name_files(
         }
         vectors = frozenset(deletion_vector_paths(now["deletion_vector"]))
     present = {
-        each.path: each
-        for each in store.list_recursive()
-        if not each.path.startswith(f"{LOG_DIRECTORY}/")
+        meta.path: meta
+        for meta in store.list_recursive()
+        if not meta.path.startswith(f"{LOG_DIRECTORY}/")
     }
     landing = Landing(present, live, vectors, now_ms - _REUSED_FOR_MS)
     return copied_files(files, source.configuration.physical_partition_columns, landing)

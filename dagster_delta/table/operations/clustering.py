@@ -76,7 +76,7 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     if not snapshot.configuration.supports("clustering"):
         return ()
     domains = snapshot.domain_metadata().items()
-    texts = {name: each.configuration for name, each in domains}
+    texts = {name: domain.configuration for name, domain in domains}
     return clustering_columns(snapshot.configuration, texts)
 
 
@@ -98,7 +98,7 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
     own = table_clustering(snapshot)
     asked = [to_path(column) for column in columns]
     if _folded(own) != _folded(asked):
-        names = [dotted(each) for each in own]
+        names = [dotted(column) for column in own]
         raise InvalidArgument(
             f"the table is clustered by {names}, not {list(columns)}: leave cluster_by out, or "
             "change its columns with ALTER TABLE … CLUSTER BY",

@@ -56,19 +56,19 @@ class ListedFiles:
                 self._keep(paths, [0] * len(paths), [0] * len(paths))
         else:
             listed = self._noting_tables_below(store.list_recursive())
-            others = (each for each in listed if is_ours(each.path))
+            others = (file for file in listed if is_ours(file.path))
             while some := list(islice(others, _FILES_AT_ONCE)):
                 self._keep(
-                    [each.path for each in some],
-                    [each.size_bytes for each in some],
-                    [each.modified_ms for each in some],
+                    [file.path for file in some],
+                    [file.size_bytes for file in some],
+                    [file.modified_ms for file in some],
                 )
 
     def _noting_tables_below(self, listed: Iterable[ObjectMeta]) -> Iterator[ObjectMeta]:
-        for each in listed:
-            if _LOG_BELOW in each.path:
-                self._tables_below.add(f"{each.path.partition(_LOG_BELOW)[0]}/")
-            yield each
+        for file in listed:
+            if _LOG_BELOW in file.path:
+                self._tables_below.add(f"{file.path.partition(_LOG_BELOW)[0]}/")
+            yield file
 
     def _keep(self, paths: list[str], sizes: list[int], times: list[int]) -> None:
         self.num_listed += len(paths)
@@ -152,7 +152,7 @@ class EmptiedDirectories:
             return
         around = {ancestor for path in paths for ancestor in _ancestors(path)}
         # Deepest first, because a parent is empty only after its children are removed.
-        for directory in sorted(around, key=lambda each: -each.count("/")):
+        for directory in sorted(around, key=lambda directory: -directory.count("/")):
             location = f"{root}/{directory}"
             try:
                 modified_ms = os.stat(location).st_mtime_ns // 1_000_000

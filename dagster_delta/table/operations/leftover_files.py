@@ -84,7 +84,7 @@ def _logged_files(snapshot: Snapshot) -> ReferencedFiles:
     listing = list_log(snapshot.store, end=snapshot.version)
     for commit in read_versions(snapshot.store, listing, sorted(listing.commits)):
         actions = decode_commit(commit.data, version=commit.version)
-        referenced.add_paths(each.path for each in actions.cdc)
+        referenced.add_paths(file.path for file in actions.cdc)
         for files in (actions.adds, actions.removes):
             referenced.add_paths(file.path for file in files)
             referenced.add_decoded(vector_files(files))

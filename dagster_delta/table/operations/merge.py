@@ -387,9 +387,9 @@ class _Merge(msgspec.Struct, frozen=True):
         )
         on = names.condition(statement.on, "matched")
         conditions = (clause.condition for clause in clauses if clause.condition is not None)
-        for each in (on, *conditions):
+        for expression in (on, *conditions):
             for schema in (snapshot.schema, source.schema):
-                refuse_quoted_columns(each, schema)
+                refuse_quoted_columns(expression, schema)
         condition = split_condition(on)
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
@@ -537,7 +537,7 @@ class MergeScope(msgspec.Struct, frozen=True):
         )
         predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
         found = file_planner.candidates(*predicates)
-        may_match, may_lack_source = (each.may_match for each in found.skipped)
+        may_match, may_lack_source = (result.may_match for result in found.skipped)
         return cls(found.files, may_match, may_lack_source, file_planner.may_hold(*predicates))
 
     def reads(self, paths: Iterable[str]) -> ReadScope:
@@ -561,7 +561,7 @@ def merged_configuration(
         for clause in statement.clauses
         if clause.action != "delete" and clause.kind != "not_matched_by_source"
     ]
-    if any(each.values is None for each in writing):
+    if any(clause.values is None for clause in writing):
         wanted: StructType | None = source
     else:
         wanted = _narrowed(source, list(_assigned_paths(writing, statement.target_alias)))
@@ -574,14 +574,14 @@ def merged_configuration(
 def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path]:
     for clause in clauses:
         for name in clause.values or ():
-            tokens = [each for each in tokenize(name) if each.kind in ("word", "quoted")]
+            tokens = [token for token in tokenize(name) if token.kind in ("word", "quoted")]
             path = tuple(token.text for token in tokens)
             yield path[1:] if len(path) > 1 and path[0].casefold() == alias.casefold() else path
 
 
 def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
     """The part of a schema that contains some paths; None if it contains none of them."""
-    listed = [each for each in paths if each]
+    listed = [path for path in paths if path]
     fields = []
     for field in source:
         below = [path[1:] for path in listed if path[0].casefold() == field.name.casefold()]

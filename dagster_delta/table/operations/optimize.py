@@ -161,11 +161,11 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     job = _Optimization(
         snapshot, options, clock, columns, target, parameters, clustering, snapshot.version
     )
-    job.total_bytes = sum(each.size_bytes for each in groups)
+    job.total_bytes = sum(group.size_bytes for group in groups)
     # A cube is committed alone, because its tag identifies its files.
     max_bytes = 0 if clustering else options.max_commit_bytes
     for batch in split_by_size(groups, lambda group: group.size_bytes, max_bytes):
-        job.run([files.take(index_column(each.positions)) for each in batch])
+        job.run([files.take(index_column(group.positions)) for group in batch])
     return job.result()
 
 
@@ -260,7 +260,7 @@ def _parameters(
     if options.purge is not None:
         return {"predicate": parameters["predicate"], "applyPurge": True}
     if clustering:
-        parameters["clusterBy"] = [dotted(each) for each in clustering]
+        parameters["clusterBy"] = [dotted(column) for column in clustering]
         parameters["isFull"] = options.full
     return parameters
 
@@ -334,7 +334,9 @@ class _Optimization:
         )
         newest = [live.filter(pc.is_in(live["path"], value_set=group["path"])) for group in groups]
         return [
-            now for now, each in zip(newest, groups, strict=True) if now.num_rows == each.num_rows
+            now
+            for now, planned in zip(newest, groups, strict=True)
+            if now.num_rows == planned.num_rows
         ]
 
     def _commit(self, groups: list[pa.Table]) -> tuple[CommitResult, MovedGroups]:
@@ -457,10 +459,10 @@ def zorder_columns(
     found: list[tuple[str, ...]] = []
     for name in columns:
         fields = _resolve(configuration.schema, name)
-        path = tuple(each.name for each in fields)
+        path = tuple(field.name for field in fields)
         _check(configuration, name, fields, option)
         mode = configuration.column_mapping_mode
-        if tuple(physical_name(each, mode) for each in fields) not in indexed:
+        if tuple(physical_name(field, mode) for field in fields) not in indexed:
             raise InvalidArgument(
                 f"files have no statistics on {name}, so sorting by it would let no reader skip a "
                 "file; extend delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols, "
@@ -536,12 +538,12 @@ def plan_cubes(
             continue
         chosen.append(position)
         is_worth_it |= must_rewrite or is_foreign or cube is None
-    if not is_worth_it and len({cubes[each] for each in chosen}) < 2:
+    if not is_worth_it and len({cubes[position] for position in chosen}) < 2:
         # A single small cube cannot be improved.
         return []
-    chosen.sort(key=lambda each: cubes[each] or "")
+    chosen.sort(key=lambda position: cubes[position] or "")
     return [
-        FileGroup(tuple(batch), sum(sizes[each] for each in batch))
+        FileGroup(tuple(batch), sum(sizes[position] for position in batch))
         for batch in split_by_size(chosen, sizes.__getitem__, max_bytes)
     ]
 
@@ -616,7 +618,7 @@ def pack_small_files(
             continue
         # Smallest first, as in the reference implementation. The sort is stable, so files of equal
         # size stay in the order in which they were written.
-        ordered = sorted(candidates, key=lambda each: each.size_bytes)
+        ordered = sorted(candidates, key=lambda candidate: candidate.size_bytes)
         groups += list(_pack(ordered, target_size_bytes))
     return groups
 
@@ -634,7 +636,7 @@ def pack_files(files: pa.Table, *, target_size_bytes: int) -> list[FileGroup]:
 def group_by_partition(files: pa.Table) -> list[FileGroup]:
     """All files, one group per partition."""
     everything = boolean_column([True] * files.num_rows)
-    return [_group(each) for each in _by_partition(files, everything, everything)]
+    return [_group(candidates) for candidates in _by_partition(files, everything, everything)]
 
 
 def is_purged(
@@ -670,8 +672,10 @@ def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
 
 
 def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[FileGroup]:
-    for together in split_by_size(candidates, lambda each: each.size_bytes, target_size_bytes):
-        if len(together) > 1 or any(each.is_purged for each in together):
+    for together in split_by_size(
+        candidates, lambda candidate: candidate.size_bytes, target_size_bytes
+    ):
+        if len(together) > 1 or any(candidate.is_purged for candidate in together):
             yield _group(together)
 
 

@@ -55,7 +55,7 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
     if "widened_types" in purge and (expected := _widened_types(snapshot.configuration)):
         tests.append(lambda found: _is_of_old_types(found, expected))
     if tests:
-        doubtful = files.filter(boolean_column([not each for each in chosen]))
+        doubtful = files.filter(boolean_column([not is_chosen for is_chosen in chosen]))
         schemas = _schemas(snapshot, doubtful)
         for position in range(len(chosen)):
             if not chosen[position]:
@@ -78,9 +78,9 @@ def _schemas(snapshot: Snapshot, files: pa.Table) -> Iterator[pa.Schema]:
 
 def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:
     known = {physical_name(field, mode).casefold(): field for field in schema}
-    for each in found:
-        field = known.get(each.name.casefold())
-        if field is None or _holds_unknown_inside(each.type, field.data_type, mode):
+    for column in found:
+        field = known.get(column.name.casefold())
+        if field is None or _holds_unknown_inside(column.type, field.data_type, mode):
             return True
     return False
 
@@ -99,17 +99,17 @@ def _holds_unknown_inside(found: pa.DataType, expected: DataType, mode: ColumnMa
 
 def _widened_types(configuration: TableConfiguration) -> dict[str, list[Any]]:
     """The leaf types of the columns whose type was widened, by physical name."""
-    widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
+    widened = StructType(tuple(field for field in configuration.data_schema if _was_widened(field)))
     fields = physical_arrow_schema(widened, configuration.column_mapping_mode)
-    return {each.name: list(_leaf_types(each.type)) for each in fields}
+    return {field.name: list(_leaf_types(field.type)) for field in fields}
 
 
 def _was_widened(field: StructField) -> bool:
-    return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
+    return any(type_changes(inner) for _, inner in walk_fields(StructType((field,))))
 
 
 def _is_of_old_types(found: pa.Schema, expected: dict[str, list[Any]]) -> bool:
-    types = {each.name: each.type for each in found}
+    types = {column.name: column.type for column in found}
     return any(
         name in types and list(_leaf_types(types[name])) != leaves
         for name, leaves in expected.items()

@@ -185,12 +185,12 @@ def replace_partitions(
     Partitions are compared by value: writers spell one value in several ways.
     """
     key = _partition_key(snapshot.configuration)
-    replaced = {key(each.partition_values) for each in written}
+    replaced = {key(file.partition_values) for file in written}
     names = snapshot.configuration.physical_partition_columns
 
     def is_replaced(files: pa.Table) -> pa.BooleanArray:
         values = files["partition_values"]
-        return files_in_partitions(values, names, lambda each: key(each) in replaced)
+        return files_in_partitions(values, names, lambda values: key(values) in replaced)
 
     removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
     return Replacement(
@@ -208,7 +208,7 @@ def _partition_key(
     columns = tuple(
         zip(
             configuration.physical_partition_columns,
-            (each.data_type for each in configuration.partition_schema),
+            (field.data_type for field in configuration.partition_schema),
             strict=True,
         )
     )

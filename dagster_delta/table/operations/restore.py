@@ -164,7 +164,10 @@ def restored_configuration(
     properties |= {key: value for key, value in now.items() if key.startswith(_KEPT_PREFIXES)}
     if _MAX_COLUMN_ID in now:
         # Spec: column ids are never used twice.
-        ids = (each.properties.column_mapping_max_column_id for each in (current, target))
+        ids = (
+            configuration.properties.column_mapping_max_column_id
+            for configuration in (current, target)
+        )
         properties[_MAX_COLUMN_ID] = str(max(ids))
     metadata: Metadata = msgspec.structs.replace(
         target.metadata, configuration=properties, id=current.metadata.id
@@ -239,7 +242,7 @@ def _followed_versions(current: Snapshot, target: Snapshot) -> dict[str, int]:
         for snapshot in (current, target)
     )
     versions = {app_id: then.get(app_id, NOT_FOLLOWED) for app_id in {**now, **then}}
-    return {app_id: each for app_id, each in versions.items() if now.get(app_id) != each}
+    return {app_id: version for app_id, version in versions.items() if now.get(app_id) != version}
 
 
 def _metrics(plan: RestorePlan) -> dict[str, int | str]:

@@ -207,10 +207,10 @@ def change_rows(
     if rewritten is not None:
         transaction.stage_written(rewritten.files)
         transaction.stage_change_files(rewritten.change_files)
-    kept = [each for each in touched if merges_on_read and not each.leaves]
+    kept = [file for file in touched if merges_on_read and not file.leaves]
     _stage_vectors(transaction, kept)
     now_ms = transaction.clock()
-    transaction.stage_removed(tombstone(each.row, now_ms) for each in touched)
+    transaction.stage_removed(tombstone(file.row, now_ms) for file in touched)
     return _count(touched, kept, rewritten)
 
 
@@ -278,7 +278,7 @@ def _rewrite(
     """The new files that the change needs; None where it needs none."""
     configuration = transaction.configuration
     keeps_rest = not transaction.configuration.deletion_vectors_enabled and not all(
-        each.leaves for each in touched
+        file.leaves for file in touched
     )
     if not assignments and not keeps_rest:
         # Readers of the feed need only the removes, and the adds with larger deletion vectors.
@@ -286,7 +286,7 @@ def _rewrite(
     records = configuration.change_data_feed_enabled
     files = selected.files
     if not assignments and not records:
-        staying = boolean_column([not each.leaves for each in touched])
+        staying = boolean_column([not file.leaves for file in touched])
         files = pc.filter(files, staying)
     assert transaction.snapshot is not None  # noqa: S101  its files were selected
     location = transaction.store.location
@@ -314,14 +314,14 @@ def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
     """Stage files again, with the selected rows in their deletion vectors."""
     if not files:
         return
-    old = [each.vector for each in files if each.vector is not None]
+    old = [file.vector for file in files if file.vector is not None]
     loader = DeletionVectorLoader(transaction.store, old)
     vectors = []
-    for each in files:
-        assert each.selected is not None  # noqa: S101  else no row would stay
-        hidden = each.selected
-        if each.vector is not None:
-            hidden = hidden | loader.load(each.vector, data_file=decode_path(each.row["path"]))
+    for file in files:
+        assert file.selected is not None  # noqa: S101  else no row would stay
+        hidden = file.selected
+        if file.vector is not None:
+            hidden = hidden | loader.load(file.vector, data_file=decode_path(file.row["path"]))
         vectors.append(hidden)
     stored = store_deletion_vectors(transaction.store, transaction.configuration, vectors)
     transaction.stage_readded(
@@ -336,22 +336,22 @@ def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
 def _count(
     touched: list[_TouchedFile], kept: list[_TouchedFile], rewritten: RewriteResult | None
 ) -> RowChangeCounts:
-    changed = [each.num_selected for each in touched]
-    known = [each for each in changed if each is not None]
-    kept_paths = {each.row["path"] for each in kept}
-    left = [each for each in touched if each.row["path"] not in kept_paths]
+    changed = [file.num_selected for file in touched]
+    known = [number for number in changed if number is not None]
+    kept_paths = {file.row["path"] for file in kept}
+    left = [file for file in touched if file.row["path"] not in kept_paths]
     files = () if rewritten is None else rewritten.files
     return RowChangeCounts(
         num_changed_rows=sum(known) if len(known) == len(changed) else None,
         num_copied_rows=0 if rewritten is None else rewritten.num_copied_rows,
         num_removed_files=len(left),
-        num_removed_bytes=sum(each.row["size_bytes"] for each in left),
+        num_removed_bytes=sum(file.row["size_bytes"] for file in left),
         num_added_files=len(files),
         num_added_bytes=sum(file.size_bytes for file in files),
         num_change_files=0 if rewritten is None else len(rewritten.change_files),
         num_vectors_added=len(kept),
-        num_vectors_updated=sum(each.vector is not None for each in kept),
-        num_vectors_removed=sum(each.vector is not None for each in touched),
+        num_vectors_updated=sum(file.vector is not None for file in kept),
+        num_vectors_removed=sum(file.vector is not None for file in touched),
     )
 
 

@@ -61,9 +61,9 @@ def is_vacuumed(
         if path[0] not in "_." and "/_" not in path and "/." not in path:
             return True
         *directories, name = path.split("/")
-        for depth, each in enumerate(directories):
-            known = each.startswith(prefixes) or (depth == 0 and each == _CHANGE_DATA)
-            if each[:1] in ("_", ".") and not known:
+        for depth, directory in enumerate(directories):
+            known = directory.startswith(prefixes) or (depth == 0 and directory == _CHANGE_DATA)
+            if directory[:1] in ("_", ".") and not known:
                 return False
         return name[:1] not in ("_", ".") or is_temporary_file(name)
 
@@ -110,13 +110,13 @@ class ReferencedFiles:
 
     def add_paths(self, spelled: Iterable[str]) -> None:
         """Add files by their paths as in the log."""
-        for each in spelled:
-            if "%" in each:
+        for path in spelled:
+            if "%" in path:
                 # Decoded as the protocol says, and undecoded, for writers that do not encode.
-                self._take_decoded(each)
-                self._take_decoded(decode_path(each))
+                self._take_decoded(path)
+                self._take_decoded(decode_path(path))
             else:
-                self._take_decoded(each)
+                self._take_decoded(path)
 
     def _take_decoded(self, path: str) -> None:
         if path.startswith("/") or scheme_of(path) is not None:

@@ -207,7 +207,7 @@ def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
     option = 'schema_mode="widen" (or "merge")'
     if not current.type_widening_enabled:
         option += " once the table has the property delta.enableTypeWidening = true"
-    if any(each.path[0] in fixed for each in wider):
+    if any(widening.path[0] in fixed for widening in wider):
         option = "ALTER TABLE … ALTER COLUMN … TYPE"
     return f". {option} gives the columns the wider types of the data:\n" + "\n".join(
         map(str, wider)
@@ -337,11 +337,11 @@ def _stored_as_given(
 
     Spec: an empty string is a null partition value.
     """
-    texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
+    texts = [field.name for field in configuration.partition_schema if field.data_type == _STRING]
     if not texts or not constraints:
         return
     parsed = (parse_expression(constraint.sql, configuration.schema) for constraint in constraints)
-    named = {path[0].casefold() for each in parsed for path in each.references}
+    named = {path[0].casefold() for expression in parsed for path in expression.references}
     for name in texts:
         if name.casefold() in named:
             what = f"a constraint on partition column {name}, where an empty string becomes null"

@@ -105,7 +105,7 @@ class ChangeDataFeed(RowFrames):
             As `to_batches` does of the log.
         """
         files = self._matching(self.where)
-        return not any(each.files.num_rows for each in files.sets)
+        return not any(changes.files.num_rows for changes in files.sets)
 
     @property
     def changes_metadata(self) -> bool:
@@ -188,8 +188,8 @@ class ChangeDataFeed(RowFrames):
             ) from error
 
     def _version_of(self, path: str | None) -> int | None:
-        for each in self._files.sets:
-            for row in each.files.select(["path", "commit_version"]).to_pylist():
+        for changes in self._files.sets:
+            for row in changes.files.select(["path", "commit_version"]).to_pylist():
                 if decode_path(row["path"]) == path:
                     return int(row["commit_version"])
         return None

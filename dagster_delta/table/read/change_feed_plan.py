@@ -63,7 +63,7 @@ class ChangedFiles:
 
     def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
         """Without the files in which no row satisfies a filter."""
-        recorded, derived = (_skip(each, where, predicate) for each in self.sets)
+        recorded, derived = (_skip(changes, where, predicate) for changes in self.sets)
         return replace(self, recorded=recorded, derived=derived)
 
 
@@ -257,11 +257,11 @@ def _configurations(
         return
     configuration = _first_configuration(store, start, changes)
     yield start, configuration
-    for each in later:
+    for change in later:
         configuration = TableConfiguration(
-            each.protocol or configuration.protocol, each.metadata or configuration.metadata
+            change.protocol or configuration.protocol, change.metadata or configuration.metadata
         )
-        yield each.version, configuration
+        yield change.version, configuration
 
 
 def _first_configuration(

@@ -66,13 +66,13 @@ class CandidateFiles(msgspec.Struct, frozen=True):
         if not skipped:
             return cls(files, (), statistics, is_decided=True)
         kept, is_decided = skipped[0].may_match, skipped[0].is_decided
-        for each in skipped[1:]:
-            kept, is_decided = pc.or_(kept, each.may_match), is_decided and each.is_decided
+        for result in skipped[1:]:
+            kept, is_decided = pc.or_(kept, result.may_match), is_decided and result.is_decided
         if kept.true_count == len(kept):
             return cls(files, tuple(skipped), statistics, is_decided)
         return cls(
             pc.filter(files, kept),
-            tuple(each.filter(kept) for each in skipped),
+            tuple(result.filter(kept) for result in skipped),
             lambda columns: pc.filter(statistics(columns), kept),
             is_decided,
         )
@@ -190,8 +190,10 @@ class FilePlanner:
         for batch in self.snapshot.file_batches(names, loaded):
             files, load = batch.files.select([*columns]), batch.statistics
             values = predicates and batch.files["partition_values"]
-            skipped = [skip_files(each, configuration, values, load) for each in predicates]
-            if not skipped or any(each.may_match.true_count for each in skipped):
+            skipped = [
+                skip_files(predicate, configuration, values, load) for predicate in predicates
+            ]
+            if not skipped or any(result.may_match.true_count for result in skipped):
                 yield CandidateFiles.of(files, skipped, load)
 
     def choose(

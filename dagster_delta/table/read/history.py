@@ -126,7 +126,7 @@ def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
     with ThreadPoolExecutor(min(_CONCURRENT_READS, len(versions))) as pool:
         entries = pool.map(partial(_read_entry, snapshot.store), versions)
         # A clean-up may have deleted the older ones.
-        return [each for each in takewhile(lambda entry: entry is not None, entries) if each]
+        return [entry for entry in takewhile(lambda entry: entry is not None, entries) if entry]
 
 
 def _read_entry(store: ObjectStore, version: int) -> HistoryEntry | None:

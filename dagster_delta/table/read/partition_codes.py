@@ -24,7 +24,7 @@ def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> 
     texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
     # Spec: an empty text is null. The length separates neighbouring values, whatever they contain.
     known = [pc.fill_null(text, empty) for text in texts]
-    lengths = [pc.cast(pc.utf8_length(each), pa.string()) for each in known]
+    lengths = [pc.cast(pc.utf8_length(text), pa.string()) for text in known]
     return pc.binary_join_element_wise(*lengths, *known, colon)
 
 
@@ -37,5 +37,5 @@ def files_in_partitions(
     coded = pc.dictionary_encode(partition_texts(partition_values, names))
     first = pc.index_in(coded.dictionary, value_set=pc.cast(coded, pa.string()))
     maps = pc.take(whole_array(partition_values), first).to_pylist()
-    wanted = boolean_column([is_wanted(dict(each or ())) for each in maps])
+    wanted = boolean_column([is_wanted(dict(values or ())) for values in maps])
     return pc.take(wanted, coded.indices)

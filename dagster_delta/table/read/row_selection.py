@@ -55,7 +55,7 @@ def select_rows(snapshot: Snapshot, where: SqlExpression | None, engine: Engine)
     rows: dict[str, BitMap64] = {}
     if unsure.num_rows:
         plan = read_plan(snapshot, unsure, where)
-        rows = {each.path: each.rows for each in engine.find_matches(plan)}
+        rows = {match.path: match.rows for match in engine.find_matches(plan)}
     is_matched = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
     selected = pa.concat_tables([whole, pc.filter(unsure, is_matched)])
     paths = frozenset(selected["path"].to_pylist())

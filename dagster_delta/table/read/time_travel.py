@@ -124,7 +124,9 @@ class _Search:
             enabled_at = self._configuration.properties.in_commit_timestamp_enablement_version or 0
         older = [version for version in versions if enabled_at is None or version < enabled_at]
         file_times = dict(zip(older, commit_times(self._listing, older), strict=True))
-        return lambda each: file_times[each] if each in file_times else self._own_time(each)
+        return lambda version: (
+            file_times[version] if version in file_times else self._own_time(version)
+        )
 
     def _by_file_times(
         self, versions: Sequence[int], wanted_ms: int, *, is_tail: bool = True

@@ -85,5 +85,5 @@ class ApplicationRecord(msgspec.Struct, frozen=True):
         """
         if self.idempotency is not None:
             transaction.record_application(*self.idempotency)
-        for each in self.progress:
-            transaction.advance_application(each)
+        for progress in self.progress:
+            transaction.advance_application(progress)

@@ -97,7 +97,7 @@ class MovedGroups:
 
     def _follow(self, hidden: HiddenRows, concurrent_commits: Sequence[CommitActions]) -> set[str]:
         """Note new vectors of the files; returns the paths that were changed in any other way."""
-        mine = {each.path for each in self.removes}
+        mine = {remove.path for remove in self.removes}
         changed: set[str] = set()
         for commit in concurrent_commits:
             added = {add.path: add for add in commit.adds if add.path in mine}
@@ -154,16 +154,14 @@ class MovedGroups:
         if not self.groups:
             return None
         mine = tuple(self.adds)
-        counts = dict(zip((each.path for each in mine), _num_rows(mine), strict=True))
+        counts = dict(zip((add.path for add in mine), _num_rows(mine), strict=True))
         kept = [path for path, rows in vectors.items() if len(rows) < counts[path]]
         stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
         descriptors = dict(zip(kept, stored.descriptors, strict=True))
         adds = tuple(
-            hiding(each, descriptors[each.path], counts[each.path])
-            if each.path in descriptors
-            else each
-            for each in mine
-            if each.path in descriptors or each.path not in vectors
+            hiding(add, descriptors[add.path], counts[add.path]) if add.path in descriptors else add
+            for add in mine
+            if add.path in descriptors or add.path not in vectors
         )
         removes = tuple(removal(remove, self._latest.get(remove.path)) for remove in self.removes)
         files = frozenset(decode_path(add.path) for add in adds) | frozenset(vector_files(adds))
