@@ -47,8 +47,8 @@ from dagster_delta.table.operations.outdated_files import Purge, outdated_files
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.transaction.conflicts import MovedGroup, MovedGroups
 from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
-from dagster_delta.table.transaction.moved_groups import MovedGroup, MovedGroups
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:

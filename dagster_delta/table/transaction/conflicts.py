@@ -1,18 +1,26 @@
-"""Commits two concurrent changes of different rows of one file, by uniting their deletion vectors.
+"""Commits a change of rows on top of concurrent changes of other rows of the same files.
 
 A change with deletion vectors hides the selected rows and writes their new values to other files.
 If the commit that won hid other rows of the same files, and added no row that this change would
 have selected, then this change selects the same rows on the new version. Only the vectors differ.
 
-Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself with another vector).
+A compaction knows which row of which file went where: it writes the live rows of its files one
+after the other. If another writer hides rows of one of its files by a deletion vector meanwhile,
+the same rows are hidden in the new file. A file that was removed costs only its group.
+
+Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself with another vector;
+dataChange).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.errors import (
@@ -41,9 +49,21 @@ from dagster_delta.table.transaction.deletion_vector_files import store_deletion
 
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
 
-
 SelectsRows = Callable[[Sequence[AddFile]], bool]
 """Whether files hold a row that a change selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitedChange:
+    """A change on top of the concurrent commits, before it is given its vectors."""
+
+    adds: Sequence[AddFile]
+    """The files that the change adds."""
+    removes: Sequence[RemoveFile]
+    latest: Mapping[str, AddFile]
+    """What other commits made of files of the change, by path."""
+    vectors: Mapping[str, BitMap64]
+    """The rows to hide, by path of the added file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +76,193 @@ class RowChange:
     selects: SelectsRows
     """Asked about new files of others, all of which `reads.may_hold`."""
 
+    def follow(
+        self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
+    ) -> UnitedChange | None:
+        """The change on top of the commits that won; None if one of them changed the same rows."""
+        if self.reads.whole_table:
+            return None
+        removed = {remove.path: remove for remove in self.removes}
+        latest: dict[str, AddFile] = {}
+        for concurrent in concurrent_commits:
+            added = {add.path: add for add in concurrent.adds}
+            for remove in concurrent.removes:
+                add = added.pop(remove.path, None)
+                if add is not None and not hidden.grow(remove, add):
+                    return None
+                if remove.path in removed and add is not None:
+                    latest[remove.path] = add
+                elif remove.path in removed or remove.path in self.reads.paths:
+                    return None
+            if self._selects_added(concurrent, list(added.values())):
+                return None
+        mine = {add.path: add for add in self.adds}
+        vectors: dict[str, BitMap64] = {}
+        for path, theirs in latest.items():
+            if path not in mine:
+                return None  # all its rows were to be deleted, those of the other commit included
+            before = hidden.rows(removed[path].deletion_vector, path)
+            selected = hidden.rows(mine[path].deletion_vector, path) - before
+            taken = hidden.rows(theirs.deletion_vector, path)
+            if selected & taken:
+                return None
+            vectors[path] = taken | selected
+        return UnitedChange(self.adds, self.removes, latest, vectors)
+
+    def _selects_added(self, concurrent: CommitActions, added: list[AddFile]) -> bool:
+        if is_blind_append(concurrent):
+            # It counts as if it had come later, as in `conflict_checker`.
+            return False
+        may_hold = self.reads.may_hold
+        found = may_hold(added) if added and may_hold is not None else []
+        if any(add.deletion_vector is not None for add in found):
+            return True
+        return bool(found) and self.selects(found)
+
 
 @dataclass(frozen=True, slots=True)
-class UnitedChange:
-    """The same change on top of the concurrent commits."""
+class MovedGroup:
+    """Files whose live rows were written to new files."""
+
+    files: pa.Table
+    """`pa.Table` of LIVE_FILE_SCHEMA."""
+    removes: tuple[RemoveFile, ...]
+    """Of these files, in the same order."""
+    adds: tuple[AddFile, ...]
+    """The new files."""
+    keeps_order: bool
+    """Whether the rows follow each other in the new files as in the old ones."""
+
+    @property
+    def paths(self) -> set[str]:
+        """Of the files that are removed, as in the log."""
+        return {remove.path for remove in self.removes}
+
+    def counts(self) -> list[int]:
+        """Rows of the old files, deleted ones included; none if the log does not count them all."""
+        counts = parse_statistics_json(self.files["stats"], ())["num_records"]
+        return [] if counts.null_count else counts.to_pylist()
+
+
+@dataclass(slots=True)
+class MovedGroups:
+    """Groups of one transaction; after `follow`, those that can still be committed."""
+
+    groups: Sequence[MovedGroup]
+    _latest: dict[str, AddFile] = field(default_factory=dict, init=False)
+    """What other commits made of removed files, by path."""
+
+    @property
+    def adds(self) -> Iterator[AddFile]:
+        """The new files of all groups."""
+        return (add for group in self.groups for add in group.adds)
+
+    @property
+    def removes(self) -> Iterator[RemoveFile]:
+        """The removals of all groups."""
+        return (remove for group in self.groups for remove in group.removes)
+
+    def follow(
+        self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
+    ) -> UnitedChange | None:
+        """The groups on top of commits since the version that they were last planned on, without
+        those that cannot follow them; None if no group is left.
+        """
+        changed = self._note_changes(hidden, concurrent_commits)
+        touched = self._latest.keys()
+        self.groups = [
+            group
+            for group in self.groups
+            if not group.paths & changed
+            and (group.paths.isdisjoint(touched) or (group.keeps_order and group.counts()))
+        ]
+        if not self.groups:
+            return None
+        vectors: dict[str, BitMap64] = {}
+        for group in self.groups:
+            if not group.paths.isdisjoint(touched):
+                vectors.update(self._hidden_in(group, hidden))
+        return UnitedChange(tuple(self.adds), tuple(self.removes), self._latest, vectors)
+
+    def _note_changes(
+        self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
+    ) -> set[str]:
+        """Note new vectors of the files; returns the paths that were changed in any other way."""
+        mine = {remove.path for remove in self.removes}
+        changed: set[str] = set()
+        for commit in concurrent_commits:
+            added = {add.path: add for add in commit.adds if add.path in mine}
+            removed = {gone.path: gone for gone in commit.removes if gone.path in mine}
+            for path in added.keys() | removed.keys():
+                add, remove = added.get(path), removed.get(path)
+                if add is None or remove is None or not hidden.grow(remove, add):
+                    changed.add(path)
+                else:
+                    self._latest[path] = add
+        return changed
+
+    def _hidden_in(self, group: MovedGroup, hidden: HiddenRows) -> Iterator[tuple[str, BitMap64]]:
+        positions = []
+        start = 0
+        for remove, num_rows in zip(group.removes, group.counts(), strict=True):
+            planned = hidden.rows(remove.deletion_vector, remove.path)
+            theirs = self._latest.get(remove.path)
+            if theirs is not None:
+                new = hidden.rows(theirs.deletion_vector, remove.path) - planned
+                # Rows that were hidden when the file was read have not moved.
+                positions += [start + row - planned.rank(row) for row in new]
+            start += num_rows - len(planned)
+        ends = list(accumulate(_num_rows(group.adds)))
+        moved = np.array(positions, np.int64)
+        homes = np.searchsorted(ends, moved, side="right")
+        for home in np.unique(homes).tolist():
+            rows = moved[homes == home] - (ends[home - 1] if home else 0)
+            yield group.adds[home].path, BitMap64(rows.tolist())
+
+
+class RebasedActions(msgspec.Struct, frozen=True):
+    """The actions of a change on top of concurrent commits."""
 
     adds: tuple[AddFile, ...]
     removes: tuple[RemoveFile, ...]
     new_files: tuple[str, ...]
-    """Files that were made for the vectors, relative to the table root."""
-    superseded: frozenset[str]
-    """Files that were made for the change and that it refers to no more, relative to the table
-    root."""
+    """Files that were made for its vectors, relative to the table root."""
 
 
-def unite_row_changes(
+def rebase_rows(
     store: ObjectStore,
     configuration: TableConfiguration,
-    change: RowChange,
+    change: RowChange | MovedGroups,
     concurrent_commits: Iterable[CommitActions],
-) -> UnitedChange | None:
-    """The change on top of the commits that won, or None if one of them changed the same rows.
-
-    No concurrent commit has changed the configuration; the commits are those since the version it
-    was planned on, in order.
+) -> RebasedActions | None:
+    """The change on top of the commits since the version that it was planned on, in order; None if
+    it cannot follow them. None of them has changed the configuration.
     """
-    if change.reads.whole_table:
-        return None
+    hidden = HiddenRows(store)
     try:
-        return _on_top_of(store, configuration, change, concurrent_commits)
+        united = change.follow(hidden, concurrent_commits)
     except DataFileMissing:
         # VACUUM may have deleted what one commit added and a later one removed. The newest version
         # shows whether the file is needed.
         return None
+    if united is None:
+        return None
+    vectors, latest = united.vectors, united.latest
+    touched = [add for add in united.adds if add.path in vectors]
+    counts = dict(zip((add.path for add in touched), _num_rows(touched), strict=True))
+    # A file without rows leaves the table.
+    kept = [path for path, rows in vectors.items() if len(rows) < counts[path]]
+    stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
+    descriptors = dict(zip(kept, stored.descriptors, strict=True))
+    adds = tuple(
+        _hiding(latest.get(add.path, add), descriptors[add.path], counts[add.path], add.data_change)
+        if add.path in descriptors
+        else add
+        for add in united.adds
+        if add.path in descriptors or add.path not in vectors
+    )
+    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in united.removes)
+    return RebasedActions(adds, removes, stored.paths)
 
 
 def concurrent_row_changes(
@@ -104,90 +278,24 @@ def concurrent_row_changes(
     return concurrent_commits if check_conflicts(others, concurrent_commits) is None else None
 
 
-def _on_top_of(
-    store: ObjectStore,
-    configuration: TableConfiguration,
-    change: RowChange,
-    concurrent_commits: Iterable[CommitActions],
-) -> UnitedChange | None:
-    hidden = HiddenRows(store)
-    removed = {remove.path: remove for remove in change.removes}
-    latest: dict[str, AddFile] = {}
-    for concurrent in concurrent_commits:
-        added = {add.path: add for add in concurrent.adds}
-        for remove in concurrent.removes:
-            add = added.pop(remove.path, None)
-            if add is not None and not hidden.grow(remove, add):
-                return None
-            if remove.path in removed and add is not None:
-                latest[remove.path] = add
-            elif remove.path in removed or remove.path in change.reads.paths:
-                return None
-        if _adds_selected_rows(change, concurrent, list(added.values())):
-            return None
-    return _united(store, configuration, change, latest, hidden)
+def referenced_files(adds: Sequence[AddFile]) -> set[str]:
+    """The data files and the files with vectors of some adds, relative to the table root."""
+    return {*(decode_path(add.path) for add in adds), *vector_files(adds)}
 
 
-def _adds_selected_rows(change: RowChange, concurrent: CommitActions, added: list[AddFile]) -> bool:
-    if is_blind_append(concurrent):
-        # It counts as if it had come later, as in `conflict_checker`.
-        return False
-    may_hold = change.reads.may_hold
-    found = may_hold(added) if added and may_hold is not None else []
-    if any(add.deletion_vector is not None for add in found):
-        return True
-    return bool(found) and change.selects(found)
-
-
-def _united(
-    store: ObjectStore,
-    configuration: TableConfiguration,
-    change: RowChange,
-    latest: Mapping[str, AddFile],
-    hidden: HiddenRows,
-) -> UnitedChange | None:
-    removed = {remove.path: remove for remove in change.removes}
-    mine = {add.path: add for add in change.adds if add.path in latest}
-    vectors: dict[str, BitMap64] = {}
-    for path, theirs in latest.items():
-        if path not in mine:
-            return None  # all its rows were to be deleted, those of the other commit included
-        before = hidden.rows(removed[path].deletion_vector, path)
-        selected = hidden.rows(mine[path].deletion_vector, path) - before
-        taken = hidden.rows(theirs.deletion_vector, path)
-        if selected & taken:
-            return None
-        vectors[path] = taken | selected
-    counts = {path: _num_rows(mine[path]) for path in vectors}
-    emptied = {path for path, rows in vectors.items() if len(rows) == counts[path]}
-    kept = [path for path in vectors if path not in emptied]
-    stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
-    descriptors = dict(zip(kept, stored.descriptors, strict=True))
-    adds = tuple(
-        _changed(hiding(latest[add.path], descriptors[add.path], counts[add.path]))
-        if add.path in descriptors
-        else add
-        for add in change.adds
-        if add.path not in emptied
-    )
-    removes = tuple(removal(remove, latest.get(remove.path)) for remove in change.removes)
-    superseded = frozenset(vector_files(change.adds)) - frozenset(vector_files(adds))
-    return UnitedChange(adds, removes, stored.paths, superseded)
-
-
-def hiding(add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int) -> AddFile:
+def _hiding(
+    add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int, data_change: bool
+) -> AddFile:
     """A file of so many rows, deleted ones included, with another deletion vector."""
     # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A concurrent
     # commit without a vector for the file may have left it with other statistics.
     stats = with_record_count(add.stats, num_rows, tight_bounds=False)
-    return msgspec.structs.replace(add, deletion_vector=descriptor, stats=stats)
+    return msgspec.structs.replace(
+        add, deletion_vector=descriptor, stats=stats, data_change=data_change
+    )
 
 
-def _changed(add: AddFile) -> AddFile:
-    return msgspec.structs.replace(add, data_change=True)
-
-
-def removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
+def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
     """The removal of a file in the form that a concurrent commit has given it, if any has."""
     # Spec: a remove names the vector of the logical file that it removes.
     if theirs is None:
@@ -195,11 +303,11 @@ def removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
     return msgspec.structs.replace(remove, deletion_vector=theirs.deletion_vector)
 
 
-def _num_rows(add: AddFile) -> int:
-    """Rows of a file that has a deletion vector, and so says how many."""
-    counts = parse_statistics_json(string_column([add.stats]), ())["num_records"]
-    count: int = counts[0].as_py()
-    return count
+def _num_rows(adds: Sequence[AddFile]) -> list[int]:
+    """Rows of files whose statistics count them."""
+    stats = string_column([add.stats for add in adds])
+    counts: list[int] = parse_statistics_json(stats, ())["num_records"].to_pylist()
+    return counts
 
 
 class HiddenRows:

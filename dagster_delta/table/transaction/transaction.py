@@ -6,7 +6,7 @@ Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,6 @@ from dagster_delta.protocol.features.row_tracking import (
     materialized_columns,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
 from dagster_delta.protocol.log.pending_actions import PendingActions
@@ -54,8 +53,7 @@ from dagster_delta.table.transaction.committer import (
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.transaction.conflicts import SelectsRows, UnitedChange
-    from dagster_delta.table.transaction.moved_groups import MovedGroups
+    from dagster_delta.table.transaction.conflicts import MovedGroups, RowChange, SelectsRows
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
@@ -343,34 +341,33 @@ class Transaction:
             return False
         if not lost.commits:
             return False
-        from dagster_delta.table.transaction.conflicts import concurrent_row_changes
+        from dagster_delta.table.transaction import conflicts
 
         # Each of the commits that have followed by now would be another conflict.
         newer = read_commits_after(self.store, lost.commits[-1][0], at_most=MAX_ATTEMPTS)
         if newer is None:
             return False
         commits = [*lost.commits, *newer]
-        others = concurrent_row_changes(lost.conflict, commits, self._facts(self._contents()))
+        facts = self._facts(self._contents())
+        others = conflicts.concurrent_row_changes(lost.conflict, commits, facts)
         if others is None:
             return False
-        united = self._united(others)
-        if united is None:
+        change: RowChange | MovedGroups | None = self._moved
+        if change is None:
+            assert self._selects is not None  # noqa: S101
+            change = conflicts.RowChange(self._adds, self._removes, self._reads, self._selects)
+        rebased = conflicts.rebase_rows(self.store, self.configuration, change, others)
+        if rebased is None:
             return False
-        self.created_files.add(united.new_files)
+        self.created_files.add(rebased.new_files)
         checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
         self.snapshot = self.snapshot.advance(commits, checksum=checksum)
-        self.created_files.delete(keep=set(self.created_files.paths) - united.superseded)
-        self._adds, self._removes = list(united.adds), list(united.removes)
+        superseded = conflicts.referenced_files(self._adds) - conflicts.referenced_files(
+            rebased.adds
+        )
+        self.created_files.delete(keep=set(self.created_files.paths) - superseded)
+        self._adds, self._removes = list(rebased.adds), list(rebased.removes)
         return True
-
-    def _united(self, concurrent_commits: Sequence[CommitActions]) -> UnitedChange | None:
-        if self._moved is not None:
-            return self._moved.unite(self.store, self.configuration, concurrent_commits)
-        from dagster_delta.table.transaction.conflicts import RowChange, unite_row_changes
-
-        assert self._selects is not None  # noqa: S101
-        change = RowChange(self._adds, self._removes, self._reads, self._selects)
-        return unite_row_changes(self.store, self.configuration, change, concurrent_commits)
 
     def _request(
         self,
