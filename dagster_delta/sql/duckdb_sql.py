@@ -30,9 +30,7 @@ from dagster_delta.sql.casts import (
     reads_text,
 )
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.sql.functions.nested import VARIANT_FUNCTIONS
 from dagster_delta.sql.functions.time_zones import FUNCTIONS_OF_ZONES, ZONE_FUNCTIONS
-from dagster_delta.sql.functions.variants import FUNCTIONS_OF_VARIANTS
 from dagster_delta.sql.functions.whitelist import WHITELIST
 from dagster_delta.sql.text_conversion import FUNCTIONS_OF_TEXT
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Refused, Typed, types_of, walk
@@ -185,7 +183,7 @@ def _reads_calendar(source: DataType | None, target: DataType) -> bool:
 def _calls_python(node: Typed) -> bool:
     if isinstance(node, Cast):
         return reads_text(types_of([node.child])[0], node.data_type)
-    return isinstance(node, Call) and node.name in (*VARIANT_FUNCTIONS, *ZONE_FUNCTIONS)
+    return isinstance(node, Call) and node.name in ZONE_FUNCTIONS
 
 
 def _may_raise(node: Typed) -> bool:
@@ -306,8 +304,7 @@ def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     if with_python:
         # Its signature requires enumerations, and lists of one invariant type.
         create: Callable[..., object] = connection.create_function
-        functions = (*FUNCTIONS_OF_TEXT, *FUNCTIONS_OF_VARIANTS, *FUNCTIONS_OF_ZONES)
-        for name, compute, parameters, result in functions:
+        for name, compute, parameters, result in (*FUNCTIONS_OF_TEXT, *FUNCTIONS_OF_ZONES):
             create(name, compute, parameters, result, type="arrow", null_handling="special")
     # Rewrites could move a failing operand out of the CASE that shields it.
     connection.execute("PRAGMA disable_optimizer")

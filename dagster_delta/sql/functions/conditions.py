@@ -29,7 +29,7 @@ def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
     if any(argument.data_type == VARIANT for argument in arguments):
         raise InvalidArgument(
             f"variants cannot be compared by {name}: take values out of them and compare those, as "
-            "in variant_get(v, '$.field', 'int')"
+            "in variant_get(v, '$.field', 'int'), with the Spark engine"
         )
 
 

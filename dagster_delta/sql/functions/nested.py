@@ -1,40 +1,28 @@
-"""Functions of arrays, maps, structs and variants in the whitelist.
-
-Spark SQL: parse_json, variant_get.
-"""
+"""Functions of arrays, maps and structs in the whitelist."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType, PrimitiveType
+from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType
 from dagster_delta.sql.casts import cast, raising
 from dagster_delta.sql.functions.function import (
     UNLESS_NULL,
     Function,
     Resolve,
     boolean_call,
-    calls,
-    fixed,
-    literal_of,
-    of_types,
     refused_type,
 )
-from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.typed import Call, Literal, Typed, types_of
 from dagster_delta.sql.types import (
-    BOOLEAN,
-    DOUBLE,
     INTEGER,
     STRING,
-    VARIANT,
     VOID,
     common_type,
     holds_values,
     is_integral,
     is_numeric,
     is_primitive,
-    sql_type_name,
 )
 
 
@@ -142,80 +130,4 @@ NESTED_FUNCTIONS: Mapping[str, Function] = {
     ),
     "map value": Function(None, "{0}[{1}]"),
     ".": Function(None, _sql_field),
-}
-
-
-_TARGETS: dict[str, DataType] = {
-    "boolean": BOOLEAN,
-    "byte": PrimitiveType("byte"),
-    "tinyint": PrimitiveType("byte"),
-    "short": PrimitiveType("short"),
-    "smallint": PrimitiveType("short"),
-    "int": PrimitiveType("integer"),
-    "integer": PrimitiveType("integer"),
-    "long": PrimitiveType("long"),
-    "bigint": PrimitiveType("long"),
-    "double": DOUBLE,
-    "string": STRING,
-    "variant": VARIANT,
-}
-
-_STEP = re.compile(r"\.([^.\[]+)|\['([^'?]+)'\]|\[\"([^\"?]+)\"\]|\[(\d{1,9})\]")
-
-VariantPath = tuple[str | int, ...]
-
-
-def _resolve_get(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if types_of(arguments)[0] != VARIANT:
-        raise Refusal(f"{name} of these arguments")
-    path = literal_of(name, arguments[1], str)
-    kind = literal_of(name, arguments[2], str) if len(arguments) == 3 else "variant"
-    target = _TARGETS.get(str(kind).strip().lower())
-    if target is None:
-        raise Refusal(f"{name} as {kind}")
-    parse_path(str(path))
-    spelled = Literal(str(target), STRING)
-    return Call(name, (arguments[0], arguments[1], spelled), target)
-
-
-def parse_path(text: str) -> VariantPath:
-    """The names and positions that lead into a variant.
-
-    Raises:
-        Refusal: the text is not a supported path.
-    """
-    steps: list[str | int] = []
-    position = 1
-    while position < len(text):
-        found = _STEP.match(text, position)
-        if found is None:
-            break
-        name = found[1] or found[2] or found[3]
-        steps.append(int(found[4]) if name is None else name)
-        position = found.end()
-    if not text.startswith("$") or position < len(text):
-        raise Refusal(f"the path {text!r} into a variant")
-    return tuple(steps)
-
-
-def _sql_get(call: Call, operands: Sequence[str]) -> str:
-    target = call.data_type
-    kind = "long" if is_integral(target) else str(target)
-    sql = f"{call.name}_{kind}({', '.join(operands)})"
-    return f"CAST({sql} AS {sql_type_name(target)})" if is_integral(target) else sql
-
-
-_parsed = Function(fixed(VARIANT, STRING), "{name}({all})", may_raise=True)
-_got = Function(_resolve_get, _sql_get, may_raise=True, takes=(2, 3))
-
-VARIANT_FUNCTIONS: Mapping[str, Function] = {
-    "parse_json": _parsed,
-    "try_parse_json": _parsed,
-    "is_variant_null": Function(
-        calls(BOOLEAN, of_types(VARIANT)),
-        "coalesce(struct_extract({0}, 'value') = '\\x00'::BLOB, FALSE)",
-        is_strict=False,
-    ),
-    "variant_get": _got,
-    "try_variant_get": _got,
 }

@@ -11,7 +11,7 @@ from dagster_delta.sql.casts import cast
 from dagster_delta.sql.functions.conditions import CONDITIONS
 from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
 from dagster_delta.sql.functions.function import Function
-from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS, VARIANT_FUNCTIONS
+from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.functions.time_zones import ZONE_FUNCTIONS
@@ -62,7 +62,6 @@ WHITELIST: Mapping[str, Function] = {
     **NUMERIC_FUNCTIONS,
     **TEXT_FUNCTIONS,
     **NESTED_FUNCTIONS,
-    **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
     **ZONE_FUNCTIONS,
     **{name: _cast_function(target) for name, target in _CAST_FUNCTIONS.items()},
