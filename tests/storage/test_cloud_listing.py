@@ -1,4 +1,4 @@
-"""Listings of clouds that do not list in the order of whole keys, or that break off."""
+"""Listings of clouds that do not list in the order of whole keys, or that break off at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S3 = {"endpoint": "http://127.0.0.1:1", "region": "x", "skip_signature": "true"}
 
 
 class _Service:
-    """Lists the keys two by two; breaks off after some pages, once."""
+    """Lists the keys two by two; breaks off before a page, once."""
 
     def __init__(self, breaks_after: int | None) -> None:
         self.breaks_after = breaks_after
@@ -40,7 +40,7 @@ class _Service:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("uri", "options"), [("az://c/t", AZURE), ("s3://b/t", S3)])
-@pytest.mark.parametrize("breaks_after", [None, 0, 1, 2])
+@pytest.mark.parametrize("breaks_after", [None, 0])
 def test_a_listing_by_directories_is_whole(
     monkeypatch: pytest.MonkeyPatch,
     uri: str,

@@ -23,17 +23,10 @@ from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment,
 from dagster_delta.storage.cloud.options import (
     CloudOptions,
     CredentialProvider,
-    expiry_of,
     parse_options,
+    provided_credentials,
 )
 
-_ALIASES = {
-    "access_key": "account_key",
-    "sas_token": "sas_key",
-    "bearer_token": "token",
-    "authority_id": "tenant_id",
-    "identity_endpoint": "msi_endpoint",
-}
 # Option that selects an identity, in the order of precedence → the client's name of its kind.
 _KINDS = {
     "account_key": "access_key",
@@ -45,13 +38,21 @@ _KINDS = {
     "msi_endpoint": "managed_identity",
     "msi_resource_id": "managed_identity",
 }
-_NAMES = (
-    *_KINDS,
+_OTHERS = (
     *("account_name", "connection_string", "client_id", "tenant_id", "object_id", "credential"),
     *("endpoint", "authority_host", "use_fabric_endpoint", "skip_signature", "conditional_put"),
     "credential_provider",
 )
+_NAMES = {
+    **{name: name for name in (*_KINDS, *_OTHERS)},
+    "access_key": "account_key",
+    "sas_token": "sas_key",
+    "bearer_token": "token",
+    "authority_id": "tenant_id",
+    "identity_endpoint": "msi_endpoint",
+}
 _PREFIXES = ("azure_storage_", "azure_")
+_PROVIDED = {"account_key": "access_key", "sas_token": "sas_token", "token": "token"}
 _OAUTH_SCOPE = "https://storage.azure.com/.default"
 
 # Option of a connection string → storage option.
@@ -65,13 +66,9 @@ _CONNECTION = {
 
 def parse_azure(options: Mapping[str, object]) -> CloudOptions:
     """The options, and those of the connection string, which give way to them."""
-    found = parse_options(options, _NAMES, _ALIASES, _PREFIXES)
+    found = parse_options(options, _NAMES, _PREFIXES)
     text = found.pop("connection_string", None)
-    if text is None:
-        return found
-    return CloudOptions(
-        {**parse_options(_of_connection(text), _NAMES, _ALIASES, _PREFIXES), **found}
-    )
+    return found if text is None else CloudOptions({**_of_connection(text), **found})
 
 
 def connect_azure(options: CloudOptions, bucket: Bucket) -> CloudClient:
@@ -89,17 +86,9 @@ def connect_azure(options: CloudOptions, bucket: Bucket) -> CloudClient:
         bucket.name,
         config,
         endpoint=endpoint,
-        hint="name the storage account in the URI or as account_name, and check the key and the "
-        "endpoint",
         provider=provider,
     )
-    return CloudClient(
-        store,
-        is_trusted=endpoint is None,
-        has_suffix_ranges=False,
-        # Not in accounts with a hierarchical namespace.
-        lists_in_order=False,
-    )
+    return CloudClient(store, is_trusted=endpoint is None, has_suffix_ranges=False)
 
 
 def _kind_of(options: CloudOptions) -> str | None:
@@ -115,7 +104,7 @@ def _provider(options: CloudOptions) -> CredentialProvider | None:
     if (credential := options.get("credential")) is not None:
         return partial(_token_of, credential)
     vendor = options.get("credential_provider")
-    return None if vendor is None else partial(_credentials, vendor)
+    return None if vendor is None else partial(provided_credentials, vendor, _PROVIDED)
 
 
 def _of_connection(text: str) -> dict[str, str]:
@@ -149,15 +138,6 @@ def _account_of(host: str | None) -> dict[str, str | bool]:
 def service_of(host: str | None) -> str:
     """The domain of the Azure cloud that has an account, by the host of a URI or None."""
     return (host or "").lower().partition(".")[2].partition(".")[2] or "core.windows.net"
-
-
-def _credentials(vendor: CredentialProvider) -> Mapping[str, object]:
-    """What a provider returns, in the names of the client."""
-    answer = vendor()
-    for name, asked in (("account_key", "access_key"), ("sas_token", "sas_token")):
-        if name in answer:
-            return {asked: answer[name], "expires_at": expiry_of(answer)}
-    return {"token": answer["token"], "expires_at": expiry_of(answer)}
 
 
 def _token_of(credential: Any) -> Mapping[str, object]:  # noqa: ANN401

@@ -47,8 +47,6 @@ class CloudClient:
     """Whether it is the cloud itself, whose conditional puts are documented."""
     has_suffix_ranges: bool = True
     """Whether the last bytes of an object can be requested without knowing its size."""
-    lists_in_order: bool = True
-    """Whether listings are in the order of whole keys."""
     honours_conditions: bool | None = None
     """What a probe showed; None before it."""
 
@@ -83,7 +81,6 @@ def open_bucket(
     config: Mapping[str, object],
     *,
     endpoint: str | None,
-    hint: str,
     ca_bundle: str | None = None,
     provider: CredentialProvider | None = None,
 ) -> Any:  # noqa: ANN401
@@ -94,7 +91,6 @@ def open_bucket(
         bucket: name of the bucket or container.
         config: the options of the class.
         endpoint: URL of another provider than the cloud itself.
-        hint: what to check where the client refuses the options.
         ca_bundle: path of certificates to trust besides the system's.
         provider: returns the credentials, in the names of the client.
     """
@@ -115,7 +111,10 @@ def open_bucket(
     except (ValueError, BaseError) as error:
         reason = type(error).__name__
     # Outside the handler: the text of the error may hold a secret.
-    raise InvalidArgument(f"The storage options are not valid for {kind} ({reason}): {hint}")
+    raise InvalidArgument(
+        f"The storage options are not valid for {kind} ({reason}): check the account, the "
+        "credentials, the region and the endpoint"
+    )
 
 
 def environment(*variables: str) -> str | None:

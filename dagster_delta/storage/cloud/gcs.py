@@ -23,26 +23,23 @@ from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment,
 from dagster_delta.storage.cloud.options import (
     CloudOptions,
     CredentialProvider,
-    expiry_of,
     parse_options,
+    provided_credentials,
 )
 
-_ALIASES = {
-    "service_account_path": "service_account",
-    "endpoint": "base_url",
-    "endpoint_url": "base_url",
-}
 _KEYS = ("service_account_key", "service_account", "application_credentials")
-_NAMES = (
-    *_KEYS,
-    *("bearer_token", "skip_signature", "base_url", "conditional_put", "credential_provider"),
-)
+_OTHERS = ("bearer_token", "skip_signature", "base_url", "conditional_put", "credential_provider")
+_NAMES = {
+    **{name: name for name in (*_KEYS, *_OTHERS)},
+    "service_account_path": "service_account",
+    **dict.fromkeys(("endpoint", "endpoint_url"), "base_url"),
+}
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 def parse_gcs(options: Mapping[str, object]) -> CloudOptions:
     """The storage options of a user."""
-    return parse_options(options, _NAMES, _ALIASES, ("google_",))
+    return parse_options(options, _NAMES, ("google_",))
 
 
 def connect_gcs(options: CloudOptions, bucket: Bucket) -> CloudClient:
@@ -60,7 +57,6 @@ def connect_gcs(options: CloudOptions, bucket: Bucket) -> CloudClient:
         bucket.name,
         config,
         endpoint=endpoint,
-        hint="check service_account_key, the credentials file and the endpoint",
         provider=provider,
     )
     return CloudClient(store, is_trusted=endpoint is None)
@@ -71,7 +67,7 @@ def _provider(options: CloudOptions) -> CredentialProvider | None:
         return None
     vendor = options.get("credential_provider")
     if vendor is not None:
-        return partial(_credentials, vendor)
+        return partial(provided_credentials, vendor, {"token": "token"})
     if "bearer_token" in options:
         return None
     content = _key_of(options)
@@ -79,11 +75,6 @@ def _provider(options: CloudOptions) -> CredentialProvider | None:
         # The client reads it, and refuses it if it is no key.
         return None
     return _google_auth(content)
-
-
-def _credentials(vendor: CredentialProvider) -> Mapping[str, object]:
-    answer = vendor()
-    return {"token": answer["token"], "expires_at": expiry_of(answer)}
 
 
 def _key_of(options: CloudOptions) -> object:

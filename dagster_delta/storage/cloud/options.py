@@ -13,8 +13,7 @@ import difflib
 import importlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from dagster_delta.errors import InvalidArgument
@@ -25,22 +24,11 @@ CredentialProvider: TypeAlias = Callable[[], Mapping[str, object]]
 _OWN = frozenset({"profile", "ca_bundle", "conditional_put", "credential_provider", "credential"})
 """Options that the client does not know."""
 
-_NEARLY = 0.9
-"""Similarity of a misspelled option to an option, from 0 to 1."""
+_WITHOUT_EFFECT = frozenset(
+    {"allow_http", "copy_if_not_exists", "s3_allow_unsafe_rename", "s3_locking_provider", "project"}
+)
+"""Options of delta-rs for what needs no option here."""
 
-_OTHER_NAMES = {
-    "access_key": "access_key_id",
-    "secret_key": "secret_access_key",
-    # Of s3fs and gcsfs.
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "token": "application_credentials",
-    "anon": "skip_signature",
-    "region_name": "region",
-    "verify": "ca_bundle",
-    "client_kwargs": "endpoint",
-    "config_kwargs": "virtual_hosted_style_request",
-}
 _NEEDS = {
     "access_key_id": ("secret_access_key",),
     "secret_access_key": ("access_key_id",),
@@ -67,33 +55,32 @@ class CloudOptions(dict[str, Any]):
 
 
 def parse_options(
-    options: Mapping[str, object],
-    names: Iterable[str],
-    aliases: Mapping[str, str],
-    prefixes: tuple[str, ...],
+    options: Mapping[str, object], names: Mapping[str, str], prefixes: tuple[str, ...]
 ) -> CloudOptions:
-    """The options of a cloud; of several names for one, the last one counts. Options that are not
-    among the names belong to other tools, and are ignored.
+    """The options of a cloud; of several names for one, the last one counts.
 
     Args:
         options: as the user gave them.
-        names: of the options, in lower case and without a prefix.
-        aliases: name by other name.
+        names: each name and alias of an option, in lower case and without a prefix, and the
+            option.
         prefixes: in lower case, the longest first.
 
     Raises:
-        InvalidArgument: an option is misspelled or invalid. The error never shows its value.
+        InvalidArgument: an option is unknown or invalid. The error never shows its value.
     """
     found = CloudOptions()
-    known = {**{name: name for name in names}, **aliases}
     for option, value in options.items():
         bare = option.lower()
         prefix = next((prefix for prefix in prefixes if bare.startswith(prefix)), "")
-        name = known.get(bare.removeprefix(prefix))
+        bare = bare.removeprefix(prefix)
+        name = names.get(bare)
+        if value is None or value == "" or bare in _WITHOUT_EFFECT or "dynamo" in bare:
+            continue
         if name is None:
-            _refuse_misspelled(option, bare.removeprefix(prefix), known)
-        elif value is not None and value != "":
-            found[name] = _PARSERS.get(name, _parse_text)(value, option)
+            close = difflib.get_close_matches(bare, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(names)}"
+            raise InvalidArgument(f"There is no storage option {option!r}; {hint}")
+        found[name] = _PARSERS.get(name, _parse_text)(value, option)
     for name, needed in _NEEDS.items():
         if name in found and not found.keys() >= set(needed):
             raise InvalidArgument(
@@ -101,19 +88,6 @@ def parse_options(
                 "or none to use the credentials of the environment"
             )
     return found
-
-
-def _refuse_misspelled(option: str, bare: str, names: Collection[str]) -> None:
-    """Refuse an unknown option that is nearly a known one, or its name elsewhere: ignored, it would
-    leave the credentials or the endpoint to the environment.
-    """
-    close = difflib.get_close_matches(bare, names, n=1, cutoff=_NEARLY)
-    meant = close[0] if close else _OTHER_NAMES.get(bare)
-    if meant in names:
-        raise InvalidArgument(
-            f"There is no storage option {option!r}; did you mean {meant!r}? Options without a "
-            "meaning here are ignored, but this one may be misspelled"
-        )
 
 
 def _parse_text(value: object, option: str) -> str:
@@ -176,13 +150,18 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
 }
 
 
-def expiry_of(answer: Mapping[str, object]) -> datetime | None:
-    """When the credentials of a provider expire."""
+def provided_credentials(
+    provider: CredentialProvider, names: Mapping[str, str]
+) -> Mapping[str, object]:
+    """What a provider returns now, in the names of the client.
+
+    `names`: the client's name of each credential.
+    """
+    answer = provider()
     expires_at = answer.get("expires_at")
-    if expires_at is None:
-        return None
-    if not isinstance(expires_at, datetime) or expires_at.tzinfo is None:
+    if expires_at is not None and getattr(expires_at, "tzinfo", None) is None:
         raise InvalidArgument(
             "'expires_at' of a credential provider is a datetime with a time zone, or None"
         )
-    return expires_at
+    found = {client: answer[name] for name, client in names.items() if name in answer}
+    return {**found, "expires_at": expires_at}

@@ -5,9 +5,8 @@ Options are the fields of `S3StorageOptions`, in any case, with or without `aws_
 `secret_access_key`, `session_token` and `expires_at`.
 
 Settings without an option come from the environment and the AWS configuration files, by the rules
-of the AWS SDK. An `http://` endpoint needs no `allow_http`. Options of other integrations that have
-no meaning here (locking providers, copy-if-not-exists, unsafe renames) are ignored: commits are
-always conditional puts.
+of the AWS SDK. An `http://` endpoint needs no `allow_http`. Options of delta-rs for locking
+providers, copy-if-not-exists and unsafe renames are ignored: commits are always conditional puts.
 
 Without credentials among the options, botocore finds them as the AWS SDK does: environment,
 profile, single sign-on, assumed role, web identity, container, instance. It also renews them. Where
@@ -28,24 +27,34 @@ from dagster_delta.storage.cloud.client import Bucket, CloudClient, environment,
 from dagster_delta.storage.cloud.options import (
     CloudOptions,
     CredentialProvider,
-    expiry_of,
     parse_options,
+    provided_credentials,
 )
 
 # The client asks again five minutes before the end: botocore is asked every minute.
 _ASK_AGAIN = timedelta(minutes=6)
 
-_ALIASES = {"token": "session_token", "default_region": "region", "endpoint_url": "endpoint"}
-_NAMES = (
+_OPTIONS = (
     *("access_key_id", "secret_access_key", "session_token", "profile", "region", "endpoint"),
     *("skip_signature", "virtual_hosted_style_request", "ca_bundle", "conditional_put"),
     "credential_provider",
 )
+_NAMES = {
+    **{name: name for name in _OPTIONS},
+    "token": "session_token",
+    "default_region": "region",
+    "endpoint_url": "endpoint",
+}
+_PROVIDED = {
+    "access_key_id": "access_key_id",
+    "secret_access_key": "secret_access_key",
+    "session_token": "token",
+}
 
 
 def parse_s3(options: Mapping[str, object]) -> CloudOptions:
     """The storage options of a user."""
-    return parse_options(options, _NAMES, _ALIASES, ("aws_",))
+    return parse_options(options, _NAMES, ("aws_",))
 
 
 def connect_s3(options: CloudOptions, bucket: Bucket) -> CloudClient:
@@ -78,13 +87,12 @@ def connect_s3(options: CloudOptions, bucket: Bucket) -> CloudClient:
         bucket.name,
         config,
         endpoint=endpoint,
-        hint="check the region and the endpoint",
         ca_bundle=options.get("ca_bundle") or environment("AWS_CA_BUNDLE"),
         provider=_provider(options, session),
     )
     host = "s3.amazonaws.com" if endpoint is None else urlsplit(endpoint).hostname or ""
     is_aws = host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
-    return CloudClient(store, is_trusted=is_aws, lists_in_order=is_aws)
+    return CloudClient(store, is_trusted=is_aws)
 
 
 def _configured(profile: str | None) -> tuple[Any, str | None, str | None]:
@@ -121,18 +129,7 @@ def _provider(options: CloudOptions, session: Any) -> CredentialProvider | None:
         vendor = partial(dict, options)
     if vendor is None and session is not None:
         vendor = partial(_found, session)
-    return None if vendor is None else partial(_credentials, vendor)
-
-
-def _credentials(vendor: CredentialProvider) -> Mapping[str, object]:
-    """What a provider returns, in the names of the client."""
-    answer = vendor()
-    return {
-        "access_key_id": answer["access_key_id"],
-        "secret_access_key": answer["secret_access_key"],
-        "token": answer.get("session_token"),
-        "expires_at": expiry_of(answer),
-    }
+    return None if vendor is None else partial(provided_credentials, vendor, _PROVIDED)
 
 
 def _found(session: Any) -> Mapping[str, object]:  # noqa: ANN401
