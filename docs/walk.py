@@ -7,11 +7,14 @@ A file is a block with a title, as ```` ```python title="defs.py" ````; a comman
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_BLOCK = re.compile(r'^```(?:(\w+) title="([^"]+)"|console)\n(.*?)^```', re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r'^( *)```(?:\w+ title="([^"]+)"|console)\n(.*?)^\1```', re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Command:
 
 def steps(page: Path) -> Iterator[SavedFile | Command]:
     """The files and commands of a page, in its order."""
-    for _, title, body in _BLOCK.findall(page.read_text(encoding="utf-8")):
+    for _, title, block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        body = textwrap.dedent(block)
         if title:
             yield SavedFile(title, body)
             continue

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from tests.page_commands import follow
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -114,3 +115,47 @@ def test_assets_follow_a_table_as_the_guide_says(
         assert materialize(guide, instance, "daily", partition_key="2026-03-02")
         assert rows("lake/public/daily") == [{"day": dt.date(2026, 3, 2), "amount": 5.0}]
         assert materialize(guide, instance, "orders")
+
+
+def test_a_schema_change_is_planned_made_and_undone_as_the_runbook_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = [
+        str(DeltaTable("lake/public/orders").schema().fields[1].data_type)
+        for _ in follow(DOCS / "schema-changes.md", tmp_path, monkeypatch)
+    ]
+    assert types == ["string", "string", "decimal(10,2)", "string"]
+
+
+_STATEMENTS = [
+    (statement, "lazy" if "lazy" in asked else "rewrite", cost, needed)
+    for asked, cost, needed in re.findall(
+        r"(?m)^\| .+? \| (.*[`y]) \| (.*?) \| (.*?) ?\|$", (DOCS / "schema-changes.md").read_text()
+    )
+    for statement in re.findall(r"`([A-Z]{3}.*?)`", asked)
+]
+
+
+@pytest.mark.parametrize(("statement", "existing_rows", "cost", "needed"), _STATEMENTS)
+def test_a_statement_costs_what_the_runbook_says(
+    tmp_path: Path, statement: str, existing_rows: Any, cost: str, needed: str
+) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32()), "price": ["1.5"]})
+    table = DeltaTable.create(str(tmp_path / "orders"), rows.schema)
+    table.append(rows)
+    plan = table.alter(statement, dry_run=True, existing_rows=existing_rows).plan
+    costs = {
+        "log only": (False, False, False),
+        "rows are checked first": (False, True, False),
+        "files are rewritten, in one commit": (True, False, False),
+        "files are rewritten in batches, online": (True, False, True),
+    }
+    assert (plan.rewrites_data, plan.validates_rows, bool(plan.stages)) == costs[cost]
+    features = {
+        "columnMapping": "column mapping",
+        "typeWidening": "type widening",
+        "dagsterDelta.existingDefaults": "this library, until `kind: MATERIALIZE_DEFAULTS`",
+    }
+    assert [features[name] for name in plan.new_features if name in features] == [needed][
+        : bool(needed)
+    ]

@@ -53,7 +53,7 @@ def config(page: str, title: str) -> dict[str, Any]:
         ("maintenance.md", "clone.yaml", delta_clone_job, DeltaCloneConfig, {"table", "target"}),
         (
             "schema-changes.md",
-            "change.yaml",
+            "all-options.yaml",
             delta_schema_change_job,
             DeltaSchemaChangeConfig,
             {"table", "statement"},
