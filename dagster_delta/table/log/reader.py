@@ -6,7 +6,6 @@ Spec: Delta Log Entries; Checkpoints; Last Checkpoint File.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -76,36 +75,6 @@ _WITHOUT_CHECKPOINT = (
 _Read = TypeVar("_Read")
 
 
-class LocalFile:
-    """A file of a local log whose size and time are read on first use.
-
-    Most commits never need them, and reading them for 10,000 commits takes a third of the time of
-    listing and reading these.
-    """
-
-    __slots__ = ("_meta", "_store", "path")
-
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self.path = path
-        self._store = store
-        self._meta: ObjectMeta | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the file; 0 if it was deleted."""
-        return self._head().size_bytes
-
-    @property
-    def modified_ms(self) -> int:
-        """Last modification in milliseconds since the epoch; 0 if it was deleted."""
-        return self._head().modified_ms
-
-    def _head(self) -> ObjectMeta:
-        if self._meta is None:
-            self._meta = self._store.head(self.path) or ObjectMeta(self.path, 0, 0)
-        return self._meta
-
-
 @contextmanager
 def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
     """Errors raised in the block get the table, and the version if they have none."""
@@ -157,29 +126,12 @@ def list_settled_log(store: ObjectStore, *, start: int = 0, end: int | None = No
 def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[ListedFile]:
     first = version_prefix(start)
     limit = None if end is None or end >= _MAX_VERSION else version_prefix(end + 1)
-    names = _local_names(store)
-    if names is not None:
-        for name in names:
-            if name >= first and (limit is None or name < limit):
-                yield LocalFile(store, f"{LOG_DIRECTORY}/{name}")
-        return
     # In a log, names that begin with a digit sort first, in version order.
     for meta in store.list_from(LOG_DIRECTORY, first):
         name = meta.path[len(LOG_DIRECTORY) + 1 :]
         if not name[:1].isdigit() or (limit is not None and name >= limit):
             return
         yield meta
-
-
-def _local_names(store: ObjectStore) -> list[str] | None:
-    directory = store.local_path(LOG_DIRECTORY)
-    if directory is None:
-        return None
-    try:
-        return os.listdir(directory)  # noqa: PTH208 - a Path per commit would take most of the time
-    except OSError:
-        # The store's own listing reports what is wrong.
-        return None
 
 
 def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
@@ -235,9 +187,7 @@ def read_versions(
 
 def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
     path = commit.file.path
-    if not isinstance(commit.file, LocalFile):
-        # A local store knows the size of the file that it has opened.
-        check_log_file_size(path, commit.file.size_bytes)
+    check_log_file_size(path, commit.file.size_bytes)
     try:
         return RawCommit(
             commit.end, path, store.read(path), is_compacted=commit.start != commit.end

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -23,21 +22,43 @@ from dagster_delta.table.log.state import open_state
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The newest version that was committed at or before a time."""
-    search, versions = _search(store)
-    return search.version_at(versions, parse_timestamp(timestamp))
+    wanted_ms = parse_timestamp(timestamp)
+    times = _times(store)
+    versions = times.versions
+    own = versions[times.num_by_file :]
+    # Where both kinds of times occur, the first in-commit timestamp divides them.
+    if own and (len(own) == len(versions) or wanted_ms >= times.of(own[0])):
+        versions = own
+    else:
+        versions = versions[: times.num_by_file]
+    index = bisect_right(versions, wanted_ms, key=times.of)
+    if not index:
+        raise VersionNotFound(
+            f"The table cannot be read as of {_spell(wanted_ms)}: its log begins with version "
+            f"{versions[0]}, committed at {_spell(times.of(versions[0]))}",
+            table=store.location.uri,
+        )
+    found = versions[index - 1]
+    if found == times.versions[-1] and wanted_ms > times.of(found):
+        raise VersionNotFound(
+            f"The table has no version as of {_spell(wanted_ms)} yet: the latest one, {found}, was "
+            f"committed at {_spell(times.of(found))}; open it without a timestamp",
+            table=store.location.uri,
+        )
+    return found
 
 
 def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The oldest version that was committed at or after a time."""
     wanted_ms = parse_timestamp(timestamp)
-    search, versions = _search(store)
-    times = search.times_of(versions)
-    index = bisect_left(versions, wanted_ms, key=times)
-    if index < len(versions):
-        return versions[index]
+    times = _times(store)
+    index = bisect_left(times.versions, wanted_ms, key=times.of)
+    if index < len(times.versions):
+        return times.versions[index]
+    latest = times.versions[-1]
     raise VersionNotFound(
-        f"Nothing was committed since {_spell(wanted_ms)}: the latest version, {versions[-1]}, "
-        f"is of {_spell(times(versions[-1]))}; wait for the next commit",
+        f"Nothing was committed since {_spell(wanted_ms)}: the latest version, {latest}, is of "
+        f"{_spell(times.of(latest))}; wait for the next commit",
         table=store.location.uri,
     )
 
@@ -46,31 +67,25 @@ def newest_version_until(
     store: ObjectStore, listing: LogListing, configuration: TableConfiguration, until_ms: int
 ) -> int | None:
     """The newest version that was committed at or before a time; None if all are newer."""
-    versions = _readable_versions(listing)
-    times = _Search(store, listing, configuration).times_of(versions)
-    index = bisect_right(versions, until_ms, key=times)
-    return versions[index - 1] if index else None
+    times = _Times(store, listing, configuration)
+    index = bisect_right(times.versions, until_ms, key=times.of)
+    return times.versions[index - 1] if index else None
 
 
-def _readable_versions(listing: LogListing) -> list[int]:
-    earliest = listing.earliest_version
-    return sorted(commit for commit in listing.commits if earliest is None or commit >= earliest)
-
-
-def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
-    """A search of the log, and the versions that it can find, in ascending order."""
+def _times(store: ObjectStore) -> _Times:
+    """The times of the versions that a table can be read at."""
     listing = list_settled_log(store)
     table = store.location.uri
     segment = listing.segment(table=table)
     _, configuration, _ = open_state(store, segment)
-    versions = _readable_versions(listing)
-    if not versions:
+    times = _Times(store, listing, configuration)
+    if not times.versions:
         raise VersionNotFound(
             "The log holds no commit any more, only a checkpoint: open the table by version "
             f"{segment.version}",
             table=table,
         )
-    return _Search(store, listing, configuration), versions
+    return times
 
 
 def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
@@ -97,63 +112,29 @@ def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
     return timestamp
 
 
-class _Search:
+class _Times:
+    """When versions were committed, in milliseconds since the epoch."""
+
     def __init__(
         self, store: ObjectStore, listing: LogListing, configuration: TableConfiguration
     ) -> None:
         self._store = store
-        self._listing = listing
-        self._configuration = configuration
+        earliest = listing.earliest_version or 0
+        self.versions = sorted(version for version in listing.commits if version >= earliest)
+        """The readable versions that have a commit, in ascending order."""
+        by_file = self.versions
+        if configuration.in_commit_timestamps_enabled:
+            # Without an enablement version the table has had them from its first commit.
+            since = configuration.properties.in_commit_timestamp_enablement_version or 0
+            by_file = [version for version in by_file if version < since]
+        self.num_by_file = len(by_file)
+        """How many versions, the first ones, have the time of their file."""
+        self._file_times = dict(zip(by_file, commit_times(listing, by_file), strict=True))
 
-    def version_at(self, versions: Sequence[int], wanted_ms: int) -> int:
-        if not self._configuration.in_commit_timestamps_enabled:
-            return self._by_file_times(versions, wanted_ms)
-        properties = self._configuration.properties
-        # Without an enablement version the table has had them from its first commit.
-        enabled_at = properties.in_commit_timestamp_enablement_version or 0
-        own = [version for version in versions if version >= enabled_at]
-        older = [version for version in versions if version < enabled_at]
-        if own and (not older or wanted_ms >= self._own_time(own[0])):
-            return self._by_own_times(own, wanted_ms)
-        return self._by_file_times(older, wanted_ms, is_tail=not own)
-
-    def times_of(self, versions: Sequence[int]) -> Callable[[int], int]:
-        """A function that gives the time of each of some versions, ascending, in milliseconds."""
-        enabled_at = None
-        if self._configuration.in_commit_timestamps_enabled:
-            enabled_at = self._configuration.properties.in_commit_timestamp_enablement_version or 0
-        older = [version for version in versions if enabled_at is None or version < enabled_at]
-        file_times = dict(zip(older, commit_times(self._listing, older), strict=True))
-        return lambda version: (
-            file_times[version] if version in file_times else self._own_time(version)
-        )
-
-    def _by_file_times(
-        self, versions: Sequence[int], wanted_ms: int, *, is_tail: bool = True
-    ) -> int:
-        times = commit_times(self._listing, versions)
-        self._check_not_before(versions[0], times[0], wanted_ms)
-        if is_tail:
-            self._check_not_after(versions[-1], times[-1], wanted_ms)
-        found = versions[0]
-        for version, time in zip(versions, times, strict=True):
-            if time <= wanted_ms:
-                found = version
-        return found
-
-    def _by_own_times(self, versions: Sequence[int], wanted_ms: int) -> int:
-        self._check_not_before(versions[0], self._own_time(versions[0]), wanted_ms)
-        self._check_not_after(versions[-1], self._own_time(versions[-1]), wanted_ms)
-        low, high = 0, len(versions)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._own_time(versions[middle]) <= wanted_ms:
-                low = middle
-            else:
-                high = middle
-        return versions[low]
-
-    def _own_time(self, version: int) -> int:
+    def of(self, version: int) -> int:
+        """The time of one version."""
+        if version in self._file_times:
+            return self._file_times[version]
         with located(self._store, version):
             data = read_commit(self._store, version)
             info = decode_commit_info(data, version=version, path=commit_path(version))
@@ -164,22 +145,6 @@ class _Search:
                     "before; open the table by version"
                 )
             return timestamp
-
-    def _check_not_before(self, version: int, time_ms: int, wanted_ms: int) -> None:
-        if wanted_ms < time_ms:
-            raise VersionNotFound(
-                f"The table cannot be read as of {_spell(wanted_ms)}: its log begins with version "
-                f"{version}, committed at {_spell(time_ms)}",
-                table=self._store.location.uri,
-            )
-
-    def _check_not_after(self, version: int, time_ms: int, wanted_ms: int) -> None:
-        if wanted_ms > time_ms:
-            raise VersionNotFound(
-                f"The table has no version as of {_spell(wanted_ms)} yet: the latest one, "
-                f"{version}, was committed at {_spell(time_ms)}; open it without a timestamp",
-                table=self._store.location.uri,
-            )
 
 
 def _spell(time_ms: int) -> str:
