@@ -117,7 +117,21 @@ def clean_log(
     """
     configuration = snapshot.configuration
     configuration.check_writable(table=store.location.uri, version=snapshot.version)
-    retention_ms = _retention_ms(snapshot, retention_hours, enforce_retention=enforce_retention)
+    properties, table = configuration.properties, store.location.uri
+    if enforce_retention and not properties.enable_expired_log_cleanup:
+        raise InvalidArgument(
+            "the table keeps its log (delta.enableExpiredLogCleanup = false); set the property to "
+            "true, or pass enforce_retention=False",
+            table=table,
+        )
+    retention_ms = retention_in_ms(
+        retention_hours,
+        properties.log_retention_ms,
+        "delta.logRetentionDuration): older versions could not be read, and consumers that are "
+        "further behind would lose commits; leave it out, or pass enforce_retention=False",
+        enforce=enforce_retention,
+        table=table,
+    )
     now_ms = clock()
     cutoff_ms = midnight_before(now_ms - retention_ms)
     for _ in range(_MAX_ATTEMPTS):
@@ -200,31 +214,24 @@ def _log_files(store: ObjectStore) -> Iterator[ObjectMeta]:
         yield meta
 
 
-def _retention_ms(
-    snapshot: Snapshot, retention_hours: float | None, *, enforce_retention: bool
+def retention_in_ms(
+    hours: float | None, own_ms: int, loss: str, *, enforce: bool, table: str
 ) -> int:
-    properties = snapshot.configuration.properties
-    table = snapshot.store.location.uri
-    if enforce_retention and not properties.enable_expired_log_cleanup:
+    """The retention that a caller asks for, in milliseconds; the table's own for None.
+
+    `loss` names the table's property, and says what a shorter retention means.
+    """
+    if hours is None:
+        return own_ms
+    if not isinstance(hours, int | float) or not 0 <= hours < math.inf:
         raise InvalidArgument(
-            "the table keeps its log (delta.enableExpiredLogCleanup = false); set the property to "
-            "true, or pass enforce_retention=False",
-            table=table,
+            f"the retention is a number of hours from 0 on, not {hours!r}", table=table
         )
-    own = properties.log_retention_ms
-    if retention_hours is None:
-        return own
-    if not isinstance(retention_hours, int | float) or not 0 <= retention_hours < math.inf:
+    retention_ms = int(hours * _HOUR_MS)
+    if retention_ms < own_ms and enforce:
         raise InvalidArgument(
-            f"the retention is a number of hours from 0 on, not {retention_hours!r}", table=table
-        )
-    retention_ms = int(retention_hours * _HOUR_MS)
-    if retention_ms < own and enforce_retention:
-        raise InvalidArgument(
-            f"a retention of {retention_hours:g} hours is shorter than the {own / _HOUR_MS:g} "
-            "hours of the table (delta.logRetentionDuration): older versions could not be read, "
-            "and consumers that are further behind would lose commits; leave it out, or pass "
-            "enforce_retention=False",
+            f"a retention of {hours:g} hours is shorter than the {own_ms / _HOUR_MS:g} hours of "
+            f"the table ({loss}",
             table=table,
         )
     return retention_ms

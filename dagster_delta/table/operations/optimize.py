@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_properties import parse_column_paths
 from dagster_delta.protocol.values.arrow_columns import boolean_column, index_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.operations.moved_rows import check_no_row_lost
 from dagster_delta.table.operations.outdated_files import Purge, outdated_files
@@ -161,11 +162,11 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     job = _Optimization(
         snapshot, options, clock, columns, target, parameters, clustering, snapshot.version
     )
-    job.total_bytes = sum(group.size_bytes for group in groups)
+    job.total_bytes = sum(map(total_bytes, groups))
     # A cube is committed alone, because its tag identifies its files.
     max_bytes = 0 if clustering else options.max_commit_bytes
-    for batch in split_by_size(groups, lambda group: group.size_bytes, max_bytes):
-        job.run([files.take(index_column(group.positions)) for group in batch])
+    for batch in split_by_size(groups, total_bytes, max_bytes):
+        job.run(batch)
     return job.result()
 
 
@@ -188,8 +189,10 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
         return write_spec(
             snapshot.configuration, snapshot.store.location, check_rows=False
         ).target_file_size_bytes
-    if not isinstance(target, int) or target < 1:
-        raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target!r}")
+    if target < 1:
+        raise InvalidArgument(
+            f"target_file_size is a number of bytes and must be > 0, not {target}"
+        )
     return target
 
 
@@ -209,11 +212,7 @@ def _candidates(
 
 def _min_size(options: OptimizeOptions, target: int) -> int:
     minimum = options.min_file_size_bytes
-    if minimum is None:
-        return int(target * MIN_SIZE_SHARE)
-    if not isinstance(minimum, int):
-        raise InvalidArgument(f"min_file_size is a number of bytes, not {minimum!r}")
-    return minimum
+    return int(target * MIN_SIZE_SHARE) if minimum is None else minimum
 
 
 def _groups(
@@ -222,29 +221,77 @@ def _groups(
     options: OptimizeOptions,
     target: int,
     clustering: Sequence[tuple[str, ...]],
-) -> list[FileGroup]:
+) -> list[pa.Table]:
+    """The files to rewrite, in groups whose rows go to the same new files."""
     if not 0 <= options.max_deleted_share <= 1:
         raise InvalidArgument(
             f"max_deleted_share is a share from 0 to 1, not {options.max_deleted_share}"
         )
+    everything = boolean_column([True] * files.num_rows)
     if options.zorder_by or options.sort_by:
-        return group_by_partition(files)
+        return _packed(files, everything, everything, max_bytes=2**63)
     if options.purge is not None:
-        return pack_files(files, target_size_bytes=target)
-    num_records = parse_statistics_json(files["stats"], ())["num_records"]
+        return _packed(files, everything, everything, max_bytes=target)
+    purged = _is_purged(files, options.max_deleted_share)
     if clustering:
-        purged = is_purged(files["deletion_vector"], num_records, options.max_deleted_share)
         most = options.max_commit_bytes
-        return plan_cubes(files, clustering, purged, max_bytes=most, full=options.full)
-    return pack_small_files(
-        files,
-        num_records,
-        target_size_bytes=target,
-        min_size_bytes=_min_size(options, target),
-        max_deleted_share=options.max_deleted_share,
+        return _plan_cubes(files, clustering, purged, max_bytes=most, full=options.full)
+    small = pc.less(files["size_bytes"], integer_scalar(_min_size(options, target)))
+    chosen = pc.or_(small, purged)
+    if snapshot.configuration.supports("clustering"):
+        chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
+    # Smallest first, as in the reference implementation. The sort is stable, so files of equal
+    # size stay in the order in which they were written.
+    order = pc.sort_indices(files, [("size_bytes", "ascending")])
+    return _packed(
+        files.take(order),
+        chosen.take(order),
+        purged.take(order),
+        max_bytes=target,
         min_files=options.min_files,
-        keep_clustered=snapshot.configuration.supports("clustering"),
     )
+
+
+def _packed(
+    files: pa.Table,
+    chosen: pa.Array | pa.ChunkedArray,
+    alone: pa.Array | pa.ChunkedArray,
+    *,
+    max_bytes: int,
+    min_files: int = 1,
+) -> list[pa.Table]:
+    """The chosen files, in groups of one partition and of at most so many bytes.
+
+    A single file is left unchanged, so that repeated runs end, unless it is worth rewriting
+    `alone`; so are partitions with fewer files than `min_files`.
+    """
+    positions = pc.indices_nonzero(chosen).to_pylist()
+    rows = files.select(["size_bytes", "partition_values"]).filter(chosen)
+    sizes = dict(zip(positions, rows["size_bytes"].to_pylist(), strict=True))
+    partitions: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for position, values in zip(positions, rows["partition_values"].to_pylist(), strict=True):
+        # Two spellings of one value make two groups, which only compacts less.
+        key = tuple(sorted((name, text or "") for name, text in values or ()))
+        partitions.setdefault(key, []).append(position)
+    return [
+        files.take(index_column(batch))
+        for key in sorted(partitions)
+        if len(partitions[key]) >= min_files
+        for batch in split_by_size(partitions[key], sizes.__getitem__, max_bytes)
+        if len(batch) > 1 or alone[batch[0]].as_py()
+    ]
+
+
+def _is_purged(files: pa.Table, max_deleted_share: float) -> pa.Array | pa.ChunkedArray:
+    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`."""
+    vectors = files["deletion_vector"]
+    if vectors.null_count == len(vectors):
+        return boolean_column([False] * len(vectors))
+    num_records = parse_statistics_json(files["stats"], ())["num_records"]
+    deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())
+    allowed = pc.multiply(pc.cast(num_records, pa.float64()), max_deleted_share)
+    # If the log does not count the rows, any deletion is too much: the share is unknown.
+    return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
 
 
 def _parameters(
@@ -287,7 +334,7 @@ class _Optimization:
 
     def run(self, groups: list[pa.Table]) -> None:
         """Rewrite groups of files and commit them; after a conflict the files are unchanged."""
-        self.done_bytes += sum(pc.sum(group["size_bytes"]).as_py() for group in groups)
+        self.done_bytes += sum(map(total_bytes, groups))
         planned = sum(group.num_rows for group in groups)
         groups = self._still_live(groups)
         self.num_left_files += planned - sum(group.num_rows for group in groups)
@@ -503,14 +550,14 @@ def _check(
         raise InvalidArgument(f"values of type {kind} have no order to sort {name} by", column=name)
 
 
-def plan_cubes(
+def _plan_cubes(
     files: pa.Table,
     columns: Sequence[ColumnPath],
     purged: pa.BooleanArray,
     *,
     max_bytes: int,
     full: bool,
-) -> list[FileGroup]:
+) -> list[pa.Table]:
     """The cubes to write, each with the files that go into it.
 
     `max_bytes` bounds the files of one cube, unless it is one file; `purged` files are rewritten
@@ -543,7 +590,7 @@ def plan_cubes(
         return []
     chosen.sort(key=lambda position: cubes[position] or "")
     return [
-        FileGroup(tuple(batch), sum(sizes[position] for position in batch))
+        files.take(index_column(batch))
         for batch in split_by_size(chosen, sizes.__getitem__, max_bytes)
     ]
 
@@ -568,122 +615,6 @@ def _column_names(columns: Sequence[ColumnPath]) -> str:
 def _cube_of(tags: pa.ChunkedArray, key: str) -> list[str | None]:
     found: list[str | None] = pc.map_lookup(tags, key, "first").to_pylist()
     return found
-
-
-PartitionKey = tuple[Hashable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FileGroup:
-    """Files of one partition that are rewritten together."""
-
-    positions: tuple[int, ...]
-    """Rows of the files in the table they were planned from."""
-    size_bytes: int
-    """Total size of the files."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    position: int
-    size_bytes: int
-    is_purged: bool
-    """Whether the file is worth rewriting alone, because of its deleted rows."""
-
-
-def pack_small_files(
-    files: pa.Table,
-    num_records: pa.ChunkedArray,
-    *,
-    target_size_bytes: int,
-    min_size_bytes: int,
-    max_deleted_share: float,
-    min_files: int = 1,
-    keep_clustered: bool = False,
-) -> list[FileGroup]:
-    """Groups of about the target size, of files that are small or have many deleted rows.
-
-    A single small file is left unchanged, so that repeated runs end. `num_records` counts deleted
-    rows, and is null where unknown. Files below the minimum size are packed, in partitions with at
-    least `min_files` of them; so are files with a larger share of deleted rows (0 to 1) at any
-    size.
-    """
-    purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
-    chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
-    if keep_clustered:
-        chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
-    groups = []
-    for candidates in _by_partition(files, chosen, purged):
-        if len(candidates) < min_files:
-            continue
-        # Smallest first, as in the reference implementation. The sort is stable, so files of equal
-        # size stay in the order in which they were written.
-        ordered = sorted(candidates, key=lambda candidate: candidate.size_bytes)
-        groups += list(_pack(ordered, target_size_bytes))
-    return groups
-
-
-def pack_files(files: pa.Table, *, target_size_bytes: int) -> list[FileGroup]:
-    """All files, in groups of one partition and of about the target size."""
-    everything = boolean_column([True] * files.num_rows)
-    return [
-        group
-        for candidates in _by_partition(files, everything, everything)
-        for group in _pack(candidates, target_size_bytes)
-    ]
-
-
-def group_by_partition(files: pa.Table) -> list[FileGroup]:
-    """All files, one group per partition."""
-    everything = boolean_column([True] * files.num_rows)
-    return [_group(candidates) for candidates in _by_partition(files, everything, everything)]
-
-
-def is_purged(
-    vectors: pa.ChunkedArray, num_records: pa.ChunkedArray, max_deleted_share: float
-) -> pa.Array | pa.ChunkedArray:
-    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`."""
-    if vectors.null_count == len(vectors):
-        return boolean_column([False] * len(vectors))
-    deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())
-    allowed = pc.multiply(pc.cast(num_records, pa.float64()), max_deleted_share)
-    # If the log does not count the rows, any deletion is too much: the share is unknown.
-    return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
-
-
-def _by_partition(
-    files: pa.Table, chosen: pa.Array | pa.ChunkedArray, purged: pa.Array | pa.ChunkedArray
-) -> Iterator[list[_Candidate]]:
-    positions = pc.indices_nonzero(chosen).to_pylist()
-    rows = files.select(["size_bytes", "partition_values"]).filter(chosen)
-    sizes = rows["size_bytes"].to_pylist()
-    keys = [_key(values) for values in rows["partition_values"].to_pylist()]
-    alone = purged.filter(chosen).to_pylist()
-    candidates: dict[PartitionKey, list[_Candidate]] = {}
-    for key, position, size, is_purged in zip(keys, positions, sizes, alone, strict=True):
-        candidates.setdefault(key, []).append(_Candidate(position, size, is_purged))
-    for key in sorted(candidates, key=repr):
-        yield candidates[key]
-
-
-def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
-    # Two spellings of one value make two groups, which only compacts less.
-    return tuple(sorted((name, text or "") for name, text in values or ()))
-
-
-def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[FileGroup]:
-    for together in split_by_size(
-        candidates, lambda candidate: candidate.size_bytes, target_size_bytes
-    ):
-        if len(together) > 1 or any(candidate.is_purged for candidate in together):
-            yield _group(together)
-
-
-def _group(candidates: Sequence[_Candidate]) -> FileGroup:
-    return FileGroup(
-        tuple(candidate.position for candidate in candidates),
-        sum(candidate.size_bytes for candidate in candidates),
-    )
 
 
 MIN_FILES = 50

@@ -9,7 +9,6 @@ Spec: Action Reconciliation (tombstones); Vacuum Protocol Check.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, read_versions
+from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
 from dagster_delta.table.operations.file_listing import EmptiedDirectories, ListedFiles
 from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
@@ -109,7 +109,15 @@ def vacuum_table(
     # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
     # without vacuumProtocolCheck: a feature that is not known may refer to files.
     snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
-    retention_ms = _retention_ms(snapshot, options)
+    retention_ms = retention_in_ms(
+        options.retention_hours,
+        snapshot.configuration.properties.deleted_file_retention_ms,
+        "delta.deletedFileRetentionDuration): readers of older versions and writers that have not "
+        "committed yet would lose their files; leave it out, or pass enforce_retention=False if no "
+        "one else uses the table",
+        enforce=options.enforce_retention,
+        table=store.location.uri,
+    )
     before_ms = clock() - retention_ms
     kept = tuple(Snapshot.load(store, version=version) for version in options.keep_versions)
     needed = _NeededFiles(before_ms, retention_ms, kept)
@@ -181,25 +189,6 @@ def _other_formats(snapshot: Snapshot) -> tuple[str, ...]:
     # The Iceberg metadata of such a table are in a directory without an underscore.
     is_uniform = _UNIVERSAL_FORMAT in snapshot.configuration.metadata.configuration
     return ("metadata",) if is_uniform else ()
-
-
-def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
-    own = snapshot.configuration.properties.deleted_file_retention_ms
-    if options.retention_hours is None:
-        return own
-    hours = options.retention_hours
-    if not isinstance(hours, int | float) or not 0 <= hours < math.inf:
-        raise InvalidArgument(f"the retention is a number of hours from 0 on, not {hours!r}")
-    retention_ms = int(hours * _HOUR_MS)
-    if retention_ms < own and options.enforce_retention:
-        raise InvalidArgument(
-            f"a retention of {options.retention_hours:g} hours is shorter than the "
-            f"{own / _HOUR_MS:g} hours of the table (delta.deletedFileRetentionDuration): readers "
-            "of older versions and writers that have not committed yet would lose their files; "
-            "leave it out, or pass enforce_retention=False if no one else uses the table",
-            table=snapshot.store.location.uri,
-        )
-    return retention_ms
 
 
 @dataclass(frozen=True, slots=True)
