@@ -32,6 +32,7 @@ from dagster_delta.table.maintenance_methods import MaintenanceMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.retries import StatementOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -445,8 +446,11 @@ class DeltaTable(
                 append-only.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        options = operations.row_changes.ChangeOptions(
-            engine, idempotency, commit_info, on_conflict
+        options = StatementOptions(
+            engine=engine,
+            idempotency=idempotency,
+            commit_info=commit_info,
+            on_conflict=on_conflict,
         )
         deleted = operations.delete.delete_rows(self._existing(), where, options, clock=now_ms)
         return self._settle(deleted, engine, None)
@@ -481,8 +485,11 @@ class DeltaTable(
             TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
-        options = operations.row_changes.ChangeOptions(
-            engine, idempotency, commit_info, on_conflict
+        options = StatementOptions(
+            engine=engine,
+            idempotency=idempotency,
+            commit_info=commit_info,
+            on_conflict=on_conflict,
         )
         updated = operations.update.update_rows(self._existing(), set, where, options, clock=now_ms)
         return self._settle(updated, engine, None)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.table.operations.row_write import RowWrite, write_metrics
 from dagster_delta.table.read.row_selection import select_rows
-from dagster_delta.table.transaction.retries import ConflictRetries
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -35,7 +34,7 @@ def append_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
         written = write.write_rows(configuration)
         return write.commit(configuration, {"mode": "Append"}, write_metrics(written))
 
-    return write.run(append, snapshot, ConflictRetries())
+    return write.run(append, snapshot)
 
 
 def _depend_on_absence(write: RowWrite, snapshot: Snapshot, where: str) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagster_delta.table.operations.row_changes import ChangeOptions, RowStatement
-from dagster_delta.table.transaction.retries import conflict_retries, run_with_retries
+from dagster_delta.table.operations.row_changes import RowStatement
+from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def delete_rows(
-    snapshot: Snapshot, where: str | None, options: ChangeOptions, *, clock: Clock
+    snapshot: Snapshot, where: str | None, options: StatementOptions, *, clock: Clock
 ) -> CommitResult:
     """Remove the rows for which a predicate is true.
 
@@ -30,5 +30,4 @@ def delete_rows(
         statement = RowStatement.begin("DELETE", snapshot, where, options, clock)
         return statement.run(statement.engine_of(()), parameters)
 
-    limits = conflict_retries(options.on_conflict)
-    return run_with_retries(delete, snapshot.store, snapshot, limits, options.record)
+    return run_with_retries(delete, snapshot.store, snapshot, options.limits, options.record)

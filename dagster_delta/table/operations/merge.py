@@ -22,7 +22,7 @@ from msgspec.structs import replace
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.plans import Constraint, RewriteResult
+from dagster_delta.engines.plans import RewriteResult
 from dagster_delta.engines.statements.merge_clauses import (
     ClauseKind,
     ClauseText,
@@ -65,9 +65,8 @@ from dagster_delta.table.operations.write_planning import grown_configuration, w
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-from dagster_delta.table.transaction.retries import OnConflict, conflict_retries, run_with_retries
-from dagster_delta.table.transaction.transaction import AppTransaction, CommitResult, Transaction
+from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
+from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
@@ -80,7 +79,7 @@ _TARGET_KINDS = ("matched", "not_matched_by_source")
 MergeSchemaMode = Literal["strict", "merge"]
 
 
-class MergeStatement(msgspec.Struct, frozen=True):
+class MergeStatement(StatementOptions, frozen=True):
     """A MERGE as its caller describes it."""
 
     source: object
@@ -90,45 +89,24 @@ class MergeStatement(msgspec.Struct, frozen=True):
     target_alias: str = "t"
     source_alias: str = "s"
     clauses: tuple[ClauseText, ...] = ()
-    commit_info: Mapping[str, object] | None = None
-    """Recorded in the commitInfo."""
-    idempotency: tuple[str, int] | None = None
-    """Application id and version; the merge is done at most once with them."""
-    check: str | None = None
-    """Spark SQL that every new row must satisfy."""
-    progress: tuple[AppTransaction, ...] = ()
-    """`txn` actions to record with the merge, each only if the table has the expected version."""
-    engine: str | None = None
-    """`arrow` or `spark`; None: chosen by the source and the expressions."""
     schema_mode: MergeSchemaMode = "strict"
     """Whether columns of the source that the table lacks are added to it."""
-    on_conflict: OnConflict = "retry"
     memory_limit: int | str | None = None
     """Of the embedded engine; None: the default."""
     creates: TableDefinition | None = None
     """The table to create if there is none."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.schema_mode not in ("strict", "merge"):
             raise InvalidArgument(
                 f"the schema_mode of a merge is 'strict' or 'merge', not {self.schema_mode!r}"
             )
-        conflict_retries(self.on_conflict)  # raises for an invalid one
 
     @property
     def evolves(self) -> bool:
         """Whether columns may be added to the table."""
         return self.schema_mode == "merge"
-
-    @property
-    def record(self) -> ApplicationRecord:
-        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
-        return ApplicationRecord(self.idempotency, self.progress)
-
-    @property
-    def constraints(self) -> list[Constraint]:
-        """What new rows must satisfy in addition to the constraints of the table."""
-        return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -312,8 +290,7 @@ def merge_rows(
                 merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
             return merge.commit(transaction, started)
 
-        limits = conflict_retries(statement.on_conflict)
-        return run_with_retries(merge, store, snapshot, limits, statement.record)
+        return run_with_retries(merge, store, snapshot, statement.limits, statement.record)
 
 
 def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:

@@ -34,7 +34,6 @@ from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.partition_codes import files_in_partitions
 from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
-from dagster_delta.table.transaction.retries import conflict_retries
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
@@ -80,7 +79,7 @@ def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
             metrics = _replace_matching(write, configuration, write.transaction.snapshot, where)
         return write.commit(configuration, parameters, metrics)
 
-    return write.run(overwrite, snapshot, conflict_retries(write.options.on_conflict))
+    return write.run(overwrite, snapshot)
 
 
 def _replace_everything(

@@ -33,7 +33,6 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan, select_rows
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
 from dagster_delta.table.transaction.file_actions import (
     added_row,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.conflicts import SelectsRows
-    from dagster_delta.table.transaction.retries import OnConflict
+    from dagster_delta.table.transaction.retries import StatementOptions
 
 
 class RowChangeCounts(msgspec.Struct, frozen=True):
@@ -74,23 +73,6 @@ class RowChangeCounts(msgspec.Struct, frozen=True):
     """Files that had a deletion vector and have another now, or left."""
 
 
-class ChangeOptions(msgspec.Struct, frozen=True):
-    """Options of a DELETE or an UPDATE."""
-
-    engine: str | None = None
-    """`arrow` or `spark`; None: chosen by the expressions."""
-    idempotency: tuple[str, int] | None = None
-    """Application id and version; the statement is done at most once with them."""
-    commit_info: Mapping[str, object] | None = None
-    """Recorded in the commitInfo."""
-    on_conflict: OnConflict = "retry"
-
-    @property
-    def record(self) -> ApplicationRecord:
-        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
-        return ApplicationRecord(self.idempotency)
-
-
 class RowStatement(msgspec.Struct, frozen=True):
     """One attempt of a DELETE or an UPDATE."""
 
@@ -98,14 +80,19 @@ class RowStatement(msgspec.Struct, frozen=True):
     transaction: Transaction
     snapshot: Snapshot
     where: SqlExpression | None
-    options: ChangeOptions
+    options: StatementOptions
     asked: Engine | None
     """The engine that the caller chose."""
     started: float
 
     @classmethod
     def begin(
-        cls, name: str, snapshot: Snapshot, where: str | None, options: ChangeOptions, clock: Clock
+        cls,
+        name: str,
+        snapshot: Snapshot,
+        where: str | None,
+        options: StatementOptions,
+        clock: Clock,
     ) -> RowStatement:
         """An attempt on a version."""
         started, asked = time.perf_counter(), change_engine(options.engine)

@@ -34,7 +34,7 @@ from dagster_delta.table.operations.write_planning import (
 )
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.committer import Conflicted
-from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
+from dagster_delta.table.transaction.retries import run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ class RowWrite:
         self,
         attempt: Callable[[], CommitResult],
         snapshot: Snapshot | None,
-        limits: ConflictRetries,
     ) -> CommitResult:
         """The result of the first attempt without a conflict."""
         created = CreatedFiles(self.store)
@@ -126,7 +125,7 @@ class RowWrite:
                 attempt_on,
                 self.store,
                 snapshot,
-                limits,
+                self.options.limits,
                 self.options.record,
                 may_repeat=files_fit,
             )
@@ -225,13 +224,10 @@ class RowWrite:
     def _spec(
         self, configuration: TableConfiguration, schema: StructType, check: Sequence[Constraint]
     ) -> WriteSpec:
-        constraints = list(check)
-        if self.options.check is not None:
-            constraints.append(Constraint("check", self.options.check, is_partition=True))
         return write_spec(
             configuration,
             self.store.location,
-            constraints=constraints,
+            constraints=[*check, *self.options.constraints],
             values=inserted_values(configuration, schema.names),
             sort_by=self.options.sort_by,
             is_exact=self.options.schema_mode == "strict",

@@ -13,8 +13,8 @@ from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.statements.assignments import parse_assignments, resolve_defaults
 from dagster_delta.sql.filters import at_statement
-from dagster_delta.table.operations.row_changes import ChangeOptions, RowStatement
-from dagster_delta.table.transaction.retries import conflict_retries, run_with_retries
+from dagster_delta.table.operations.row_changes import RowStatement
+from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
@@ -26,7 +26,7 @@ def update_rows(
     snapshot: Snapshot,
     values: Mapping[str, str],
     where: str | None,
-    options: ChangeOptions,
+    options: StatementOptions,
     *,
     clock: Clock,
 ) -> CommitResult:
@@ -42,8 +42,7 @@ def update_rows(
         assignments, engine = _assign(statement, values)
         return statement.run(engine, parameters, assignments)
 
-    limits = conflict_retries(options.on_conflict)
-    return run_with_retries(update, snapshot.store, snapshot, limits, options.record)
+    return run_with_retries(update, snapshot.store, snapshot, options.limits, options.record)
 
 
 def _assign(

@@ -41,7 +41,6 @@ from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
 from dagster_delta.table.operations.file_listing import EmptiedDirectories, ListedFiles
 from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
 from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
@@ -327,7 +326,6 @@ class _Vacuum:
                 self.store,
                 snapshot,
                 _END_RETRIES,
-                ApplicationRecord(),
             ).snapshot
         except CommitConflict:
             _LOG.warning(

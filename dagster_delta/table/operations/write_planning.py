@@ -8,9 +8,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
-
-import msgspec
+from typing import Literal, get_args
 
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.statements.generated_columns import generation_constraints
@@ -37,11 +35,7 @@ from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression
 from dagster_delta.storage.object_store import StoreLocation
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-from dagster_delta.table.transaction.transaction import AppTransaction
-
-if TYPE_CHECKING:
-    from dagster_delta.table.transaction.retries import OnConflict
+from dagster_delta.table.transaction.retries import StatementOptions
 
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
@@ -52,25 +46,15 @@ _VARIANT = PrimitiveType("variant")
 _STRING = PrimitiveType("string")
 
 
-class WriteOptions(msgspec.Struct, frozen=True):
-    """Options of a write."""
+class WriteOptions(StatementOptions, frozen=True, kw_only=True):
+    """Options of an append or an overwrite."""
 
     schema_mode: SchemaMode = "strict"
     """How the write may change the table's schema."""
     partition_by: Sequence[str] | None = None
     """Partition columns of a new table; on an existing one they must be its own."""
-    idempotency: tuple[str, int] | None = None
-    """Application id and version; the write is done at most once with them."""
-    commit_info: Mapping[str, object] | None = None
-    """Recorded in the commitInfo."""
-    engine: str | None = None
-    """`arrow` or `spark`; None: chosen by the data."""
-    check: str | None = None
-    """Spark SQL that every new row must satisfy."""
     properties: Mapping[str, object] | None = None
     """Table properties, if the write creates the table."""
-    progress: Sequence[AppTransaction] = ()
-    """`txn` actions to record with the write, each only if the table has the expected version."""
     description: str | None = None
     """Description of the table for catalogs and tools, if the write creates the table."""
     sort_by: Sequence[str] = ()
@@ -84,10 +68,9 @@ class WriteOptions(msgspec.Struct, frozen=True):
     where: str | None = None
     """What an overwrite replaces: Spark SQL, or `dynamic` for the partitions of the new rows; None
     for all rows."""
-    on_conflict: OnConflict = "retry"
-    """What an overwrite does after a conflict."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.schema_mode not in get_args(SchemaMode):
             raise InvalidArgument(
                 "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
@@ -97,12 +80,6 @@ class WriteOptions(msgspec.Struct, frozen=True):
         for option in ("partition_by", "sort_by", "cluster_by"):
             if isinstance(columns := getattr(self, option), str):
                 raise InvalidArgument(f"{option} is a list of columns; write [{columns!r}]")
-        ApplicationRecord(self.idempotency)  # raises for an invalid one
-
-    @property
-    def record(self) -> ApplicationRecord:
-        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
-        return ApplicationRecord(self.idempotency, tuple(self.progress))
 
 
 def new_column_name() -> str:

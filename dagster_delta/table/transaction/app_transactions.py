@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.table.transaction.transaction import AppTransaction, CommitResult, Transaction
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.transaction.transaction import Transaction
 
 
 FOLLOWED_TABLE_PREFIX = "dagster/changes/"
@@ -87,3 +88,6 @@ class ApplicationRecord(msgspec.Struct, frozen=True):
             transaction.record_application(*self.idempotency)
         for progress in self.progress:
             transaction.advance_application(progress)
+
+
+NO_RECORD = ApplicationRecord()

@@ -7,12 +7,13 @@ the newest version, as if it had begun there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import (
     CommitConflict,
     CommitRetriesExhausted,
@@ -20,8 +21,8 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
-from dagster_delta.table.transaction.transaction import CommitResult
+from dagster_delta.table.transaction.app_transactions import NO_RECORD, ApplicationRecord
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
@@ -60,12 +61,46 @@ def conflict_retries(on_conflict: OnConflict) -> ConflictRetries:
     return ConflictRetries() if on_conflict == "retry" else ConflictRetries(attempts=1)
 
 
+class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of every statement that changes rows."""
+
+    engine: str | None = None
+    """`arrow` or `spark`; None: chosen by the data and the expressions."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version; the statement is done at most once with them."""
+    progress: Sequence[AppTransaction] = ()
+    """`txn` actions to record with it, each only if the table has the expected version."""
+    commit_info: Mapping[str, object] | None = None
+    """Recorded in the commitInfo."""
+    check: str | None = None
+    """Spark SQL that every new row must satisfy."""
+    on_conflict: OnConflict = "retry"
+
+    def __post_init__(self) -> None:
+        _ = self.limits, self.record  # they raise for invalid ones
+
+    @property
+    def limits(self) -> ConflictRetries:
+        """How often it is planned again after a conflict."""
+        return conflict_retries(self.on_conflict)
+
+    @property
+    def record(self) -> ApplicationRecord:
+        """The `txn` actions to record."""
+        return ApplicationRecord(self.idempotency, tuple(self.progress))
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What new rows must satisfy in addition to the constraints of the table."""
+        return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
+
+
 def run_with_retries(
     run: Callable[[_AnySnapshot], CommitResult],
     store: ObjectStore,
     snapshot: _AnySnapshot,
     limits: ConflictRetries,
-    record: ApplicationRecord,
+    record: ApplicationRecord = NO_RECORD,
     *,
     may_repeat: Callable[[_AnySnapshot], bool] = lambda _: True,
 ) -> CommitResult:
