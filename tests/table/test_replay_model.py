@@ -18,7 +18,7 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, advanced
 from tests.table.logs import (
     Action,
     add_file,
@@ -175,7 +175,7 @@ def test_every_way_to_a_version_leads_to_the_state_of_the_replay(data: st.DataOb
         advancing = (
             Snapshot.load(store)
             if advancing is None
-            else advancing.advance([(version, encode(*actions))])
+            else advanced(advancing.store, advancing, [(version, encode(*actions))])
         )
         if version in look_after:
             # What has been looked at is carried forward, whatever it was.

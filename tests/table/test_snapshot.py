@@ -38,7 +38,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.read.time_travel import version_at
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.golden.answers import table_path
@@ -254,7 +254,9 @@ def test_a_few_removes_from_a_large_checkpoint_leave_every_other_file_in_its_row
     commit(store, 2, *(remove_file(f"f{number}") for number in sorted(dropped)[:2]))
     snapshot = Snapshot.load(store)
     assert snapshot.num_files == count - 2
-    advanced = snapshot.advance([(3, encode(remove_file("f9999"), add_file("new", size=-1)))])
+    advanced = advanced(
+        snapshot.store, snapshot, [(3, encode(remove_file("f9999"), add_file("new", size=-1)))]
+    )
 
     found = advanced.live_files(["path", "size_bytes", "partition_values"])
 
@@ -466,7 +468,7 @@ def test_statistics_stand_row_for_row_beside_the_files() -> None:
     snapshot = Snapshot.load(store)
     assert _paths(snapshot) == ["f0", "f2", "f4", "new"]
     assert snapshot.statistics([column])["min.0"].to_pylist() == [0, 2, 4, 70]
-    after = snapshot.advance([(2, encode(remove_file("f2")))])
+    after = advanced(snapshot.store, snapshot, [(2, encode(remove_file("f2")))])
     assert after.statistics([column])["max.0"].to_pylist() == [0, 4, 80]
 
 
@@ -626,7 +628,7 @@ def test_advancing_is_the_same_as_loading(look: str, with_checkpoint: bool) -> N
         elif look == "everything":
             _state(snapshot)
         commit(store, version, *actions)
-        snapshot = snapshot.advance([(version, encode(*actions))])
+        snapshot = advanced(snapshot.store, snapshot, [(version, encode(*actions))])
         if look == "everything":
             assert _state(snapshot) == _state(Snapshot.load(store))
     assert _state(snapshot) == _state(Snapshot.load(store))
@@ -636,7 +638,7 @@ def test_an_older_snapshot_stays_as_it_was() -> None:
     store = new_table(add_file("a"), add_file("b"))
     old = Snapshot.load(store)
     before = _state(old)
-    new = old.advance([(1, encode(remove_file("a"), metadata({"k": "v"})))])
+    new = advanced(old.store, old, [(1, encode(remove_file("a"), metadata({"k": "v"})))])
     assert _paths(new) == ["b"]
     assert _state(old) == before
 
@@ -644,7 +646,9 @@ def test_an_older_snapshot_stays_as_it_was() -> None:
 def test_many_commits_are_carried_forward_one_by_one() -> None:
     snapshot = Snapshot.load(new_table())
     for version in range(1, 301):
-        snapshot = snapshot.advance([(version, encode(add_file(f"f{version}", stats=_stats(1))))])
+        snapshot = advanced(
+            snapshot.store, snapshot, [(version, encode(add_file(f"f{version}", stats=_stats(1))))]
+        )
         if version % 3 == 0:
             snapshot.live_files()
             snapshot.tombstones()
@@ -657,15 +661,19 @@ def test_commits_that_do_not_follow_are_refused() -> None:
     snapshot = Snapshot.load(new_table())
     for versions in ([0], [2], [1, 3], [2, 1]):
         with pytest.raises(InvalidArgument):
-            snapshot.advance([(version, encode(add_file("x"))) for version in versions])
-    assert snapshot.advance([]) is snapshot
+            advanced(
+                snapshot.store, snapshot, [(version, encode(add_file("x"))) for version in versions]
+            )
+    assert advanced(snapshot.store, snapshot, []) is snapshot
 
 
 def test_advancing_into_an_unreadable_protocol_is_refused() -> None:
     snapshot = Snapshot.load(new_table())
     with pytest.raises(UnsupportedReaderVersion) as raised:
-        snapshot.advance(
-            [(1, encode({"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}}))]
+        advanced(
+            snapshot.store,
+            snapshot,
+            [(1, encode({"protocol": {"minReaderVersion": 9, "minWriterVersion": 9}}))],
         )
     assert raised.value.version == 1
 

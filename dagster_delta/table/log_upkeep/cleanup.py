@@ -36,7 +36,7 @@ from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, snapshot_of_segment
 from dagster_delta.table.read.time_travel import newest_version_until
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
     """Ensure that the log can begin with a version: it has a checkpoint and is readable."""
     table = store.location.uri
     if cut not in listing.checkpoints:
-        old = Snapshot.of_segment(store, listing.segment(cut, table=table))
+        old = snapshot_of_segment(store, listing.segment(cut, table=table))
         # A checkpoint under a protocol that this library does not know could lack something.
         old.configuration.check_writable(table=table, version=cut)
         write_checkpoint(old, now_ms=now_ms)
@@ -297,7 +297,7 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
         _check_checkpoint(store, segment.checkpoint)
     # With the counts of the version checksum, so that the checkpoint is compared with them.
     columns = ["size_bytes", "deletion_vector"]
-    snapshot = Snapshot.of_segment(store, segment)
+    snapshot = snapshot_of_segment(store, segment)
     num_files = sum(batch.files.num_rows for batch in snapshot.file_batches(columns))
     snapshot.check_totals()
     if segment.checkpoint is None or segment.checkpoint.version != cut:

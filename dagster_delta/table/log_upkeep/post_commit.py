@@ -29,7 +29,7 @@ from dagster_delta.protocol.log.version_checksum import (
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import read_checksum_after
 from dagster_delta.table.read.file_planner import add_up_files
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, advanced, with_checksum
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,9 +78,7 @@ def _committed_snapshot(
     version = commits[-1][0]
     checksum = _checksum_after(store, None if base is None else base.checksum, commits)
     _store_checksum(store, version, checksum)
-    if base is None:
-        return Snapshot.created(store, commits, checksum)
-    return base.advance(commits, checksum=checksum, is_own=True)
+    return advanced(store, base, commits, checksum=checksum, is_own=True)
 
 
 def _checksum_after(
@@ -159,11 +157,11 @@ def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
         _write_checkpoint(snapshot, clock())
         if snapshot.checksum is not None:
             # The checkpoint was written only after it matched the whole version.
-            return snapshot.with_checksum(replace(snapshot.checksum, is_own=True))
+            return with_checksum(snapshot, replace(snapshot.checksum, is_own=True))
         # Writers that store no checksum break the chain. It restarts from the state in memory.
         checksum = _count(snapshot)
         _store_checksum(snapshot.store, snapshot.version, checksum)
-        return snapshot.with_checksum(checksum)
+        return with_checksum(snapshot, checksum)
     except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("checkpoint", snapshot.version, snapshot.store, error)
         return None

@@ -64,7 +64,7 @@ from dagster_delta.table.operations.row_changes import (
 from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, before_creation
 from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
@@ -260,7 +260,7 @@ def merge_rows(
     if snapshot is None:
         assert statement.creates is not None  # noqa: S101  the caller checked
         configuration, domains = define_new_table(statement.creates, None)
-        snapshot = Snapshot.before_creation(store, configuration)
+        snapshot = before_creation(store, configuration)
     _begin(snapshot, statement, clock)
     if (done := statement.record.found_done(snapshot)) is not None:
         return done

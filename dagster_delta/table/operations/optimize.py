@@ -410,7 +410,7 @@ class _Optimization:
                 ]
             )
         transaction.declare_row_ids_kept()
-        transaction.stage_moved(moved)
+        transaction._stage_moved(moved)  # noqa: SLF001 for this statement alone
         result = transaction.commit(
             "OPTIMIZE" if self.options.purge is None else "REORG",
             parameters=self.parameters,

@@ -5,6 +5,7 @@ Spec: Action Reconciliation; Table Versions.
 
 from __future__ import annotations
 
+# ruff: noqa: SLF001 - functions of this module read the state of a snapshot
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -130,53 +131,15 @@ class Snapshot:
             if not is_number or version < 0:
                 raise InvalidArgument(f"A version is a number from 0 on, not {version!r}")
         started_ms = clock.now_ms()
-        snapshot = cls.of_segment(store, find_segment(store, version))
+        snapshot = snapshot_of_segment(store, find_segment(store, version))
         if version is None:
             snapshot.seen_ms = started_ms
         return snapshot
-
-    @classmethod
-    def of_segment(cls, store: ObjectStore, segment: LogSegment) -> Snapshot:
-        """The version that a log segment describes. Raises as `load` does."""
-        state, configuration, checksum = open_state(store, segment)
-        return cls(store, segment, configuration, state, checksum)
-
-    @classmethod
-    def created(
-        cls,
-        store: ObjectStore,
-        commits: Sequence[tuple[int, bytes]],
-        checksum: VersionChecksum | None,
-    ) -> Snapshot:
-        """The version that the first commits of a table make, from their bytes alone: (version,
-        contents of the commit file), the last one just written by this process, with its checksum.
-        """
-        version, segment = commits[-1][0], extended_segment(EMPTY_SEGMENT, commits)
-        with located(store, version):
-            tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
-            configuration = configuration_of(tail.protocol, tail.metadata)
-            configuration.check_readable(table=store.location.uri, version=version)
-        empty = LogState.of_segment(store, EMPTY_SEGMENT)
-        state = empty.advance(tail, segment, is_own=True)
-        return cls(store, segment, configuration, state, checksum, commits[-1][1])
-
-    @classmethod
-    def before_creation(cls, store: ObjectStore, configuration: TableConfiguration) -> Snapshot:
-        """Version -1 of a table that a commit is to create: without rows, and not in the log."""
-        empty = LogState.of_segment(store, EMPTY_SEGMENT)
-        return cls(store, EMPTY_SEGMENT, configuration, empty)
 
     @property
     def exists(self) -> bool:
         """Whether the table has been created."""
         return self.version >= 0
-
-    def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
-        """The same version with a checksum that matches its state."""
-        other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
-        other._comparison = self._comparison or other._comparison
-        other.seen_ms, other.known_commit = self.seen_ms, self.known_commit
-        return other
 
     def __repr__(self) -> str:
         return f"Snapshot({self.store.location.uri!r}, version={self.version})"
@@ -452,49 +415,6 @@ class Snapshot:
         now = clock.now_ms() if now_ms is None else now_ms
         return now - self.configuration.properties.deleted_file_retention_ms
 
-    def advance(
-        self,
-        commits: Sequence[tuple[int, bytes]],
-        *,
-        checksum: VersionChecksum | None = None,
-        is_own: bool = False,
-    ) -> Snapshot:
-        """The snapshot after the next commits, from their bytes alone.
-
-        Args:
-            commits: (version, contents of the commit file), in order, from the next version on.
-            checksum: checksum of the last of these versions, if the caller knows it.
-            is_own: whether this process has just written the last of them.
-
-        Raises:
-            InvalidArgument: the versions do not follow this one.
-            CorruptLog: a commit is damaged.
-            UnsupportedFeature: the table now needs a feature that this library does not support.
-        """
-        if not commits:
-            return self
-        versions = [version for version, _ in commits]
-        if versions != list(range(self.version + 1, self.version + 1 + len(commits))):
-            raise InvalidArgument(
-                f"Commits {versions} do not follow version {self.version}",
-                table=self.store.location.uri,
-                version=self.version,
-            )
-        with located(self.store, versions[-1]):
-            tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
-            configuration = self.configuration
-            if tail.protocol is not None or tail.metadata is not None:
-                configuration = TableConfiguration(
-                    tail.protocol or self.protocol, tail.metadata or self.metadata
-                )
-                configuration.check_readable(table=self.store.location.uri, version=versions[-1])
-            segment = extended_segment(self.log_segment, commits)
-            state = self._state.advance(tail, segment, is_own=is_own)
-        newest = commits[-1][1]
-        latest = Snapshot(self.store, segment, configuration, state, checksum, newest)
-        latest.seen_ms = self.seen_ms
-        return latest
-
     def update(self) -> Snapshot:
         """The latest version: this snapshot, or a new one updated with the commits since.
 
@@ -515,7 +435,7 @@ class Snapshot:
         latest = self
         if commits:
             checksum = read_checksum_after(self.store, self.checksum, commits)
-            latest = self.advance(commits, checksum=checksum)
+            latest = advanced(self.store, self, commits, checksum=checksum)
         latest.seen_ms = started_ms
         return latest
 
@@ -558,3 +478,71 @@ class Snapshot:
         from dagster_delta.table.read.scan import Scan
 
         return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)
+
+
+def snapshot_of_segment(store: ObjectStore, segment: LogSegment) -> Snapshot:
+    """The version that a log segment describes. Raises as `Snapshot.load` does."""
+    state, configuration, checksum = open_state(store, segment)
+    return Snapshot(store, segment, configuration, state, checksum)
+
+
+def before_creation(store: ObjectStore, configuration: TableConfiguration) -> Snapshot:
+    """Version -1 of a table that a commit is to create: without rows, and not in the log."""
+    empty = LogState.of_segment(store, EMPTY_SEGMENT)
+    return Snapshot(store, EMPTY_SEGMENT, configuration, empty)
+
+
+def advanced(
+    store: ObjectStore,
+    base: Snapshot | None,
+    commits: Sequence[tuple[int, bytes]],
+    *,
+    checksum: VersionChecksum | None = None,
+    is_own: bool = False,
+) -> Snapshot:
+    """The version after the next commits, from their bytes alone: (version, contents of the file),
+    in order.
+
+    `base` is None if the first of them creates the table. `checksum` is that of the last of them,
+    if the caller knows it; `is_own` says that this process has just written it. InvalidArgument:
+    the versions do not follow the base.
+    """
+    if base is not None and not commits:
+        return base
+    version = -1 if base is None else base.version
+    versions = [number for number, _ in commits]
+    if versions != list(range(version + 1, version + 1 + len(commits))):
+        raise InvalidArgument(
+            f"Commits {versions} do not follow version {version}",
+            table=store.location.uri,
+            version=version,
+        )
+    with located(store, versions[-1]):
+        tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
+        if base is None:
+            state, segment = LogState.of_segment(store, EMPTY_SEGMENT), EMPTY_SEGMENT
+            configuration = configuration_of(tail.protocol, tail.metadata)
+        else:
+            state, segment = base._state, base.log_segment
+            configuration = base.configuration
+            if tail.protocol is not None or tail.metadata is not None:
+                configuration = TableConfiguration(
+                    tail.protocol or base.protocol, tail.metadata or base.metadata
+                )
+        if base is None or configuration is not base.configuration:
+            configuration.check_readable(table=store.location.uri, version=versions[-1])
+        segment = extended_segment(segment, commits)
+        state = state.advance(tail, segment, is_own=is_own)
+    latest = Snapshot(store, segment, configuration, state, checksum, commits[-1][1])
+    latest.seen_ms = 0 if base is None else base.seen_ms
+    return latest
+
+
+def with_checksum(snapshot: Snapshot, checksum: VersionChecksum) -> Snapshot:
+    """The same version with a checksum that matches its state."""
+    other = Snapshot(
+        snapshot.store, snapshot.log_segment, snapshot.configuration, snapshot._state, checksum
+    )
+    other._comparison = snapshot._comparison or other._comparison
+    other.seen_ms, other.known_commit = snapshot.seen_ms, snapshot.known_commit
+    return other

@@ -42,6 +42,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
+from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 from dagster_delta.table.transaction.committer import (
     MAX_ATTEMPTS,
@@ -52,7 +53,6 @@ from dagster_delta.table.transaction.committer import (
 )
 
 if TYPE_CHECKING:
-    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.transaction.conflicts import MovedGroups, RowChange, SelectsRows
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
@@ -66,7 +66,6 @@ class Transaction:
         store: store of the table.
         snapshot: what the change is planned on; None where there is no table yet.
         clock: gives timestamps.
-        new_id: makes the unique id of the commit.
 
     Raises:
         ConditionalPutUnsupported: the store cannot commit safely.
@@ -77,7 +76,6 @@ class Transaction:
     store: ObjectStore
     snapshot: Snapshot | None
     clock: Clock = now_ms
-    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
     _staged: TableConfiguration | None = field(default=None, init=False)
     _reads: ReadScope = field(default_factory=ReadScope, init=False)
     _selects: SelectsRows | None = field(default=None, init=False)
@@ -188,7 +186,7 @@ class Transaction:
         """Remove logical files from the table."""
         self._removes.extend(removes)
 
-    def stage_moved(self, moved: MovedGroups) -> None:
+    def _stage_moved(self, moved: MovedGroups) -> None:
         """Replace groups of files, of which those that others change meanwhile may be left out."""
         self._moved = moved
         self.stage_written(moved.adds)
@@ -361,7 +359,7 @@ class Transaction:
             return False
         self.created_files.add(rebased.new_files)
         checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
-        self.snapshot = self.snapshot.advance(commits, checksum=checksum)
+        self.snapshot = advanced(self.store, self.snapshot, commits, checksum=checksum)
         superseded = conflicts.referenced_files(self._adds) - conflicts.referenced_files(
             rebased.adds
         )
@@ -396,7 +394,7 @@ class Transaction:
                 protects_checkpoints=self._protects_checkpoints,
             ),
             facts=self._facts(contents),
-            transaction_id=self.new_id(),
+            transaction_id=str(uuid.uuid4()),
             operation=operation,
             parameters=parameters,
             metrics=metrics,
