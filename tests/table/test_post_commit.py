@@ -18,7 +18,7 @@ from dagster_delta.storage.memory_limits import COMMIT_BYTES_VARIABLE, check_log
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.table.logs import edited, known_statistics
 
@@ -261,14 +261,13 @@ def test_a_snapshot_stays_as_it_is_when_a_checkpoint_is_stored_after_it() -> Non
     store.delete([meta.path for meta in store.list_recursive() if meta.path.endswith(".crc")])
     table = DeltaTable("", store=store)
     seen: list[Snapshot] = []
-    advance = Snapshot.advance
 
-    def note(self: Snapshot, *arguments: Any, **options: Any) -> Snapshot:
-        seen.append(advance(self, *arguments, **options))
+    def note(*arguments: Any, **options: Any) -> Snapshot:
+        seen.append(advanced(*arguments, **options))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Snapshot, "advance", note)
+        patched.setattr("dagster_delta.table.log_upkeep.post_commit.advanced", note)
         table.append(ROWS)
         result = table.append(ROWS)
     before = seen[-1]

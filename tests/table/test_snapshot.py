@@ -254,11 +254,11 @@ def test_a_few_removes_from_a_large_checkpoint_leave_every_other_file_in_its_row
     commit(store, 2, *(remove_file(f"f{number}") for number in sorted(dropped)[:2]))
     snapshot = Snapshot.load(store)
     assert snapshot.num_files == count - 2
-    advanced = advanced(
+    later = advanced(
         snapshot.store, snapshot, [(3, encode(remove_file("f9999"), add_file("new", size=-1)))]
     )
 
-    found = advanced.live_files(["path", "size_bytes", "partition_values"])
+    found = later.live_files(["path", "size_bytes", "partition_values"])
 
     kept = [number for number in range(count) if number not in dropped]
     assert found["path"].to_pylist() == [f"f{number}" for number in kept] + ["new"]
