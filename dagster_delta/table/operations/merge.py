@@ -56,11 +56,7 @@ from dagster_delta.sql.tokens import tokenize
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.operations.create import define_new_table
-from dagster_delta.table.operations.row_changes import (
-    RowChangeCounts,
-    change_rows,
-    refuse_append_only,
-)
+from dagster_delta.table.operations.row_changes import change_rows, refuse_append_only
 from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
@@ -404,7 +400,7 @@ class _Merge(msgspec.Struct, frozen=True):
 
     def _stage(
         self, transaction: Transaction, merged: MergedRows, selected: SelectedRows
-    ) -> RowChangeCounts:
+    ) -> Mapping[str, int]:
         """Stage the new files, and the removal of the old rows."""
         transaction.stage_written(merged.files)
         transaction.stage_change_files(merged.change_files)
@@ -412,7 +408,7 @@ class _Merge(msgspec.Struct, frozen=True):
         transaction.depend_on(selected.reads)
         transaction.declare_row_ids_kept()
         if not selected.files.num_rows:
-            return RowChangeCounts()
+            return Counter()
         return change_rows(
             transaction,
             selected,
@@ -423,7 +419,7 @@ class _Merge(msgspec.Struct, frozen=True):
             selects=bool if _changes_all_matches(self.clauses) else None,
         )
 
-    def _metrics(self, merged: MergedRows, counts: RowChangeCounts) -> dict[str, int | str]:
+    def _metrics(self, merged: MergedRows, counts: Mapping[str, int]) -> dict[str, int | str]:
         """The counts by the names of commitInfo."""
         changed = Counter[tuple[str, str]]()
         for number, num_rows in merged.num_changed_rows.items():
@@ -441,18 +437,18 @@ class _Merge(msgspec.Struct, frozen=True):
             "numTargetRowsMatchedDeleted": changed["matched", "delete"],
             "numTargetRowsNotMatchedBySourceUpdated": changed[unmatched, "update"],
             "numTargetRowsNotMatchedBySourceDeleted": changed[unmatched, "delete"],
-            "numTargetRowsCopied": counts.num_copied_rows,
-            "numOutputRows": merged.num_inserted_rows + updated + counts.num_copied_rows,
-            "numTargetFilesAdded": counts.num_added_files + len(merged.files),
-            "numTargetBytesAdded": counts.num_added_bytes
+            "numTargetRowsCopied": counts["numCopiedRows"],
+            "numOutputRows": merged.num_inserted_rows + updated + counts["numCopiedRows"],
+            "numTargetFilesAdded": counts["numAddedFiles"] + len(merged.files),
+            "numTargetBytesAdded": counts["numAddedBytes"]
             + sum(file.size_bytes for file in merged.files),
-            "numTargetFilesRemoved": counts.num_removed_files,
-            "numTargetBytesRemoved": counts.num_removed_bytes,
+            "numTargetFilesRemoved": counts["numRemovedFiles"],
+            "numTargetBytesRemoved": counts["numRemovedBytes"],
             "numTargetChangeFilesAdded": len(merged.change_files),
             "numTargetChangeFileBytes": sum(file.size_bytes for file in merged.change_files),
-            "numTargetDeletionVectorsAdded": counts.num_vectors_added,
-            "numTargetDeletionVectorsUpdated": counts.num_vectors_updated,
-            "numTargetDeletionVectorsRemoved": counts.num_vectors_removed,
+            "numTargetDeletionVectorsAdded": counts["numDeletionVectorsAdded"],
+            "numTargetDeletionVectorsUpdated": counts["numDeletionVectorsUpdated"],
+            "numTargetDeletionVectorsRemoved": counts["numDeletionVectorsRemoved"],
         }
 
     def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:

@@ -146,16 +146,15 @@ def _replace_rows(
         transaction.depend_on(selected.reads)
         return write_metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
     counts = change_rows(transaction, selected, engine, where=expression)
-    if counts.num_change_files:
+    if counts["numAddedChangeFiles"]:
         # As soon as a commit has change data files, they alone are the feed.
         plan = read_plan(snapshot, file_table(written.files), None, configuration)
         spec = write_spec(configuration, write.store.location, check_rows=False)
         transaction.stage_change_files(engine.record_inserts(plan, spec))
-    copied = {"numCopiedRows": counts.num_copied_rows} if counts.num_copied_rows else {}
+    names = ("numRemovedFiles", "numRemovedBytes", "numCopiedRows")
+    # Copied rows are named only where there are any.
     return write_metrics(written) | {
-        "numRemovedFiles": counts.num_removed_files,
-        "numRemovedBytes": counts.num_removed_bytes,
-        **copied,
+        name: counts[name] for name in names if counts[name] or name != "numCopiedRows"
     }
 
 

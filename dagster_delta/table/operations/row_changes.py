@@ -50,27 +50,10 @@ if TYPE_CHECKING:
     from dagster_delta.table.transaction.retries import StatementOptions
 
 
-class RowChangeCounts(msgspec.Struct, frozen=True):
-    """What a change did."""
-
-    num_changed_rows: int | None = 0
-    """Rows that left or changed; None where only files left whose rows the log does not count."""
-    num_copied_rows: int = 0
-    """Rows that were written again as they were."""
-    num_removed_files: int = 0
-    """Data files that left the table."""
-    num_removed_bytes: int = 0
-    num_added_files: int = 0
-    """Data files that were written."""
-    num_added_bytes: int = 0
-    num_change_files: int = 0
-    """Change data files that were written."""
-    num_vectors_added: int = 0
-    """Files that have a new deletion vector."""
-    num_vectors_updated: int = 0
-    """Those of them that had another before."""
-    num_vectors_removed: int = 0
-    """Files that had a deletion vector and have another now, or left."""
+RowChangeMetrics = dict[str, int]
+"""What a change did, by the names of commitInfo."""
+CHANGED_ROWS = "numChangedRows"
+"""Stands for the rows that left or changed, which each statement calls otherwise."""
 
 
 class RowStatement(msgspec.Struct, frozen=True):
@@ -128,7 +111,7 @@ class RowStatement(msgspec.Struct, frozen=True):
         scanned = time.perf_counter()
         if not selected.files.num_rows and self.options.record.is_empty:
             # As in the reference implementation, what changes nothing makes no version.
-            metrics = self._metrics(RowChangeCounts(), scanned)
+            metrics = self._metrics(_count([], [], None), scanned)
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
         with self.transaction.created_files:
             counts = change_rows(
@@ -141,11 +124,11 @@ class RowStatement(msgspec.Struct, frozen=True):
             user_info=self.options.commit_info,
         )
 
-    def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:
-        rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"
+    def _metrics(self, counts: RowChangeMetrics, scanned: float) -> dict[str, int | str]:
         now = time.perf_counter()
+        rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"
         return {
-            **_count_metrics(counts, rows),
+            **{rows if name == CHANGED_ROWS else name: count for name, count in counts.items()},
             "executionTimeMs": round((now - self.started) * 1000),
             "scanTimeMs": round((scanned - self.started) * 1000),
             "rewriteTimeMs": round((now - scanned) * 1000),
@@ -173,7 +156,7 @@ def change_rows(
     where: SqlExpression | None = None,
     written: RewriteResult | None = None,
     selects: SelectsRows | None = None,
-) -> RowChangeCounts:
+) -> RowChangeMetrics:
     """Stage that rows leave the table, or that they get new values.
 
     The transaction depends on what the selection depends on from here on. Without assignments the
@@ -322,38 +305,22 @@ def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
 
 def _count(
     touched: list[_TouchedFile], kept: list[_TouchedFile], rewritten: RewriteResult | None
-) -> RowChangeCounts:
+) -> RowChangeMetrics:
     changed = [file.num_selected for file in touched]
     known = [number for number in changed if number is not None]
     kept_paths = {file.row["path"] for file in kept}
     left = [file for file in touched if file.row["path"] not in kept_paths]
     files = () if rewritten is None else rewritten.files
-    return RowChangeCounts(
-        num_changed_rows=sum(known) if len(known) == len(changed) else None,
-        num_copied_rows=0 if rewritten is None else rewritten.num_copied_rows,
-        num_removed_files=len(left),
-        num_removed_bytes=sum(file.row["size_bytes"] for file in left),
-        num_added_files=len(files),
-        num_added_bytes=sum(file.size_bytes for file in files),
-        num_change_files=0 if rewritten is None else len(rewritten.change_files),
-        num_vectors_added=len(kept),
-        num_vectors_updated=sum(file.vector is not None for file in kept),
-        num_vectors_removed=sum(file.vector is not None for file in touched),
-    )
-
-
-def _count_metrics(counts: RowChangeCounts, rows: str) -> dict[str, int | str]:
-    metrics: dict[str, int | str] = {
-        "numRemovedFiles": counts.num_removed_files,
-        "numRemovedBytes": counts.num_removed_bytes,
-        "numAddedFiles": counts.num_added_files,
-        "numAddedBytes": counts.num_added_bytes,
-        "numCopiedRows": counts.num_copied_rows,
-        "numDeletionVectorsAdded": counts.num_vectors_added,
-        "numDeletionVectorsUpdated": counts.num_vectors_updated,
-        "numDeletionVectorsRemoved": counts.num_vectors_removed,
-        "numAddedChangeFiles": counts.num_change_files,
+    return {
+        "numRemovedFiles": len(left),
+        "numRemovedBytes": sum(file.row["size_bytes"] for file in left),
+        "numAddedFiles": len(files),
+        "numAddedBytes": sum(file.size_bytes for file in files),
+        "numCopiedRows": 0 if rewritten is None else rewritten.num_copied_rows,
+        "numDeletionVectorsAdded": len(kept),
+        "numDeletionVectorsUpdated": sum(file.vector is not None for file in kept),
+        "numDeletionVectorsRemoved": sum(file.vector is not None for file in touched),
+        "numAddedChangeFiles": 0 if rewritten is None else len(rewritten.change_files),
+        # Where only files left whose rows the log does not count, the number is not known.
+        **({CHANGED_ROWS: sum(known)} if len(known) == len(changed) else {}),
     }
-    if counts.num_changed_rows is not None:
-        metrics[rows] = counts.num_changed_rows
-    return metrics
