@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import compress
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.plans import WriteResult
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression, UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -43,15 +41,6 @@ if TYPE_CHECKING:
 PartitionKey = tuple[object, ...]
 
 
-class Replacement(msgspec.Struct, frozen=True):
-    """The files that an overwrite removes from the table."""
-
-    removes: tuple[RemoveFile, ...] = ()
-    """Tombstones of the removed files."""
-    reads: ReadScope = msgspec.field(default_factory=ReadScope)
-    """What the choice depends on."""
-
-
 def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
     """Replace all rows, those that a predicate matches, or those of the partitions written.
 
@@ -71,62 +60,54 @@ def overwrite_rows(write: RowWrite, snapshot: Snapshot | None) -> CommitResult:
 
     def overwrite() -> CommitResult:
         configuration = write.stage_configuration()
-        if where == DYNAMIC:
-            metrics = _replace_partitions(write, configuration)
-        elif where is None or write.transaction.snapshot is None:
-            metrics = _replace_everything(write, configuration, where)
-        else:
-            metrics = _replace_matching(write, configuration, write.transaction.snapshot, where)
-        return write.commit(configuration, parameters, metrics)
+        return write.commit(configuration, parameters, _replace(write, configuration, where))
 
     return write.run(overwrite, snapshot)
 
 
-def _replace_everything(
+def _replace(
     write: RowWrite, configuration: TableConfiguration, where: str | None
 ) -> dict[str, int | str]:
-    snapshot, replaced = write.transaction.snapshot, Replacement()
-    if snapshot is not None:
-        replaced = replace_everything(snapshot, now_ms=write.clock())
-        _refuse_removal(write, replaced.removes)
-    check = [] if where is None else [overwrite_check(where)]
-    return _stage_replacement(write, replaced, write.write_rows(configuration, check))
+    """Write and stage the new rows, and stage the removal of the old ones."""
+    snapshot = write.transaction.snapshot
+    if where == DYNAMIC:
+        if not configuration.partition_columns:
+            raise InvalidArgument(
+                'where="dynamic" replaces partitions, and the table has none; leave it out to '
+                "replace all rows",
+                table=write.store.location.uri,
+            )
+        written = write.write_rows(configuration)
+        removes: Sequence[RemoveFile] = ()
+        if snapshot is not None:
+            removes = _remove_partitions(write, snapshot, written.files)
+        return write_metrics(written) | _removal_metrics(removes)
+    if snapshot is None or where is None:
+        removes = ()
+        if snapshot is not None:
+            removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
+            _stage_removal(write, removes, ReadScope(whole_table=True))
+        check = [] if where is None else [overwrite_check(where)]
+    else:
+        expression = write.parse_condition(where, snapshot, "the condition of the overwrite")
+        by_partition = _by_partition(snapshot.configuration, expression)
+        if by_partition is None:
+            return _replace_rows(write, configuration, snapshot, expression)
+        removes = _remove_matching_partitions(write, snapshot, by_partition)
+        check = [overwrite_check(expression.sql)]
+    return write_metrics(write.write_rows(configuration, check)) | _removal_metrics(removes)
 
 
-def _replace_partitions(write: RowWrite, configuration: TableConfiguration) -> dict[str, int | str]:
-    if not configuration.partition_columns:
-        raise InvalidArgument(
-            'where="dynamic" replaces partitions, and the table has none; leave it out to replace '
-            "all rows",
-            table=write.store.location.uri,
-        )
-    written, snapshot, replaced = write.write_rows(configuration), write.transaction.snapshot, None
-    if snapshot is not None:
-        replaced = replace_partitions(snapshot, written.files, now_ms=write.clock())
-        _refuse_removal(write, replaced.removes)
-    return _stage_replacement(write, replaced or Replacement(), written)
+def _stage_removal(write: RowWrite, removes: Sequence[RemoveFile], reads: ReadScope) -> None:
+    _refuse_removal(write, removes)
+    write.transaction.depend_on(reads)
+    write.transaction.stage_removed(removes)
 
 
-def _replace_matching(
-    write: RowWrite, configuration: TableConfiguration, snapshot: Snapshot, where: str
-) -> dict[str, int | str]:
-    expression = write.parse_condition(where, snapshot, "the condition of the overwrite")
-    replaced = replace_matching_partitions(snapshot, expression, now_ms=write.clock())
-    if replaced is None:
-        return _replace_rows(write, configuration, snapshot, expression)
-    _refuse_removal(write, replaced.removes)
-    written = write.write_rows(configuration, [overwrite_check(expression.sql)])
-    return _stage_replacement(write, replaced, written)
-
-
-def _stage_replacement(
-    write: RowWrite, replaced: Replacement, written: WriteResult
-) -> dict[str, int | str]:
-    write.transaction.depend_on(replaced.reads)
-    write.transaction.stage_removed(replaced.removes)
-    return write_metrics(written) | {
-        "numRemovedFiles": len(replaced.removes),
-        "numRemovedBytes": sum(remove.size_bytes or 0 for remove in replaced.removes),
+def _removal_metrics(removes: Sequence[RemoveFile]) -> dict[str, int | str]:
+    return {
+        "numRemovedFiles": len(removes),
+        "numRemovedBytes": sum(remove.size_bytes or 0 for remove in removes),
     }
 
 
@@ -144,7 +125,7 @@ def _replace_rows(
     written = write.write_rows(configuration, [overwrite_check(expression.sql)])
     if not selected.files.num_rows:
         transaction.depend_on(selected.reads)
-        return write_metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
+        return write_metrics(written) | _removal_metrics(())
     counts = change_rows(transaction, selected, engine, where=expression)
     if counts["numAddedChangeFiles"]:
         # As soon as a commit has change data files, they alone are the feed.
@@ -169,16 +150,10 @@ def _refuse_removal(write: RowWrite, removed: Sized) -> None:
         )
 
 
-def replace_everything(snapshot: Snapshot, *, now_ms: int) -> Replacement:
-    """Every file of the table."""
-    files = snapshot.live_files(REMOVED_COLUMNS)
-    return Replacement(tombstones(files, now_ms), ReadScope(whole_table=True))
-
-
-def replace_partitions(
-    snapshot: Snapshot, written: Iterable[AddFile], *, now_ms: int
-) -> Replacement:
-    """Every file of the partitions that new files were written to.
+def _remove_partitions(
+    write: RowWrite, snapshot: Snapshot, written: Iterable[AddFile]
+) -> Sequence[RemoveFile]:
+    """Stage the removal of every file of the partitions that new files were written to.
 
     Partitions are compared by value: writers spell one value in several ways.
     """
@@ -190,14 +165,39 @@ def replace_partitions(
         values = files["partition_values"]
         return files_in_partitions(values, names, lambda values: key(values) in replaced)
 
-    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
-    return Replacement(
-        removes,
-        ReadScope(
-            may_hold=lambda adds: [add for add in adds if key(add.partition_values) in replaced],
-            paths=frozenset(remove.path for remove in removes),
-        ),
-    )
+    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
+        return [add for add in adds if key(add.partition_values) in replaced]
+
+    return _remove_chosen(write, snapshot, is_replaced, may_hold)
+
+
+def _remove_matching_partitions(
+    write: RowWrite,
+    snapshot: Snapshot,
+    by_partition: Callable[[pa.MapArray], pa.BooleanArray],
+) -> Sequence[RemoveFile]:
+    """Stage the removal of the files of the partitions that satisfy a predicate."""
+
+    def is_replaced(files: pa.Table) -> pa.BooleanArray:
+        return by_partition(whole_array(files["partition_values"]))
+
+    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
+        held = by_partition(map_column([add.partition_values for add in adds]))
+        return list(compress(adds, held.to_pylist()))
+
+    return _remove_chosen(write, snapshot, is_replaced, may_hold)
+
+
+def _remove_chosen(
+    write: RowWrite,
+    snapshot: Snapshot,
+    is_replaced: Callable[[pa.Table], pa.BooleanArray],
+    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]],
+) -> Sequence[RemoveFile]:
+    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), write.clock())
+    paths = frozenset(remove.path for remove in removes)
+    _stage_removal(write, removes, ReadScope(may_hold=may_hold, paths=paths))
+    return removes
 
 
 def _partition_key(
@@ -225,37 +225,13 @@ def _partition_key(
     return key
 
 
-def replace_matching_partitions(
-    snapshot: Snapshot, expression: SqlExpression, *, now_ms: int
-) -> Replacement | None:
-    """The files of the partitions that satisfy a predicate; None if partition values alone cannot
-    decide it, or the embedded engine cannot evaluate it.
-    """
-    by_partition = _by_partition(snapshot.configuration, expression)
-    if by_partition is None:
-        return None
-
-    def is_replaced(files: pa.Table) -> pa.BooleanArray:
-        return by_partition(whole_array(files["partition_values"]))
-
-    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
-
-    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
-        held = by_partition(map_column([add.partition_values for add in adds]))
-        return list(compress(adds, held.to_pylist()))
-
-    return Replacement(
-        removes, ReadScope(may_hold=may_hold, paths=frozenset(remove.path for remove in removes))
-    )
-
-
 def _by_partition(
     configuration: TableConfiguration, expression: SqlExpression
 ) -> Callable[[pa.MapArray], pa.BooleanArray] | None:
     """A function that decides from partition values whether every row of a file matches, or none
     does.
 
-    None if the predicate needs more than partition values, or another engine.
+    None if the predicate needs more than partition values, or another engine than the embedded one.
     """
     partitioned = set(configuration.partition_columns)
     if any(path[0] not in partitioned for path in expression.references):
