@@ -1,10 +1,10 @@
 """Columns of files: of live ones in chunks, filtered and concatenated without copying unchanged
-chunks, and of those that a store lists.
+chunks, of those that a store lists, and partitions without a Python value per file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,9 +14,11 @@ from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import (
     MIN_SLICE_ROWS,
+    boolean_column,
     integer_column,
     slices_where,
     string_column,
+    whole_array,
 )
 from dagster_delta.storage.object_store import ObjectMeta
 
@@ -154,3 +156,31 @@ def listed_files(files: Iterable[ObjectMeta]) -> pa.Table:
         integer_column([file.modified_ms for file in found]),
     ]
     return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+
+
+def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> pa.StringArray:
+    """A text per file; two files have the same text only if all their partition values are spelled
+    the same.
+    """
+    maps = whole_array(partition_values)
+    if not names:
+        return string_column([""] * len(maps))
+    empty, colon = string_column(["", ":"])
+    texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
+    # Spec: an empty text is null. The length separates neighbouring values, whatever they contain.
+    known = [pc.fill_null(text, empty) for text in texts]
+    lengths = [pc.cast(pc.utf8_length(text), pa.string()) for text in known]
+    return pc.binary_join_element_wise(*lengths, *known, colon)
+
+
+def files_in_partitions(
+    partition_values: pa.ChunkedArray,
+    names: Sequence[str],
+    is_wanted: Callable[[Mapping[str, str | None]], bool],
+) -> pa.BooleanArray:
+    """Which files are in wanted partitions; the test runs once per partition."""
+    coded = pc.dictionary_encode(partition_texts(partition_values, names))
+    first = pc.index_in(coded.dictionary, value_set=pc.cast(coded, pa.string()))
+    maps = pc.take(whole_array(partition_values), first).to_pylist()
+    wanted = boolean_column([is_wanted(dict(values or ())) for values in maps])
+    return pc.take(wanted, coded.indices)

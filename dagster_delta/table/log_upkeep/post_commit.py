@@ -7,7 +7,8 @@ Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -95,9 +96,24 @@ def _checksum_after(
         return None
 
 
+@contextmanager
+def _logged(version: int, store: ObjectStore, what: str) -> Iterator[None]:
+    """The commit exists already: what fails in the block is logged and not raised."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        _LOG.warning(
+            "version %d of %s is committed, but its %s: %s",
+            version,
+            store.location.uri,
+            what,
+            error,
+        )
+
+
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
     """Write the manifests of the partitions that commits changed, if the table has manifests."""
-    try:
+    with _logged(snapshot.version, snapshot.store, "set of symlink manifests was not stored"):
         if not snapshot.configuration.properties.symlink_manifests:
             return
         from dagster_delta.table.log_upkeep.symlink_manifests import (
@@ -106,45 +122,28 @@ def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) ->
         )
 
         generate_manifests(snapshot, changed_manifests(commits, snapshot.configuration))
-    except Exception as error:  # noqa: BLE001 - the commit exists already
-        _warn("set of symlink manifests", snapshot.version, snapshot.store, error)
 
 
 def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:
     if checksum is None:
         return
-    try:
-        store.put_if_absent(checksum_path(version), encode_version_checksum(checksum))
-    except FileExistsError:
-        _replace_checksum_of_lost_commit(store, version, checksum)
-    except Exception as error:  # noqa: BLE001 - the commit exists already
-        _warn("checksum", version, store, error)
-
-
-def _replace_checksum_of_lost_commit(
-    store: ObjectStore, version: int, checksum: VersionChecksum
-) -> None:
-    """Replace the checksum of another commit of this version that was lost in a power failure.
-
-    Any other existing checksum is kept: another writer stored the same contents first.
-    """
-    try:
-        found = parse_version_checksum(store.read(checksum_path(version)))
-        if found is None or (
-            found.transaction_id is not None and found.transaction_id != checksum.transaction_id
-        ):
-            store.put(checksum_path(version), encode_version_checksum(checksum))
-    except Exception as error:  # noqa: BLE001 - the commit exists already
-        _warn("checksum", version, store, error)
+    path, data = checksum_path(version), encode_version_checksum(checksum)
+    with _logged(version, store, "checksum was not stored"):
+        try:
+            store.put_if_absent(path, data)
+        except FileExistsError:
+            # Another writer stored the same contents first, unless it is of another commit of this
+            # version that was lost in a power failure.
+            found = parse_version_checksum(store.read(path))
+            if found is None or found.transaction_id not in (None, checksum.transaction_id):
+                store.put(path, data)
 
 
 def _is_checkpoint_due(snapshot: Snapshot) -> bool:
-    try:
+    interval = None
+    with _logged(snapshot.version, snapshot.store, "checkpoint was not stored"):
         interval = _checkpoint_interval(snapshot)
-    except InvalidTable as error:
-        _warn("checkpoint", snapshot.version, snapshot.store, error)
-        return False
-    return snapshot.version > 0 and snapshot.version % interval == 0
+    return interval is not None and snapshot.version > 0 and snapshot.version % interval == 0
 
 
 def _checkpoint_interval(snapshot: Snapshot) -> int:
@@ -153,18 +152,18 @@ def _checkpoint_interval(snapshot: Snapshot) -> int:
 
 
 def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
-    try:
+    stored: VersionChecksum | None = None
+    with _logged(snapshot.version, snapshot.store, "checkpoint was not stored"):
         _write_checkpoint(snapshot, clock())
         if snapshot.checksum is not None:
             # The checkpoint was written only after it matched the whole version.
-            return with_checksum(snapshot, replace(snapshot.checksum, is_own=True))
-        # Writers that store no checksum break the chain. It restarts from the state in memory.
-        checksum = _count(snapshot)
-        _store_checksum(snapshot.store, snapshot.version, checksum)
-        return with_checksum(snapshot, checksum)
-    except Exception as error:  # noqa: BLE001 - the commit exists already
-        _warn("checkpoint", snapshot.version, snapshot.store, error)
-        return None
+            checksum = replace(snapshot.checksum, is_own=True)
+        else:
+            # Writers that store no checksum break the chain. It restarts from the state in memory.
+            checksum = _count(snapshot)
+            _store_checksum(snapshot.store, snapshot.version, checksum)
+        stored = checksum
+    return None if stored is None else with_checksum(snapshot, stored)
 
 
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
@@ -175,12 +174,10 @@ def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
         return snapshot
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
 
-    try:
+    with _logged(snapshot.version, snapshot.store, "log was not cleaned up"):
         if clean_expired_log(snapshot, clock=clock) is not None:
             # It may still have to read the checkpoint that it was opened with.
             return Snapshot.load(snapshot.store, version=snapshot.version)
-    except Exception as error:  # noqa: BLE001 - the commit exists already
-        _LOG.warning("the log of %s was not cleaned up: %s", snapshot.store.location.uri, error)
     return snapshot
 
 
@@ -198,16 +195,6 @@ def _count(snapshot: Snapshot) -> VersionChecksum:
         num_deleted_records=totals.num_deleted_records,
         num_deletion_vectors=totals.num_deletion_vectors,
         is_own=True,
-    )
-
-
-def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None:
-    _LOG.warning(
-        "version %d of %s is committed, but its %s was not stored: %s",
-        version,
-        store.location.uri,
-        what,
-        error,
     )
 
 

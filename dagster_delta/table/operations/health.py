@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.table.log.columns import partition_texts
 from dagster_delta.table.log.reader import find_segment
 from dagster_delta.table.operations.optimize import MIN_SIZE_SHARE
-from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.operations.write_planning import target_file_size
 from dagster_delta.table.read.file_planner import add_up_files
-from dagster_delta.table.read.partition_codes import partition_texts
 from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -71,8 +71,7 @@ class TableHealth:
 def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> TableHealth:
     """The facts about a version."""
     if small_file_bytes is None:
-        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
-        small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
+        small_file_bytes = int(target_file_size(snapshot.configuration) * MIN_SIZE_SHARE)
     totals = add_up_files(snapshot)
     partitions = _partitions(snapshot, small_file_bytes)
     # A snapshot that was updated commit by commit knows only the checkpoint that it was opened

@@ -45,7 +45,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import table_clustering
 from dagster_delta.table.operations.moved_rows import check_no_row_lost
 from dagster_delta.table.operations.outdated_files import Purge, outdated_files
-from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.operations.write_planning import target_file_size, write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.transaction.conflicts import MovedGroup, MovedGroups
@@ -186,9 +186,7 @@ def _sort_columns(snapshot: Snapshot, options: OptimizeOptions) -> tuple[tuple[s
 def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
     target = options.target_file_size_bytes
     if target is None:
-        return write_spec(
-            snapshot.configuration, snapshot.store.location, check_rows=False
-        ).target_file_size_bytes
+        return target_file_size(snapshot.configuration)
     if target < 1:
         raise InvalidArgument(
             f"target_file_size is a number of bytes and must be > 0, not {target}"
@@ -634,8 +632,7 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
         asked = properties.auto_compact != "false" or properties.auto_optimize
         if result.skipped or not asked:
             return None
-        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
-        small_bytes = int(spec.target_file_size_bytes * _SMALL_SHARE)
+        small_bytes = int(target_file_size(snapshot.configuration) * _SMALL_SHARE)
         limit = integer_scalar(small_bytes)
         small = FilePlanner(snapshot).choose(
             ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)

@@ -21,6 +21,7 @@ from dagster_delta.protocol.statistics.skipping import partition_column
 from dagster_delta.protocol.values.arrow_columns import map_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import parse_partition_value
+from dagster_delta.table.log.columns import files_in_partitions
 from dagster_delta.table.operations.row_write import (
     DYNAMIC,
     RowWrite,
@@ -29,7 +30,6 @@ from dagster_delta.table.operations.row_write import (
 )
 from dagster_delta.table.operations.write_planning import write_spec
 from dagster_delta.table.read.file_planner import FilePlanner
-from dagster_delta.table.read.partition_codes import files_in_partitions
 from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
 

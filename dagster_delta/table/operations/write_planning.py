@@ -278,11 +278,15 @@ def write_spec(
         configuration=configuration,
         values=values,
         constraints=(*own, *constraints),
-        target_file_size_bytes=configuration.properties.target_file_size_bytes
-        or _DEFAULT_FILE_SIZE_BYTES,
+        target_file_size_bytes=target_file_size(configuration),
         sort_by=_sort_columns(configuration, sort_by),
         is_exact=is_exact,
     )
+
+
+def target_file_size(configuration: TableConfiguration) -> int:
+    """The size that new files should have, in bytes."""
+    return configuration.properties.target_file_size_bytes or _DEFAULT_FILE_SIZE_BYTES
 
 
 def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
