@@ -56,7 +56,7 @@ def test_arguments_of_other_types_are_refused_by_name(table: DeltaTable) -> None
         scan(columns="id")
     with pytest.raises(InvalidArgument, match="0 is no name; the columns are id, name, day"):
         scan(columns=[0])  # type: ignore[list-item]
-    with pytest.raises(InvalidArgument, match="target_file_size .* must be > 0"):
+    with pytest.raises(InvalidArgument, match=r"target_file_size .* must be > 0"):
         table.optimize(target_file_size=0)
     for retention in ("7 days", -1, float("nan"), float("inf"), dt.timedelta(7)):
         with pytest.raises(InvalidArgument, match="the retention is a number of hours from 0 on"):
