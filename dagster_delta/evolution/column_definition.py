@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.features.column_values import (
     ALLOW_EXPLICIT_INSERT_KEY,
     DEFAULT_KEY,

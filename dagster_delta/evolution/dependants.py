@@ -6,7 +6,7 @@ Spec: CHECK Constraints; Column Invariants; Generated Columns; Clustered Table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 import msgspec
@@ -165,6 +165,14 @@ def clustering_columns(
         _logical_path(configuration, tuple(physical))
         for physical in decoded.get("clusteringColumns", [])
     )
+
+
+def clustering_text(columns: Iterable[Iterable[str]]) -> str:
+    """The configuration of the clustering domain; the columns are given by physical names."""
+    listed = [list(column) for column in columns]
+    return msgspec.json.encode(
+        {"clusteringColumns": listed, "domainName": CLUSTERING_DOMAIN}
+    ).decode()
 
 
 def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> ColumnPath:

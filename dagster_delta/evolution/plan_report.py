@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_delta.evolution.properties.required_protocol import new_features
+from dagster_delta.evolution.required_protocol import new_features
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.registry import find_feature
 
 if TYPE_CHECKING:
+    from dagster_delta.evolution.schema_history import SchemaChanges
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 ENABLE_FEATURES = "pass enable_features=True"
@@ -75,6 +76,12 @@ def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator
             yield f"- property {code_span(f'{key} = {after[key]}')}"
         else:
             yield f"- property {code_span(key)} unset"
+
+
+def schema_lines(changes: SchemaChanges) -> Iterator[str]:
+    """The differences of two schemas as a block; nothing if there are none."""
+    if changes:
+        yield from ("", "```diff", *changes.lines, "```")
 
 
 def code_span(text: str) -> str:

@@ -18,14 +18,13 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
     resolve_partition_columns,
 )
-from dagster_delta.evolution.properties.changes import (
+from dagster_delta.evolution.properties import (
     COMMENT_KEY,
     is_protocol_property,
     normalize_properties,
     with_asked_versions,
 )
-from dagster_delta.evolution.properties.required_protocol import (
-    FEATURE_PREFIX,
+from dagster_delta.evolution.required_protocol import (
     minimal_protocol,
     required_features,
     upgrade_protocol,
@@ -209,15 +208,9 @@ def with_schema(
 def _with_implied(properties: dict[str, str]) -> dict[str, str]:
     """The properties of a new table, plus the properties that they require."""
     asked = TableProperties.parse(properties)
-    if asked.enable_column_change:
-        return {
-            "delta.columnMapping.mode": "name",
-            f"{FEATURE_PREFIX}domainMetadata": "supported",
-            **properties,
-        }
-    if asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2:
-        return {"delta.columnMapping.mode": "name", **properties}
-    return properties
+    iceberg = asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2
+    is_mapped = asked.enable_column_change or iceberg
+    return {"delta.columnMapping.mode": "name", **properties} if is_mapped else properties
 
 
 def _check_iceberg_compat(new: TableConfiguration, old: TableConfiguration | None) -> None:

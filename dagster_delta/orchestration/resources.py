@@ -38,9 +38,9 @@ _ANY_MASTER = "local[*]"
 # table. A change that has begun may be resumed and cancelled in any case.
 COLUMN_CHANGE_DESCRIPTION = (
     "Whether column types may be changed online. If true, new tables get the property "
-    "dagsterDelta.enableColumnChange and the features it needs, column mapping and metadata "
-    "domains; clients without these can no longer read or write them. Existing tables are "
-    "unaffected until that property is set, or a change is started with enable_features."
+    "dagsterDelta.enableColumnChange and column mapping, which it needs; clients without that can "
+    "no longer read or write them. Existing tables are unaffected until that property is set, or a "
+    "change is started with enable_features."
 )
 
 NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}

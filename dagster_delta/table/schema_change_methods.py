@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
+import pyarrow as pa
+
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter.actions import (
-    AddColumn,
-    AddConstraint,
-    ChangeType,
-    ClusterBy,
-    DropColumn,
-    DropConstraint,
-    DropDefault,
-    DropFeature,
-    DropNotNull,
-    MaterializeDefaults,
-    MoveColumn,
-    RenameColumn,
-    SchemaAction,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-)
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.column_paths import to_path
 from dagster_delta.protocol.features.column_change import Position
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -35,23 +21,20 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructType,
 )
+from dagster_delta.protocol.values.arrow_schema import from_arrow_type
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from dagster_delta.evolution.column_change.plan import ColumnChangePlan
-    from dagster_delta.evolution.schema_change.plan import ExistingRows
+    from dagster_delta.evolution.column_change import ColumnChangeRequest
+    from dagster_delta.evolution.plan import ColumnChangePlan, ExistingRows
     from dagster_delta.protocol.features.column_change import OnError
-    from dagster_delta.protocol.schema import DataType
     from dagster_delta.table.operations.alter import SchemaChangeResult
-    from dagster_delta.table.operations.column_change import ColumnChangeJob
-    from dagster_delta.table.operations.column_change_progress import (
+    from dagster_delta.table.operations.column_change import (
+        ColumnChangeJob,
         ColumnChangeProgress,
         ColumnChangeState,
     )
-
 
 EngineName = Literal["arrow", "spark"]
 
@@ -90,7 +73,7 @@ class SchemaChangeMethods(TableHandle):
         """Run an `ALTER TABLE` statement: as one commit, or as the online change of a column.
 
         It accepts the syntax of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB; see
-        `dagster_delta.evolution.alter.statement`.
+        `dagster_delta.evolution.statement`.
 
         `MODIFY`, `CHANGE` and `ALTER … TYPE` widen a type in the log alone. To any other atomic
         type, or with `USING`, they run the online change of `change_column`, if its switches are
@@ -135,22 +118,16 @@ class SchemaChangeMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
                 failed. If called again, a change reuses the files that it has already written.
         """
-        from dagster_delta.evolution.alter.statement import parse_alter
-        from dagster_delta.table.operations.alter import SchemaChangeOptions, alter_table
-
-        options = SchemaChangeOptions(
-            existing_rows,
-            enable_features,
-            engine,
-            dry_run,
-            commit_info,
-            on_progress,
-            self._allow_column_changes,
-            batch_bytes,
+        return self._change_schema(
+            statement,
+            dry_run=dry_run,
+            enable_features=enable_features,
+            existing_rows=existing_rows,
+            engine=engine,
+            batch_bytes=batch_bytes,
+            commit_info=commit_info,
+            on_progress=on_progress,
         )
-        result = alter_table(self._existing(), parse_alter(statement), options, clock=now_ms)
-        self._adopt(result)
-        return result
 
     def add_column(
         self,
@@ -185,7 +162,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        action = AddColumn(
+        action = actions.AddColumn(
             to_path(column),
             _as_type(data_type),
             nullable=nullable,
@@ -194,7 +171,7 @@ class SchemaChangeMethods(TableHandle):
             position=_position(first=first, after=after) if first or after else None,
             if_not_exists=if_not_exists,
         )
-        return self._change_schema([action], existing_rows=existing_rows, **options)
+        return self._change_schema(action, existing_rows=existing_rows, **options)
 
     def materialize_defaults(
         self,
@@ -217,12 +194,44 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: the log still holds versions that use the feature, and
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
-        from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
-
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
-            return self._change_schema([MaterializeDefaults()], **options)
-        drop = DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
-        return self._change_schema([drop], **options)
+            return self._change_schema(actions.MaterializeDefaults(), **options)
+        drop = actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+        return self._change_schema(drop, **options)
+
+    def drop_feature(
+        self,
+        name: str,
+        truncate_history: bool = False,
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Remove a table feature from the protocol, after removing all traces of it from the table.
+
+        A writer feature is removed in one commit, together with its data: properties, row ids,
+        column defaults, metadata domains. For a reader-writer feature, files are rewritten if the
+        feature requires it (`deletionVectors`: those with vectors; `typeWidening`: those of old
+        types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
+        older than such a column), checkpoints are written before the drop, and the feature
+        `checkpointProtection` keeps them: older versions stay readable for clients that know the
+        feature.
+
+        Args:
+            name: name of the feature, as in `"deletionVectors"`.
+            truncate_history: whether older versions are deleted instead, so that
+                `checkpointProtection` is not needed. The log has to be cleaned first; if it is not,
+                the table only stops using the feature, and the error says what to clean.
+            commit_info: recorded in the commitInfo of the last commit beside this library's own
+                fields.
+
+        Raises:
+            InvalidArgument: the table does not have the feature, another feature depends on it,
+                something has to be removed first, or the log still holds versions that use it.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
+        """
+        drop = actions.DropFeature(name, truncate_history)
+        return self._change_schema(drop, commit_info=commit_info)
 
     def drop_column(
         self,
@@ -242,7 +251,7 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: something depends on it, or the table has no column mapping.
             SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([DropColumn(to_path(column), if_exists)], **options)
+        return self._change_schema(actions.DropColumn(to_path(column), if_exists), **options)
 
     def rename_column(
         self, column: str | Sequence[str], new_name: str, **options: Unpack[AlterOptions]
@@ -258,7 +267,7 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: an expression names it, or the table has no column mapping.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([RenameColumn(to_path(column), new_name)], **options)
+        return self._change_schema(actions.RenameColumn(to_path(column), new_name), **options)
 
     def widen_column(
         self,
@@ -279,7 +288,8 @@ class SchemaChangeMethods(TableHandle):
                 table does not have `delta.enableTypeWidening`.
             SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([ChangeType(to_path(column), _as_type(data_type))], **options)
+        action = actions.ChangeType(to_path(column), _as_type(data_type))
+        return self._change_schema(action, **options)
 
     def set_nullable(
         self, column: str | Sequence[str], nullable: bool = True, **options: Unpack[AlterOptions]
@@ -296,8 +306,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is in an array or a map. SchemaMismatch, and all that
             `alter` raises.
         """
-        path = to_path(column)
-        return self._change_schema([DropNotNull(path) if nullable else SetNotNull(path)], **options)
+        kind = actions.DropNotNull if nullable else actions.SetNotNull
+        return self._change_schema(kind(to_path(column)), **options)
 
     def set_default(
         self, column: str | Sequence[str], default: str | None, **options: Unpack[AlterOptions]
@@ -314,9 +324,9 @@ class SchemaChangeMethods(TableHandle):
             generated. InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
         path = to_path(column)
-        return self._change_schema(
-            [DropDefault(path) if default is None else SetDefault(path, default)], **options
-        )
+        if default is None:
+            return self._change_schema(actions.DropDefault(path), **options)
+        return self._change_schema(actions.SetDefault(path, default), **options)
 
     def set_comment(
         self, column: str | Sequence[str], comment: str | None, **options: Unpack[AlterOptions]
@@ -331,7 +341,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([SetComment(to_path(column), comment)], **options)
+        return self._change_schema(actions.SetComment(to_path(column), comment), **options)
 
     def move_column(
         self,
@@ -353,8 +363,8 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: both or neither are given.
             SchemaMismatch, and all that `alter` raises.
         """
-        action = MoveColumn(to_path(column), _position(first=first, after=after))
-        return self._change_schema([action], **options)
+        action = actions.MoveColumn(to_path(column), _position(first=first, after=after))
+        return self._change_schema(action, **options)
 
     def add_constraint(
         self, name: str, check: str, **options: Unpack[AlterOptions]
@@ -371,7 +381,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([AddConstraint(name, check)], **options)
+        return self._change_schema(actions.AddConstraint(name, check), **options)
 
     def drop_constraint(
         self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
@@ -386,7 +396,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
-        return self._change_schema([DropConstraint(name, if_exists)], **options)
+        return self._change_schema(actions.DropConstraint(name, if_exists), **options)
 
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
@@ -401,7 +411,7 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the table is partitioned, or a column has no statistics.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema([ClusterBy(tuple(map(to_path, columns)))], **options)
+        return self._change_schema(actions.ClusterBy(tuple(map(to_path, columns))), **options)
 
     def plan_column_change(
         self,
@@ -418,11 +428,11 @@ class SchemaChangeMethods(TableHandle):
         """The plan of `change_column` and its cost; nothing is written. It takes the same arguments
         and raises the same errors, but returns missing switches as `missing_switches` of the plan.
         """
-        from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.operations.column_change import plan_for
 
-        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
-        request = ColumnChangeRequest(*asked, self._allow_column_changes)
+        request = self._request(
+            column, new_type, cast, on_error, nullable, position, enable_features
+        )
         return plan_for(self._existing(), request, batch_bytes=batch_bytes, dry_run=True)
 
     def change_column(
@@ -459,7 +469,7 @@ class SchemaChangeMethods(TableHandle):
             nullable: whether the changed column takes nulls; None keeps the present setting.
             position: `FIRST`, or the name of the column to place it after; None keeps the position.
             enable_features: whether to enable what the table lacks for this: the switch
-                `dagsterDelta.enableColumnChange`, column mapping, metadata domains.
+                `dagsterDelta.enableColumnChange` and column mapping.
             batch_bytes: size of the data files that are rewritten in one commit; 1 GiB.
             engine: `arrow` in this process (the default), or `spark` on the executors of the active
                 session.
@@ -484,11 +494,11 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: values cannot be converted exactly as Spark converts them.
             CommitConflict: others change the table faster than its files can be rewritten.
         """
-        from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.operations.column_change import begin_column_change
 
-        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
-        request = ColumnChangeRequest(*asked, self._allow_column_changes)
+        request = self._request(
+            column, new_type, cast, on_error, nullable, position, enable_features
+        )
         # This comes first, so that invalid arguments are refused before anything is committed.
         job = self._job(engine, batch_bytes, commit_info, on_progress)
         begun = begin_column_change(
@@ -503,7 +513,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound: the table does not exist yet.
             InvalidTable: the record of the change is damaged.
         """
-        from dagster_delta.table.operations.column_change_progress import state_of
+        from dagster_delta.table.operations.column_change import state_of
 
         return state_of(self._existing())
 
@@ -524,8 +534,7 @@ class SchemaChangeMethods(TableHandle):
             on_progress: as for `change_column`.
 
         Returns:
-            As for `change_column`; the metrics count what this run did. `skipped` is true where
-            another process completed the change first.
+            As for `change_column`; the metrics count what this run did.
 
         Raises:
             InvalidArgument: no change is in progress.
@@ -533,25 +542,6 @@ class SchemaChangeMethods(TableHandle):
         """
         job = self._job(engine, batch_bytes, commit_info, on_progress)
         return self._adopt(job.run(self._existing()))
-
-    def _job(
-        self,
-        engine: str | None,
-        batch_bytes: int | None,
-        commit_info: Mapping[str, object] | None,
-        on_progress: Callable[[ColumnChangeProgress], None] | None,
-    ) -> ColumnChangeJob:
-        from dagster_delta.engines import engine_for
-        from dagster_delta.table.operations.column_change import ColumnChangeJob
-
-        return ColumnChangeJob(
-            self._store,
-            engine_for(None, engine),
-            clock=now_ms,
-            batch_bytes=batch_bytes,
-            commit_info=commit_info,
-            on_progress=on_progress,
-        )
 
     def cancel_column_change(
         self, *, commit_info: Mapping[str, object] | None = None
@@ -564,33 +554,73 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: no change is in progress.
             CommitConflict: a concurrent commit changed the metadata.
         """
-        job = self._job(None, None, commit_info, None)
-        return self._adopt(job.cancel(self._existing()))
+        from dagster_delta.table.operations.column_change import cancel_column_change
+
+        return self._adopt(
+            cancel_column_change(self._existing(), clock=now_ms, commit_info=commit_info)
+        )
+
+    def _request(
+        self,
+        column: str | Sequence[str],
+        new_type: str | DataType,
+        cast: str | None,
+        on_error: OnError,
+        nullable: bool | None,
+        position: str | None,
+        enable_features: bool,
+    ) -> ColumnChangeRequest:
+        from dagster_delta.evolution.column_change import ColumnChangeRequest
+
+        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
+        return ColumnChangeRequest(*asked, is_allowed=self._allow_column_changes)
+
+    def _job(
+        self,
+        engine: str | None,
+        batch_bytes: int | None,
+        commit_info: Mapping[str, object] | None,
+        on_progress: Callable[[ColumnChangeProgress], None] | None,
+    ) -> ColumnChangeJob:
+        from dagster_delta.engines import engine_for
+        from dagster_delta.table.operations.column_change import ColumnChangeJob
+
+        return ColumnChangeJob(
+            engine_for(None, engine), now_ms, batch_bytes, commit_info, on_progress
+        )
 
     def _change_schema(
         self,
-        actions: Sequence[SchemaAction],
+        wanted: str | actions.SchemaAction,
         *,
         dry_run: bool = False,
         enable_features: bool = False,
         existing_rows: ExistingRows = "rewrite",
         engine: EngineName | None = None,
+        batch_bytes: int | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
         from dagster_delta.table.operations.alter import (
             SchemaChangeOptions,
+            alter_table,
             change_schema,
         )
 
-        result = change_schema(
-            self._existing(),
-            actions,
-            SchemaChangeOptions(
-                existing_rows, enable_features, engine, dry_run, commit_info, on_progress
-            ),
-            clock=now_ms,
+        options = SchemaChangeOptions(
+            existing_rows,
+            enable_features,
+            engine,
+            dry_run,
+            commit_info,
+            on_progress,
+            self._allow_column_changes,
+            batch_bytes,
         )
+        if isinstance(wanted, str):
+            result = alter_table(self._existing(), wanted, options, clock=now_ms)
+        else:
+            result = change_schema(self._existing(), [wanted], options, clock=now_ms)
         self._adopt(result)
         return result
 
@@ -606,16 +636,12 @@ def _position(*, first: bool, after: str | None) -> Position:
 def _as_type(data_type: object) -> DataType:
     """The type for an argument of the caller."""
     if isinstance(data_type, str):
-        from dagster_delta.evolution.alter.type_spelling import parse_type
+        from dagster_delta.evolution.type_spelling import parse_type
 
         return parse_type(data_type)
     if isinstance(data_type, PrimitiveType | DecimalType | ArrayType | MapType | StructType):
         return data_type
-    import pyarrow as pa
-
     if isinstance(data_type, pa.DataType):
-        from dagster_delta.protocol.values.arrow_schema import from_arrow_type
-
         return from_arrow_type(data_type)
     raise InvalidArgument(
         f"{data_type!r} is no type of a column; write SQL such as 'BIGINT', or pass an Arrow type"

@@ -41,11 +41,10 @@ class SettingMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
-        from dagster_delta.evolution.properties.changes import normalize_properties, set_properties
-        from dagster_delta.table.operations.write_planning import new_column_name
+        from dagster_delta.evolution.properties import normalize_properties, set_properties
 
         return self._change(
-            lambda now: set_properties(now, properties, new_name=new_column_name),
+            lambda now, new_name: set_properties(now, properties, new_name=new_name),
             "SET TBLPROPERTIES",
             {"properties": normalize_properties(properties)},
             commit_info,
@@ -71,11 +70,11 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        from dagster_delta.evolution.properties.changes import unset_properties
+        from dagster_delta.evolution.properties import unset_properties
 
         wanted = names if isinstance(names, str) else list(names)
         return self._change(
-            lambda now: unset_properties(now, wanted, if_exists=if_exists),
+            lambda now, _: unset_properties(now, wanted, if_exists=if_exists),
             "UNSET TBLPROPERTIES",
             {"properties": wanted, "ifExists": if_exists},
             commit_info,
@@ -114,7 +113,7 @@ class SettingMethods(TableHandle):
     def _change_metadata(
         self, fields: Mapping[str, str | None], commit_info: Mapping[str, object] | None
     ) -> CommitResult:
-        def changed(now: TableConfiguration) -> TableConfiguration:
+        def changed(now: TableConfiguration, _: object) -> TableConfiguration:
             metadata = msgspec.structs.replace(now.metadata, **fields)
             return TableConfiguration(now.protocol, metadata)
 
@@ -138,60 +137,13 @@ class SettingMethods(TableHandle):
             TableNotFound, ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for
                 `set_properties`.
         """
-        from dagster_delta.evolution.properties.changes import enable_feature
-        from dagster_delta.table.operations.write_planning import new_column_name
+        from dagster_delta.evolution.properties import enable_feature
 
         return self._change(
-            lambda now: enable_feature(now, name, new_name=new_column_name),
+            lambda now, new_name: enable_feature(now, name, new_name=new_name),
             "SET TBLPROPERTIES",
             {"properties": {f"delta.feature.{name}": "supported"}},
             commit_info,
-        )
-
-    def drop_feature(
-        self,
-        name: str,
-        truncate_history: bool = False,
-        *,
-        commit_info: Mapping[str, object] | None = None,
-    ) -> CommitResult:
-        """Remove a table feature from the protocol, after removing all traces of it from the table.
-
-        A writer feature is removed in one commit, together with its data: properties, row ids,
-        column defaults, metadata domains. For a reader-writer feature, files are rewritten if the
-        feature requires it (`deletionVectors`: those with vectors; `typeWidening`: those of old
-        types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
-        older than such a column), checkpoints are written before the drop, and the feature
-        `checkpointProtection` keeps them: older versions stay readable for clients that know the
-        feature.
-
-        Args:
-            name: name of the feature, as in `"deletionVectors"`.
-            truncate_history: whether older versions are deleted instead, so that
-                `checkpointProtection` is not needed. The log has to be cleaned first; if it is not,
-                the table only stops using the feature, and the error says what to clean.
-            commit_info: recorded in the commitInfo of the last commit beside this library's own
-                fields.
-
-        Raises:
-            InvalidArgument: the table does not have the feature, another feature depends on it,
-                something has to be removed first, or the log still holds versions that use it.
-            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
-            CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
-        """
-        from dagster_delta.evolution.alter.actions import DropFeature
-        from dagster_delta.table.operations.alter import (
-            SchemaChangeOptions,
-            change_schema,
-        )
-
-        return self._adopt(
-            change_schema(
-                self._existing(),
-                [DropFeature(name, truncate_history)],
-                SchemaChangeOptions(commit_info=commit_info),
-                clock=now_ms,
-            )
         )
 
     def upgrade_protocol(
@@ -214,15 +166,14 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        from dagster_delta.evolution.properties.changes import set_properties
-        from dagster_delta.table.operations.write_planning import new_column_name
+        from dagster_delta.evolution.properties import set_properties
 
         versions = {
             "delta.minReaderVersion": min_reader_version,
             "delta.minWriterVersion": min_writer_version,
         }
         return self._change(
-            lambda now: set_properties(now, versions, new_name=new_column_name),
+            lambda now, new_name: set_properties(now, versions, new_name=new_name),
             "UPGRADE PROTOCOL",
             {
                 "newProtocol": {
@@ -235,18 +186,19 @@ class SettingMethods(TableHandle):
 
     def _change(
         self,
-        plan: Callable[[TableConfiguration], TableConfiguration],
+        plan: Callable[[TableConfiguration, Callable[[], str]], TableConfiguration],
         operation: str,
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
     ) -> CommitResult:
         from dagster_delta.table.operations.configuration_change import commit_configuration
+        from dagster_delta.table.operations.write_planning import new_column_name
 
         snapshot = self._existing()
         return self._adopt(
             commit_configuration(
                 snapshot,
-                plan(snapshot.configuration),
+                plan(snapshot.configuration, new_column_name),
                 operation,
                 parameters,
                 clock=now_ms,

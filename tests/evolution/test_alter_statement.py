@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter.actions import (
+from dagster_delta.evolution.actions import (
     AddColumn,
     AddConstraint,
     ChangeType,
@@ -29,8 +29,8 @@ from dagster_delta.evolution.alter.actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.alter.statement import parse_alter
 from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
+from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 

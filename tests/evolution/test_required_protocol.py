@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.properties.required_protocol import (
+from dagster_delta.evolution.required_protocol import (
     minimal_protocol,
     required_features,
     upgrade_protocol,

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
-from dagster_delta.evolution.alter.statement import parse_alter
-from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
-from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
-from dagster_delta.evolution.schema_change.planning import PlanningOptions, plan_schema_changes
+from dagster_delta.evolution.plan import SchemaChangePlan, SchemaDraft
+from dagster_delta.evolution.planning import plan_schema_changes
+from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
+from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -54,9 +54,7 @@ def names() -> Any:
 
 
 def plan(configuration: TableConfiguration, sql: str, **options: Any) -> SchemaChangePlan:
-    return plan_schema_changes(
-        configuration, parse_alter(sql), PlanningOptions(**options), new_name=names()
-    )
+    return plan_schema_changes(SchemaDraft(configuration, names(), **options), parse_alter(sql))
 
 
 def schema_after(configuration: TableConfiguration, sql: str, **options: Any) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
+from dagster_delta.evolution.column_change import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
@@ -379,7 +379,7 @@ def test_the_switch_of_the_resource_is_off_by_default_and_ahead_of_the_tables(
 def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) -> None:
     alone = {**CHANGE, "enable_features": False}
     planned = told(run(filled, alone))["delta/schema_change"]
-    for feature in ("dagsterDelta.enableColumnChange", "columnMapping", "domainMetadata"):
+    for feature in ("dagsterDelta.enableColumnChange", "columnMapping"):
         assert f"**off now**: `{feature}`" in planned
     assert "or pass enable_features=True" in planned
     assert "2 rows in 1 files" in planned

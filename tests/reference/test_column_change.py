@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.column_change_progress import ColumnChangeProgress
+from dagster_delta.table.operations.column_change import ColumnChangeProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

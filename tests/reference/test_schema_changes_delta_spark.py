@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import walk_fields
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type

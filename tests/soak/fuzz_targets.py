@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta import DeltaTable
-from dagster_delta.evolution.alter.statement import parse_alter
+from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.sql.text_conversion import TextConversion, text_conversion
 
 if TYPE_CHECKING:

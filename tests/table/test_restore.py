@@ -18,7 +18,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from dagster_delta.evolution.properties.required_protocol import minimal_protocol
+from dagster_delta.evolution.required_protocol import minimal_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Format, Metadata, Protocol
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path

@@ -21,8 +21,8 @@ from dagster_delta.errors import (
     StorageFailure,
     TableNotFound,
 )
-from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
-from dagster_delta.evolution.schema_change.planning import plan_schema_changes
+from dagster_delta.evolution.plan import SchemaChangePlan
+from dagster_delta.evolution.planning import plan_schema_changes
 from dagster_delta.parquet import file_format as written_file
 from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore

@@ -92,7 +92,7 @@ def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> N
     table = table_with()
     transaction = table.transaction()
     reopened(table).append(ROWS)
-    from dagster_delta.evolution.properties.changes import set_properties
+    from dagster_delta.evolution.properties import set_properties
     from dagster_delta.table.operations.configuration_change import stage_configuration_change
 
     names = iter(["a", "b"])

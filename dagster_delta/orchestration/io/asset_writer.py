@@ -21,7 +21,7 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.merge_schema import check_strict, diff_schemas
-from dagster_delta.evolution.properties.changes import (
+from dagster_delta.evolution.properties import (
     COMMENT_KEY,
     is_protocol_property,
     normalize_properties,

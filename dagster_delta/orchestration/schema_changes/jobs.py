@@ -38,7 +38,7 @@ from dagster_delta.orchestration.table_metadata import table_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.operations.column_change_progress import (
+    from dagster_delta.table.operations.column_change import (
         ColumnChangeProgress,
         ColumnChangeState,
     )
@@ -373,8 +373,7 @@ class _ProgressLog:
         self._log.info(f"version {progress.version}: {what}")
 
     def markdown(self) -> str:
-        if self._last is None:
-            return "Another process finished the change."
+        assert self._last is not None  # noqa: S101  the last commit reports too
         return (
             f"| version | rows rewritten | bytes written | values that became null |\n"
             f"|---:|---:|---:|---:|\n"

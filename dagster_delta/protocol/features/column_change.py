@@ -28,8 +28,6 @@ COLUMN_CHANGE_KEY = "dagsterDelta.columnChange"
 """Table property that holds the mark, as JSON."""
 COLUMN_CHANGE_TAG = "dagsterDelta.columnChange"
 """Tag of a data file that holds the shadow of the change with this id."""
-COLUMN_CHANGE_DOMAIN = "dagsterDelta.columnChange"
-"""Metadata domain that holds the state of the change."""
 
 OnError = Literal["abort", "null"]
 """What happens to a value that does not convert to the new type: the change aborts, or it is

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
 from dagster_delta.errors import DataFileMissing, InvalidArgument, TableAlreadyExists, TableNotFound
-from dagster_delta.evolution.properties.changes import set_properties
+from dagster_delta.evolution.properties import set_properties
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
-from dagster_delta.evolution.alter.actions import ClusterBy
+from dagster_delta.evolution.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
-from dagster_delta.evolution.schema_change.draft import SchemaDraft
-from dagster_delta.evolution.schema_change.table_actions import cluster_by
+from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.table_actions import cluster_by
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.operations.write_planning import new_column_name
@@ -30,7 +30,7 @@ def define_clustering(
         # It may name columns that the new table does not have.
         left = () if before is None else (msgspec.structs.replace(before, removed=True),)
         return configuration, left
-    draft = SchemaDraft(configuration, new_column_name, {})
+    draft = SchemaDraft(configuration, new_column_name)
     cluster_by(draft, ClusterBy(tuple(map(to_path, columns))))
     text = draft.changed_domains[CLUSTERING_DOMAIN]
     domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
@@ -49,7 +49,7 @@ def keep_clustering(
     columns = table_clustering(snapshot)
     if not columns:
         return configuration, ()
-    draft = SchemaDraft(configuration, new_column_name, {})
+    draft = SchemaDraft(configuration, new_column_name)
     try:
         cluster_by(draft, ClusterBy(columns))
     except SchemaMismatch:

@@ -1,20 +1,18 @@
 """Changing a column to any type while reads and writes continue, as a series of commits.
 
-Everything needed to resume is in the log: the record of the change in the metadata, the state in a
-metadata domain, a tag on every converted file. Any process that opens the table can resume or
-cancel.
-
-The states and their commits are in `evolution.column_change.states`.
+Everything needed to resume is in the log: the mark in the metadata, and a tag on every converted
+file. Any process that opens the table can resume or cancel. `evolution.column_change` has the table
+of states.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,42 +26,29 @@ from dagster_delta.errors import (
     CommitRetriesExhausted,
     InvalidArgument,
 )
-from dagster_delta.evolution.column_change.plan import (
-    BackfillCost,
-    ColumnChangePlan,
+from dagster_delta.evolution.column_change import (
     ColumnChangeRequest,
-)
-from dagster_delta.evolution.column_change.states import (
     cancelled_configuration,
     check_unaltered,
+    plan_column_change,
     published_clustering,
     published_configuration,
 )
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
-from dagster_delta.evolution.schema_change.online_change import plan_column_change
+from dagster_delta.evolution.plan import BackfillCost, ColumnChangePlan
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import (
-    COLUMN_CHANGE_DOMAIN,
+    COLUMN_CHANGE_TAG,
     ColumnChange,
+    field_at,
     is_filled,
 )
-from dagster_delta.protocol.features.column_mapping import ID_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
-from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.operations.column_change_progress import (
-    BackfillTotals,
-    ColumnChangeProgress,
-    DomainState,
-    Progress,
-    State,
-    recorded_state,
-    state_of,
-    unfilled_files,
-)
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import new_column_name, write_spec
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -73,10 +58,95 @@ from dagster_delta.table.transaction.transaction import CommitResult, Transactio
 
 _BATCH_BYTES = 1024 * 1024 * 1024
 """Size of the data files that are rewritten in one commit."""
-
-OPERATION = "CHANGE COLUMN"
+_OPERATION = "CHANGE COLUMN"
 _MAX_LOST_RACES = 20
-"""Conflicting batches in a row after which the backfill gives up."""
+"""Conflicts of one commit after which the change gives up."""
+_METRICS = (
+    "numCopiedRows",
+    "numLateRows",
+    "numNulledValues",
+    "numRemovedFiles",
+    "numRemovedBytes",
+    "numAddedFiles",
+    "numAddedBytes",
+    "numBatches",
+    "numRetries",
+    "longestRetryMs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChangeState:
+    """A change in progress, from the log of one version."""
+
+    id: str
+    column: str
+    from_type: str
+    to_type: str
+    state: Literal["prepared", "reorganising"]
+    """`prepared` until the first file holds the converted column."""
+    version: int
+    """Version of the table that this was read from."""
+    num_files: int
+    """Live files of the table."""
+    num_files_left: int
+    """Number of files without the converted column."""
+    bytes_left: int
+    """Size of these files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChangeProgress:
+    """One step of a change that has just been committed."""
+
+    state: ColumnChangeState | None
+    """The remaining work; None once the change is public."""
+    version: int
+    num_rows: int
+    """Rows rewritten so far."""
+    num_nulled: int
+    """Values so far that became null because they could not be converted."""
+    bytes_written: int
+
+
+Progress = Callable[[ColumnChangeProgress], None]
+
+
+def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
+    """The change in progress, or None."""
+    change = ColumnChange.of(snapshot.configuration)
+    if change is None:
+        return None
+    files = snapshot.live_files(("size_bytes", "tags"))
+    left = _unfilled(files, change)
+    return ColumnChangeState(
+        id=change.id,
+        column=dotted(change.path),
+        from_type=_present_type(change, snapshot),
+        to_type=sql_type_name(change.target_type()),
+        state="prepared" if left.num_rows == files.num_rows else "reorganising",
+        version=snapshot.version,
+        num_files=files.num_rows,
+        num_files_left=left.num_rows,
+        bytes_left=total_bytes(left),
+    )
+
+
+def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
+    source = change.source(snapshot.schema)
+    if source is None:
+        return "(dropped)"
+    # Writers that do not know the change may have renamed the column.
+    try:
+        return sql_type_name(field_at(source, change.path[1:]))
+    except KeyError:
+        return "(altered)"
+
+
+def _unfilled(files: pa.Table, change: ColumnChange) -> pa.Table:
+    """The files that do not hold the shadow column."""
+    filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change.id)
+    return files.filter(pc.invert(pc.fill_null(filled, False)))
 
 
 def plan_for(
@@ -93,8 +163,21 @@ def plan_for(
     reports a switch that is off, instead of an error.
     """
     size = _checked_batch_bytes(batch_bytes)
-    plan = _plan(configuration or snapshot.configuration, request, dry_run=dry_run)
-    return replace(plan, cost=_cost(snapshot, size))
+    plan = plan_column_change(
+        configuration or snapshot.configuration,
+        request,
+        change_id=uuid.uuid4().hex,
+        new_name=new_column_name,
+        dry_run=dry_run,
+    )
+    sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
+    batches, filled = 0, size
+    for file_size in sizes:
+        if filled >= size:
+            batches, filled = batches + 1, 0
+        filled += file_size
+    cost = BackfillCost(len(sizes), sum(sizes), snapshot.num_records, batches)
+    return replace(plan, cost=cost)
 
 
 def _checked_batch_bytes(batch_bytes: int | None) -> int:
@@ -105,28 +188,6 @@ def _checked_batch_bytes(batch_bytes: int | None) -> int:
     return batch_bytes
 
 
-def _plan(
-    configuration: TableConfiguration, request: ColumnChangeRequest, *, dry_run: bool = False
-) -> ColumnChangePlan:
-    return plan_column_change(
-        configuration,
-        request,
-        change_id=uuid.uuid4().hex,
-        new_name=new_column_name,
-        dry_run=dry_run,
-    )
-
-
-def _cost(snapshot: Snapshot, batch_bytes: int) -> BackfillCost:
-    sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
-    batches, filled = 0, batch_bytes
-    for size in sizes:
-        if filled >= batch_bytes:
-            batches, filled = batches + 1, 0
-        filled += size
-    return BackfillCost(len(sizes), sum(sizes), snapshot.num_records, batches)
-
-
 def begin_column_change(
     snapshot: Snapshot,
     request: ColumnChangeRequest,
@@ -134,184 +195,162 @@ def begin_column_change(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Record the change in the metadata: the state `prepared`."""
-    plan = _plan(snapshot.configuration, request)
+    """Set the mark of the change."""
+    plan = plan_for(snapshot, request)
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.stage_configuration(plan.prepared)
-    _stage_state(transaction, plan.change, "prepared")
     return transaction.commit(
-        OPERATION, parameters=_parameters(plan.change, "prepared"), user_info=commit_info
+        _OPERATION, parameters=_parameters(plan.change, "prepared"), user_info=commit_info
     )
 
 
-class ColumnChangeJob:
-    """Completes a change that was begun. Several jobs of one change may run at the same time."""
+def cancel_column_change(
+    snapshot: Snapshot, *, clock: Clock, commit_info: Mapping[str, object] | None = None
+) -> CommitResult:
+    """Remove the mark: no reader ever saw the change."""
+    change = _running(snapshot)
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
+    transaction.stage_configuration(cancelled_configuration(snapshot.configuration))
+    return transaction.commit(
+        _OPERATION, parameters=_parameters(change, "cancelled"), user_info=commit_info
+    )
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        engine: Engine,
-        *,
-        clock: Clock,
-        batch_bytes: int | None = None,
-        commit_info: Mapping[str, object] | None = None,
-        on_progress: Progress | None = None,
-    ) -> None:
-        self._store = store
-        self._engine = engine
-        self._clock = clock
-        self._batch_bytes = _checked_batch_bytes(batch_bytes)
-        self._commit_info = commit_info
-        self._on_progress = on_progress
-        self._totals = BackfillTotals()
-        self._early: pa.ChunkedArray | None = None
+
+def _running(snapshot: Snapshot) -> ColumnChange:
+    change = ColumnChange.of(snapshot.configuration)
+    if change is None:
+        raise InvalidArgument(
+            "no column of the table is being changed", table=snapshot.store.location.uri
+        )
+    return change
+
+
+def _parameters(change: ColumnChange, state: str) -> dict[str, object]:
+    return {
+        "column": dotted(change.path),
+        "newType": sql_type_name(change.target_type()),
+        "state": state,
+        "changeId": change.id,
+    }
+
+
+@dataclass
+class ColumnChangeJob:
+    """Completes a change that was begun."""
+
+    engine: Engine
+    clock: Clock
+    batch_bytes: int | None = None
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Progress | None = None
+    _metrics: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_METRICS, 0), init=False)
+    _early: pa.ChunkedArray = field(default=None, init=False)
+    """Paths of the files to rewrite that existed when the run began."""
+
+    def __post_init__(self) -> None:
+        self.batch_bytes = _checked_batch_bytes(self.batch_bytes)
 
     def run(self, snapshot: Snapshot) -> CommitResult:
         """Rewrite every file that is not converted yet, and make the change public.
 
         Returns:
-            Result of the last commit, with the metrics of this run: `BackfillTotals.metrics`.
+            Result of the last commit, with the metrics of this run.
 
         Raises:
             ColumnChangeFailed: values cannot be converted, or rows break a check under the new
-                type; the change was cancelled, and the table is unchanged.
+                type; the change was cancelled, and the table is unchanged. Or another process ended
+                the change.
             SchemaChangeRefused: a concurrent commit altered the column; nothing was published.
             CommitConflict: others change the table faster than its files can be rewritten.
             InvalidArgument: no change is in progress.
         """
-        change = self._require(snapshot)
-        check_unaltered(snapshot.configuration, change)
-        self._early = _unfilled_paths(snapshot, change)
-        snapshot = self._reorganise(snapshot, change)
-        first_attempt_ms: int | None = None
-        for lost in range(_MAX_LOST_RACES):
+        change = _running(snapshot)
+        self._early = _unfilled(snapshot.live_files(("path", "tags")), change)["path"]
+        publishing = _Attempts(self.clock)
+        while True:
             snapshot = self._fill(snapshot, change)
-            if _is_over(snapshot, change):
-                return self._finished_by_another(snapshot, change)
-            check_unaltered(snapshot.configuration, change)
-            if first_attempt_ms is None:
-                first_attempt_ms = self._clock()
-            self._totals.note_retries(min(lost, 1), self._clock() - first_attempt_ms)
+            publishing.note(self._metrics)
             outcome = self._publish(snapshot, change)
             if isinstance(outcome, CommitResult):
-                self._report_progress(outcome.snapshot)
+                self._report(outcome.snapshot)
                 return outcome
             # Other writers added files without the shadow column: these are converted first.
-            snapshot = snapshot.update()
-        raise CommitRetriesExhausted(
-            f"{_MAX_LOST_RACES} attempts to make the change of column {dotted(change.path)} public "
-            "found files without the converted column, which others had just written; resume the "
-            "change when fewer of them are at work",
-            table=self._store.location.uri,
-            version=snapshot.version,
-        )
-
-    def cancel(self, snapshot: Snapshot) -> CommitResult:
-        """Remove the record of the change from the metadata: no reader ever saw the change."""
-        change = self._require(snapshot)
-        transaction = Transaction(self._store, snapshot, clock=self._clock)
-        transaction.stage_configuration(cancelled_configuration(snapshot.configuration))
-        _stage_removed_state(transaction, snapshot)
-        return transaction.commit(
-            OPERATION, parameters=_parameters(change, "cancelled"), user_info=self._commit_info
-        )
-
-    def _require(self, snapshot: Snapshot) -> ColumnChange:
-        change = ColumnChange.of(snapshot.configuration)
-        if change is None:
-            raise InvalidArgument(
-                "no column of the table is being changed", table=self._store.location.uri
-            )
-        return change
-
-    def _reorganise(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        known = recorded_state(snapshot, change)
-        if known is not None and known.state == "reorganising":
-            return snapshot
-        transaction = Transaction(self._store, snapshot, clock=self._clock)
-        _stage_state(transaction, change, "reorganising")
-        outcome = transaction.try_commit(
-            OPERATION, parameters=_parameters(change, "reorganising"), user_info=self._commit_info
-        )
-        if isinstance(outcome, Conflicted):
-            # Another job was first, or the change was cancelled: the code below finds out.
-            return snapshot.update()
-        self._report_progress(outcome.snapshot)
-        return outcome.snapshot
+            snapshot = publishing.lost_to(outcome, snapshot, self._metrics)
 
     def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
         """The first version at which all files are converted."""
-        lost, size = 0, self._batch_bytes
-        first_attempt_ms = self._clock()
-        while not _is_over(snapshot, change):
-            files = self._next_files(snapshot, change, size)
+        attempts = _Attempts(self.clock)
+        while True:
+            _check_running(snapshot, change)
+            # Smaller batches take less time, so concurrent commits change fewer of their files.
+            files = self._next_files(snapshot, change, (self.batch_bytes or 1) >> attempts.lost)
             if not files.num_rows:
                 return snapshot
-            check_unaltered(snapshot.configuration, change)
             outcome = self._fill_batch(snapshot, files, change)
-            if isinstance(outcome, CommitResult):
-                self._totals.note_retries(lost, self._clock() - first_attempt_ms)
-                lost, size, snapshot = 0, self._batch_bytes, outcome.snapshot
-                first_attempt_ms = self._clock()
-                self._report_progress(snapshot)
+            if isinstance(outcome, Conflicted):
+                snapshot = attempts.lost_to(outcome, snapshot, self._metrics)
                 continue
-            lost += 1
-            if lost == _MAX_LOST_RACES:
-                raise outcome.conflict.to_error(table=self._store.location.uri)
-            # Smaller batches take less time, so concurrent commits change fewer of their files.
-            size, snapshot = max(1, size // 2), snapshot.update()
-        return snapshot
+            attempts.note(self._metrics)
+            attempts, snapshot = _Attempts(self.clock), outcome.snapshot
+            self._report(snapshot)
 
     def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> pa.Table:
         """Files to rewrite in one commit: at least one while any is left. Files from before the run
         come first, and never together with later ones.
         """
-        files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
-        left = files.filter(unfilled_files(files, change.id))
+        left = _unfilled(snapshot.live_files(LIVE_FILE_SCHEMA.names), change)
         early = left.filter(pc.is_in(left["path"], value_set=self._early))
         left = early if early.num_rows else left
         before = pc.subtract(pc.cumulative_sum(left["size_bytes"]), left["size_bytes"])
-        return left.filter(pc.less(before, size))
+        return left.filter(pc.less(before, max(size, 1)))
 
     def _fill_batch(
         self, snapshot: Snapshot, files: pa.Table, change: ColumnChange
     ) -> CommitResult | Conflicted:
-        spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
+        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
-        done = self._engine.backfill(plan, spec)
+        done = self.engine.backfill(plan, spec)
         if done.problems.num_rows:
-            self._give_up(change, done.problems)
-        transaction = Transaction(self._store, snapshot, clock=self._clock)
+            self._give_up(snapshot, change, done.problems)
+        transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_written(done.files)
         transaction.declare_row_ids_kept()
-        transaction.stage_removed(tombstones(files, self._clock(), data_change=False))
+        transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
         transaction.depend_on(ReadScope(paths=frozenset(files["path"].to_pylist())))
+        metrics = {
+            "numRemovedFiles": files.num_rows,
+            "numAddedFiles": len(done.files),
+            "numCopiedRows": done.num_rows,
+            "numNulledValues": done.num_nulled,
+        }
         outcome = transaction.try_commit(
-            OPERATION,
+            _OPERATION,
             parameters=_parameters(change, "reorganising"),
-            metrics={
-                "numRemovedFiles": files.num_rows,
-                "numAddedFiles": len(done.files),
-                "numCopiedRows": done.num_rows,
-                "numNulledValues": done.num_nulled,
-            },
-            user_info=self._commit_info,
+            metrics=metrics,
+            user_info=self.commit_info,
         )
         if isinstance(outcome, Conflicted):
             transaction.created_files.delete()
             return outcome
-        late = not pc.any(pc.is_in(files["path"], value_set=self._early)).as_py()
-        self._totals.add_batch(files, done, late=late)
+        is_early = pc.any(pc.is_in(files["path"], value_set=self._early)).as_py()
+        of_run = {
+            **metrics,
+            "numLateRows": 0 if is_early else done.num_rows,
+            "numRemovedBytes": total_bytes(files),
+            "numAddedBytes": sum(file.size_bytes for file in done.files),
+            "numBatches": 1,
+        }
+        for name, value in of_run.items():
+            self._metrics[name] += value
         return outcome
 
     def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Conflicted:
         configuration = snapshot.configuration
-        transaction = Transaction(self._store, snapshot, clock=self._clock)
+        transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_configuration(published_configuration(configuration, change))
-        _stage_removed_state(transaction, snapshot)
-        domains = snapshot.domain_metadata()
+        domains = snapshot.domain_metadata().items()
         clustering = published_clustering(
-            configuration, change, {name: each.configuration for name, each in domains.items()}
+            configuration, change, {name: domain.configuration for name, domain in domains}
         )
         if clustering is not None:
             transaction.stage_domain(
@@ -323,83 +362,85 @@ class ColumnChangeJob:
 
         transaction.depend_on(ReadScope(may_hold=without_shadow))
         return transaction.try_commit(
-            OPERATION,
+            _OPERATION,
             parameters=_parameters(change, "public"),
-            metrics=self._totals.metrics(),
-            user_info=self._commit_info,
+            metrics=self._metrics,
+            user_info=self.commit_info,
         )
 
-    def _give_up(self, change: ColumnChange, problems: Problems) -> None:
+    def _give_up(self, snapshot: Snapshot, change: ColumnChange, problems: Problems) -> None:
         column, target = dotted(change.path), sql_type_name(change.target_type())
         rolled_back = "another process ended the change meanwhile"
-        latest = Snapshot.load(self._store)
+        latest = snapshot.update()
         # Another change may have begun since, and this run must not cancel it.
-        if not _is_over(latest, change):
+        if _is_running(latest, change):
             with contextlib.suppress(CommitConflict):
-                self.cancel(latest)
+                cancel_column_change(latest, clock=self.clock, commit_info=self.commit_info)
                 rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
             f"column {column} of at least {problems.num_rows} row(s) cannot be converted to "
             f"{target}; {rolled_back}; correct the rows, say how they are converted (`cast` of "
             "change_column, USING in a statement), or let what cannot be become null by "
             'change_column with on_error="null"',
-            table=self._store.location.uri,
+            table=snapshot.store.location.uri,
             column=column,
             examples=tuple(problems.examples),
         )
 
-    def _finished_by_another(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
-        shadow_id = change.shadow.metadata[ID_KEY]
-        if any(each.metadata.get(ID_KEY) == shadow_id for each in snapshot.schema):
-            return self._skipped(snapshot)
+    def _report(self, snapshot: Snapshot) -> None:
+        if self.on_progress is not None:
+            metrics = self._metrics
+            self.on_progress(
+                ColumnChangeProgress(
+                    state_of(snapshot),
+                    snapshot.version,
+                    metrics["numCopiedRows"],
+                    metrics["numNulledValues"],
+                    metrics["numAddedBytes"],
+                )
+            )
+
+
+class _Attempts:
+    """The attempts at one commit."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms = clock()
+        self.lost = 0
+
+    def note(self, metrics: dict[str, int]) -> None:
+        """Record how long the attempts have taken so far, if any was lost."""
+        if self.lost:
+            taken = self._clock() - self._since_ms
+            metrics["longestRetryMs"] = max(metrics["longestRetryMs"], taken)
+
+    def lost_to(self, outcome: Conflicted, snapshot: Snapshot, metrics: dict[str, int]) -> Snapshot:
+        """The version to try again on."""
+        self.lost += 1
+        metrics["numRetries"] += 1
+        if self.lost == _MAX_LOST_RACES:
+            raise CommitRetriesExhausted(
+                f"{_MAX_LOST_RACES} attempts at one commit of the column change lost to other "
+                "writers; resume the change when fewer of them are at work",
+                table=snapshot.store.location.uri,
+                version=snapshot.version,
+            ) from outcome.conflict.to_error(table=snapshot.store.location.uri)
+        return snapshot.update()
+
+
+def _is_running(snapshot: Snapshot, change: ColumnChange) -> bool:
+    running = ColumnChange.of(snapshot.configuration)
+    return running is not None and running.id == change.id
+
+
+def _check_running(snapshot: Snapshot, change: ColumnChange) -> None:
+    if not _is_running(snapshot, change):
         raise ColumnChangeFailed(
-            f"the change of column {dotted(change.path)} was cancelled by somebody else",
-            table=self._store.location.uri,
+            f"the change of column {dotted(change.path)} was finished or cancelled by another "
+            "process",
+            table=snapshot.store.location.uri,
             version=snapshot.version,
             column=dotted(change.path),
         )
-
-    def _skipped(self, snapshot: Snapshot) -> CommitResult:
-        return CommitResult(snapshot.version, self._totals.metrics(), snapshot, skipped=True)
-
-    def _report_progress(self, snapshot: Snapshot) -> None:
-        if self._on_progress is not None:
-            progress = ColumnChangeProgress(
-                state_of(snapshot),
-                snapshot.version,
-                self._totals.num_rows,
-                self._totals.num_nulled,
-                self._totals.bytes_written,
-            )
-            self._on_progress(progress)
-
-
-def _unfilled_paths(snapshot: Snapshot, change: ColumnChange) -> pa.ChunkedArray:
-    """Paths of the files that do not hold the shadow column: a `pa.ChunkedArray`."""
-    files = snapshot.live_files(("path", "tags"))
-    return files.filter(unfilled_files(files, change.id))["path"]
-
-
-def _is_over(snapshot: Snapshot, change: ColumnChange) -> bool:
-    running = ColumnChange.of(snapshot.configuration)
-    return running is None or running.id != change.id
-
-
-def _stage_state(transaction: Transaction, change: ColumnChange, state: State) -> None:
-    known = DomainState(change.id, state, dotted(change.path), sql_type_name(change.target_type()))
-    transaction.set_domain_metadata(COLUMN_CHANGE_DOMAIN, msgspec.json.encode(known).decode())
-
-
-def _stage_removed_state(transaction: Transaction, snapshot: Snapshot) -> None:
-    domain = snapshot.domain_metadata().get(COLUMN_CHANGE_DOMAIN)
-    if domain is not None:
-        transaction.stage_domain(msgspec.structs.replace(domain, removed=True))
-
-
-def _parameters(change: ColumnChange, state: str) -> dict[str, object]:
-    return {
-        "column": dotted(change.path),
-        "newType": sql_type_name(change.target_type()),
-        "state": state,
-        "changeId": change.id,
-    }
+    check_unaltered(snapshot.configuration, change)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.schema_change.feature_drop import FeatureDrop, plan_feature_drop
+from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop
 from dagster_delta.protocol.actions import DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.log.conflict_checker import ReadScope

@@ -44,7 +44,7 @@ from dagster_delta.table.transaction.file_actions import split_by_size, tombston
 from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
+    from dagster_delta.evolution.plan import SchemaChangePlan
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -475,7 +475,7 @@ class Transaction:
         mine, change_files = self.snapshot.metadata, contents.change_files
 
         def survives(concurrent: Metadata) -> bool:
-            from dagster_delta.evolution.column_change.states import survives_column_change
+            from dagster_delta.evolution.column_change import survives_column_change
 
             # What is recorded for the feed has the columns of the old schema.
             return not change_files and survives_column_change(mine, concurrent, contents.adds)

@@ -31,29 +31,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dagster_delta.evolution.alter.actions import (
-    AddColumn,
-    AddConstraint,
-    ChangeType,
-    ClusterBy,
-    DropColumn,
-    DropConstraint,
-    DropDefault,
-    DropFeature,
-    DropNotNull,
-    MoveColumn,
-    RenameColumn,
-    SchemaAction,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-    SetProperties,
-    SetTableComment,
-    UnsetProperties,
-)
-from dagster_delta.evolution.alter.cursor import StatementCursor
-from dagster_delta.evolution.alter.type_spelling import read_type
+from dagster_delta.evolution import actions
+from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_paths import ColumnPath
+from dagster_delta.evolution.cursor import StatementCursor
+from dagster_delta.evolution.type_spelling import read_type
 from dagster_delta.protocol.features.column_change import Position
 
 _T = TypeVar("_T")
@@ -69,7 +51,7 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
         cursor.take_words("IF", "EXISTS")
         cursor.take_words("ONLY")
         cursor.path("the name of a table")
-    actions: list[SchemaAction] = []
+    parsed: list[SchemaAction] = []
     form: _Form | None = None
     guards_all = False
     while True:
@@ -79,12 +61,12 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
             guards_all = form.take_guard(cursor)
         is_guarded = form.take_guard(cursor) or guards_all
         found = form.read(cursor)
-        actions.extend(map(form.guarded, found) if is_guarded else found)
+        parsed.extend(map(form.guarded, found) if is_guarded else found)
         if not cursor.take_operator(","):
             break
     if not cursor.is_done:
         cursor.fail("expected a comma or the end of the statement")
-    return tuple(actions)
+    return tuple(parsed)
 
 
 def _starts_action(cursor: StatementCursor) -> bool:
@@ -134,7 +116,7 @@ def _added_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 def _definition(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path("the name of the new column")
-    yield AddColumn(path, read_type(cursor), **_properties(cursor))
+    yield actions.AddColumn(path, read_type(cursor), **_properties(cursor))
 
 
 _PROPERTIES_ELSEWHERE = (
@@ -178,7 +160,7 @@ def _position(cursor: StatementCursor) -> Position:
 
 def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
     def read_one(item: StatementCursor) -> Iterator[SchemaAction]:
-        yield DropColumn(item.path())
+        yield actions.DropColumn(item.path())
 
     yield from _one_or_list(cursor, read_one)
     cursor.take_word("RESTRICT")
@@ -187,7 +169,7 @@ def _dropped_columns(cursor: StatementCursor) -> Iterator[SchemaAction]:
 def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path()
     cursor.expect("TO")
-    yield RenameColumn(path, _name_beside(cursor, path, "the new name"))
+    yield actions.RenameColumn(path, _name_beside(cursor, path, "the new name"))
 
 
 def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
@@ -207,24 +189,26 @@ def _altered(cursor: StatementCursor) -> Iterator[SchemaAction]:
 def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     if cursor.take_words("SET", "NOT"):
         cursor.expect("NULL")
-        return SetNotNull(path)
+        return actions.SetNotNull(path)
     if cursor.take_words("SET", "DEFAULT"):
-        return SetDefault(path, cursor.span())
+        return actions.SetDefault(path, cursor.span())
     is_set = cursor.take_word("SET")
     if cursor.take_word("TYPE") or (is_set and cursor.take_words("DATA", "TYPE")):
         data_type = read_type(cursor)
-        return ChangeType(path, data_type, cursor.span() if cursor.take_word("USING") else None)
+        return actions.ChangeType(
+            path, data_type, cursor.span() if cursor.take_word("USING") else None
+        )
     if is_set:
         return cursor.fail("expected TYPE, DEFAULT or NOT NULL")
     if cursor.take_words("DROP", "NOT", "NULL"):
-        return DropNotNull(path)
+        return actions.DropNotNull(path)
     if cursor.take_word("DROP"):
         cursor.expect("DEFAULT")
-        return DropDefault(path)
+        return actions.DropDefault(path)
     if cursor.take_word("COMMENT"):
-        return SetComment(path, cursor.string("the comment"))
+        return actions.SetComment(path, cursor.string("the comment"))
     if cursor.is_word("FIRST", "AFTER"):
-        return MoveColumn(path, _position(cursor))
+        return actions.MoveColumn(path, _position(cursor))
     return cursor.fail("expected TYPE, SET, DROP, COMMENT, FIRST or AFTER")
 
 
@@ -236,7 +220,7 @@ def _changed(cursor: StatementCursor) -> Iterator[SchemaAction]:
     new_name = _name_beside(cursor, path, "the name of the column after the change")
     yield from _redefined(cursor, path)
     if new_name != path[-1]:
-        yield RenameColumn(path, new_name)
+        yield actions.RenameColumn(path, new_name)
 
 
 def _modified(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -244,16 +228,16 @@ def _modified(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 
 def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
-    yield ChangeType(path, read_type(cursor))
+    yield actions.ChangeType(path, read_type(cursor))
     given = _properties(cursor)
     if "nullable" in given:
-        yield DropNotNull(path) if given["nullable"] else SetNotNull(path)
+        yield actions.DropNotNull(path) if given["nullable"] else actions.SetNotNull(path)
     if "default" in given:
-        yield SetDefault(path, given["default"])
+        yield actions.SetDefault(path, given["default"])
     if "comment" in given:
-        yield SetComment(path, given["comment"])
+        yield actions.SetComment(path, given["comment"])
     if "position" in given:
-        yield MoveColumn(path, given["position"])
+        yield actions.MoveColumn(path, given["position"])
 
 
 # The table as a whole
@@ -262,12 +246,12 @@ def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaActi
 def _added_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
     name = cursor.name("the name of the constraint")
     cursor.expect("CHECK")
-    yield AddConstraint(name, cursor.parenthesised())
+    yield actions.AddConstraint(name, cursor.parenthesised())
     cursor.take_word("ENFORCED")
 
 
 def _dropped_constraint(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield DropConstraint(cursor.name("the name of the constraint"))
+    yield actions.DropConstraint(cursor.name("the name of the constraint"))
 
 
 def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
@@ -279,11 +263,11 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
         name = cursor.name("the name of the feature")
         while cursor.token.is_operator("-", "."):
             name += f"{cursor.next().text}{cursor.name()}"
-    yield DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
+    yield actions.DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
 
 
 def _set_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield SetProperties(dict(_listed(cursor, _property)))
+    yield actions.SetProperties(dict(_listed(cursor, _property)))
 
 
 def _property(cursor: StatementCursor) -> tuple[str, object]:
@@ -297,7 +281,7 @@ def _property(cursor: StatementCursor) -> tuple[str, object]:
 
 
 def _unset_properties(cursor: StatementCursor) -> Iterator[SchemaAction]:
-    yield UnsetProperties(tuple(_listed(cursor, _property_key)))
+    yield actions.UnsetProperties(tuple(_listed(cursor, _property_key)))
 
 
 def _property_key(cursor: StatementCursor) -> str:
@@ -308,12 +292,12 @@ def _property_key(cursor: StatementCursor) -> str:
 
 def _clustered(cursor: StatementCursor) -> Iterator[SchemaAction]:
     is_none = cursor.take_word("NONE")
-    yield ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
+    yield actions.ClusterBy(() if is_none else tuple(_listed(cursor, StatementCursor.path)))
 
 
 def _table_comment(cursor: StatementCursor) -> Iterator[SchemaAction]:
     cursor.take_operator("=")
-    yield SetTableComment(cursor.string("the comment") or None)
+    yield actions.SetTableComment(cursor.string("the comment") or None)
 
 
 def _listed(cursor: StatementCursor, read: Callable[[StatementCursor], _T]) -> list[_T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from dagster_delta.evolution.alter.cursor import StatementCursor
+from dagster_delta.evolution.cursor import StatementCursor
 from dagster_delta.protocol.schema import (
     MAX_NESTING,
     ArrayType,

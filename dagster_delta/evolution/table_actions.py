@@ -10,19 +10,16 @@ import re
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
-from dagster_delta.evolution.alter.actions import (
-    AddConstraint,
-    ClusterBy,
-    DropConstraint,
-    SetProperties,
-    SetTableComment,
-    UnsetProperties,
-)
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
-from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
-from dagster_delta.evolution.properties.changes import unset_properties
-from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
-from dagster_delta.evolution.schema_change.draft import SchemaDraft
+from dagster_delta.evolution.dependants import (
+    CLUSTERING_DOMAIN,
+    clustering_columns,
+    clustering_text,
+)
+from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.properties import unset_properties
+from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -35,7 +32,7 @@ _CONSTRAINT_NAME = re.compile(r"[\w -]+")
 _MAX_CLUSTERING_COLUMNS = 4
 
 
-def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
+def add_constraint(draft: SchemaDraft, action: actions.AddConstraint) -> None:
     """Add a CHECK on every row, if every existing row satisfies it."""
     name = action.name.lower()
     properties = dict(draft.configuration.metadata.configuration)
@@ -66,7 +63,7 @@ def _find_constraint(properties: dict[str, str], name: str) -> str | None:
     return next((spelled for spelled in properties if spelled.casefold() == key), None)
 
 
-def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
+def drop_constraint(draft: SchemaDraft, action: actions.DropConstraint) -> None:
     """Drop a CHECK constraint."""
     properties = dict(draft.configuration.metadata.configuration)
     key = _find_constraint(properties, action.name)
@@ -85,7 +82,7 @@ def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
     draft.note(f"drop constraint {name} ({sql})")
 
 
-def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
+def change_properties(draft: SchemaDraft, action: actions.SetProperties) -> None:
     """Set table properties."""
     before = draft.configuration
     draft.set_properties(action.properties)
@@ -96,7 +93,7 @@ def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
         draft.note(f"set {listed}")
 
 
-def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
+def drop_properties(draft: SchemaDraft, action: actions.UnsetProperties) -> None:
     """Unset table properties."""
     before = draft.configuration
     draft.configuration = unset_properties(before, action.keys, if_exists=action.if_exists)
@@ -107,14 +104,14 @@ def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
         draft.note(f"unset {listed}")
 
 
-def set_table_comment(draft: SchemaDraft, action: SetTableComment) -> None:
+def set_table_comment(draft: SchemaDraft, action: actions.SetTableComment) -> None:
     """Set the description of the table."""
     metadata = msgspec.structs.replace(draft.configuration.metadata, description=action.comment)
     draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
     draft.note("set the description of the table" if action.comment else "drop the description")
 
 
-def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
+def cluster_by(draft: SchemaDraft, action: actions.ClusterBy) -> None:
     """Set the clustering columns, for files written or optimised from now on."""
     configuration = draft.configuration
     if configuration.partition_columns and action.columns:
@@ -133,10 +130,9 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
     physical = [_clusterable(configuration, path) for path in paths]
     upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
     draft.configuration = TableConfiguration(upgraded, configuration.metadata)
-    text = msgspec.json.encode(
-        {"clusteringColumns": physical, "domainName": CLUSTERING_DOMAIN}
-    ).decode()
-    draft.domains[CLUSTERING_DOMAIN] = draft.changed_domains[CLUSTERING_DOMAIN] = text
+    text = clustering_text(physical)
+    draft.changed_domains[CLUSTERING_DOMAIN] = text
+    draft.domains = {**draft.domains, CLUSTERING_DOMAIN: text}
     columns = ", ".join(map(dotted, paths))
     draft.note(f"cluster by {columns}" if columns else "cluster no longer")
 

@@ -8,18 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
-from dagster_delta.evolution.alter.actions import (
-    AddColumn,
-    ChangeType,
-    DropColumn,
-    DropDefault,
-    DropNotNull,
-    MoveColumn,
-    RenameColumn,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-)
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.column_paths import (
     ColumnPath,
     Place,
@@ -37,8 +26,8 @@ from dagster_delta.evolution.dependants import (
     placement_dependants,
     refuse_dependants,
 )
-from dagster_delta.evolution.properties.changes import FEED_COLUMNS
-from dagster_delta.evolution.schema_change.draft import SchemaDraft
+from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.properties import FEED_COLUMNS
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
@@ -49,7 +38,7 @@ from dagster_delta.sql.types import VOID
 _STRING = PrimitiveType("string")
 
 
-def add_column(draft: SchemaDraft, action: AddColumn) -> None:
+def add_column(draft: SchemaDraft, action: actions.AddColumn) -> None:
     """Add a field, null in existing rows unless they get its default."""
     parent = find_place(draft.schema, action.path[:-1]).path if action.path[1:] else ()
     path = (*parent, action.path[-1])
@@ -63,7 +52,7 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
             f"there is a column {column} already; choose another name", column=column
         )
     _check_new(draft, path, action)
-    default = None if action.default is None or _is_null(action.default) else action.default
+    default = None if action.default is None or is_null(action.default) else action.default
     metadata: dict[str, object] = {}
     if action.comment is not None:
         metadata["comment"] = action.comment
@@ -79,15 +68,11 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     )
     draft.note(f"add column {column} ({_definition(field, default)})")
     if not action.nullable:
-        draft.required.append(path)
-    if default is None:
-        return
-    if draft.keeps_files:
-        draft.existing_defaults[path] = default
-    else:
-        draft.fills[path[0]] = default
-    if len(path) == 1:
-        draft.defaults.append(path[0])
+        draft.work["not_null", path] = ""
+    if default is not None:
+        draft.work["lazy" if draft.existing_rows == "lazy" else "fill", path] = default
+        if len(path) == 1:
+            draft.work["default", path] = default
 
 
 def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
@@ -97,7 +82,7 @@ def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
         return None
 
 
-def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
+def _check_new(draft: SchemaDraft, path: ColumnPath, action: actions.AddColumn) -> None:
     column = dotted(path)
     if draft.configuration.change_data_feed_enabled and path[0].casefold() in FEED_COLUMNS:
         raise InvalidArgument(
@@ -106,7 +91,11 @@ def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
             column=column,
         )
     is_reached = is_reached_through_structs(draft.schema, path)
-    if action.default is not None and len(path) > 1 and not (draft.keeps_files and is_reached):
+    if (
+        action.default is not None
+        and len(path) > 1
+        and not (draft.existing_rows == "lazy" and is_reached)
+    ):
         raise InvalidArgument(
             f"field {column} cannot have a default: only whole columns have one; a field of a "
             'struct can have one for existing rows alone, with existing_rows="lazy"',
@@ -120,7 +109,8 @@ def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
         )
 
 
-def _is_null(sql: str) -> bool:
+def is_null(sql: str) -> bool:
+    """Whether a default is the literal NULL, which is none."""
     return sql.strip().casefold() == "null"
 
 
@@ -152,7 +142,7 @@ def _index_of(parent: StructType, position: Position, column: str) -> int:
     return parent.fields.index(before) + 1
 
 
-def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
+def drop_column(draft: SchemaDraft, action: actions.DropColumn) -> None:
     """Drop a field; its id and its physical name are never reused."""
     if action.if_exists and _find(draft, action.path) is None:
         draft.note(f"there is no column {dotted(action.path)}", "nothing")
@@ -182,11 +172,11 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
             lambda struct: StructType(tuple(f for f in struct if f.name != path[-1])),
         )
     )
-    draft.forget(path)
+    draft.follow(path, None)
     draft.note(f"drop column {dotted(path)} ({place.data_type})")
 
 
-def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
+def rename_column(draft: SchemaDraft, action: actions.RenameColumn) -> None:
     """Change the logical name; the physical name stays."""
     path = draft.column(action.path, "renamed").path
     new_path = (*path[:-1], action.new_name)
@@ -208,11 +198,11 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
         for name in draft.configuration.partition_columns
     )
     draft.set_schema(schema, partition_columns=partition_columns)
-    draft.follow_rename(path, new_path)
+    draft.follow(path, new_path)
     draft.note(f"rename column {dotted(path)} to {dotted((action.new_name,))}")
 
 
-def change_type(draft: SchemaDraft, action: ChangeType) -> None:
+def change_type(draft: SchemaDraft, action: actions.ChangeType) -> None:
     """Widen the type and record the change in the field; files keep their type."""
     place = find_place(draft.schema, action.path)
     column = dotted(place.path)
@@ -241,7 +231,7 @@ def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
     refuse_dependants(path, f"changed from {place.data_type}", dependants)
 
 
-def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
+def set_not_null(draft: SchemaDraft, action: actions.SetNotNull) -> None:
     """Make a field NOT NULL, if it is null in no existing row."""
     place = draft.column(action.path, "made NOT NULL")
     if not place.field.nullable:
@@ -253,11 +243,11 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
             column=dotted(place.path),
         )
     draft.set_schema(with_nullability(draft.schema, place.path, nullable=False))
-    draft.required.append(place.path)
+    draft.work["not_null", place.path] = ""
     draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
 
 
-def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
+def drop_not_null(draft: SchemaDraft, action: actions.DropNotNull) -> None:
     """Make a field, array element or map value nullable."""
     place = find_place(draft.schema, action.path)
     if place.steps[-1:] == ("key",):
@@ -270,14 +260,14 @@ def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
         draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
         return
     draft.set_schema(schema)
-    draft.required = [path for path in draft.required if path != place.path]
+    draft.work.pop(("not_null", place.path), None)
     draft.note(f"drop NOT NULL from column {dotted(place.path)}")
 
 
-def set_default(draft: SchemaDraft, action: SetDefault) -> None:
+def set_default(draft: SchemaDraft, action: actions.SetDefault) -> None:
     """Set the default for rows written from now on; existing rows keep their values."""
-    if _is_null(action.expression):
-        drop_default(draft, DropDefault(action.path))
+    if is_null(action.expression):
+        drop_default(draft, actions.DropDefault(action.path))
         return
     place = draft.column(action.path, "given a default")
     column = dotted(place.path)
@@ -291,7 +281,7 @@ def set_default(draft: SchemaDraft, action: SetDefault) -> None:
             column=column,
         )
     _set_metadata(draft, place, DEFAULT_KEY, action.expression)
-    draft.defaults.append(place.path[0])
+    draft.work["default", place.path] = action.expression
     draft.note(f"set the default of column {column} to {action.expression}, for future rows")
 
 
@@ -304,19 +294,19 @@ def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None)
     )
 
 
-def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
+def drop_default(draft: SchemaDraft, action: actions.DropDefault) -> None:
     """Drop the default; existing rows keep their values."""
     place = draft.column(action.path, "without a default")
     column = dotted(place.path)
     if DEFAULT_KEY not in place.field.metadata:
         draft.note(f"column {column} has no default", "nothing")
         return
-    draft.defaults = [default for default in draft.defaults if default != place.path[0]]
+    draft.work.pop(("default", place.path), None)
     _set_metadata(draft, place, DEFAULT_KEY, None)
     draft.note(f"drop the default of column {column}")
 
 
-def set_comment(draft: SchemaDraft, action: SetComment) -> None:
+def set_comment(draft: SchemaDraft, action: actions.SetComment) -> None:
     """Change or remove the comment."""
     place = draft.column(action.path, "commented on")
     _set_metadata(draft, place, "comment", action.comment or None)
@@ -324,7 +314,7 @@ def set_comment(draft: SchemaDraft, action: SetComment) -> None:
     draft.note(f"{verb} column {dotted(place.path)}")
 
 
-def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
+def move_column(draft: SchemaDraft, action: actions.MoveColumn) -> None:
     """Move the field among its siblings."""
     place = draft.column(action.path, "moved")
     column = dotted(place.path)

@@ -17,9 +17,9 @@ from typing import Literal
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.column_change.states import refuse_altering_changing_column
+from dagster_delta.evolution.column_change import refuse_altering_changing_column
 from dagster_delta.evolution.column_rules import check_column_names
-from dagster_delta.evolution.properties.required_protocol import (
+from dagster_delta.evolution.required_protocol import (
     dependent_features,
     downgrade_protocol,
     required_features,

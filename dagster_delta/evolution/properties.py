@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.properties.required_protocol import (
+from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     required_features,
     upgrade_protocol,

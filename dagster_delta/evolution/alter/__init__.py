@@ -1,1 +1,0 @@
-"""ALTER TABLE statements, parsed but not planned."""

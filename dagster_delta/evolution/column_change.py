@@ -1,0 +1,611 @@
+"""The online change of a column to any type: its request, its plan, and its states.
+
+| From | Commit | To | What holds then |
+|---|---|---|---|
+| none | begin: sets the mark | changing | writers of this library fill the shadow column too |
+| changing | batch: rewrites files with the shadow | changing | readers see the old column |
+| changing | publish, once every live file has the shadow | none | readers see the new column |
+| changing | cancel: removes the mark | none | the column never changed |
+
+The mark, a table property, and the tags of data files are all that a process needs to go on: see
+`protocol.features.column_change`. Old versions stay readable, as their files have the old column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import msgspec
+
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution import actions, column_actions
+from dagster_delta.evolution.column_paths import (
+    ColumnPath,
+    Place,
+    change_field,
+    change_type_at,
+    dotted,
+    find_place,
+    is_reached_through_structs,
+    not_null_sql,
+    quote_path,
+    to_path,
+    with_nullability,
+)
+from dagster_delta.evolution.default_values import check_default_values
+from dagster_delta.evolution.dependants import (
+    CLUSTERING_DOMAIN,
+    clustering_columns,
+    clustering_text,
+    follow_column,
+    is_identity,
+    is_mentioned,
+)
+from dagster_delta.evolution.plan import ColumnChangePlan, SchemaDraft
+from dagster_delta.evolution.plan_report import MissingSwitch
+from dagster_delta.evolution.type_spelling import parse_type
+from dagster_delta.parquet.shadow_column import ShadowColumn
+from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
+from dagster_delta.protocol.features.column_change import (
+    COLUMN_CHANGE_KEY,
+    COLUMN_CHANGE_SWITCH,
+    ColumnChange,
+    OnError,
+    Position,
+    is_filled,
+    published_schema,
+    without_mark,
+)
+from dagster_delta.protocol.features.column_mapping import (
+    ID_KEY,
+    NESTED_IDS_KEY,
+    PHYSICAL_NAME_KEY,
+    assign_column_mapping,
+    field_id,
+    map_fields,
+    physical_name,
+)
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY, is_widening
+from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType, walk_fields
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.table_expressions import check_table_expression
+from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
+
+_OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, TYPE_CHANGES_KEY, EXISTING_DEFAULT_KEY)
+"""Field metadata that belongs to the physical column and is not copied to its successor."""
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_DEPLOYMENT_SWITCH = "enable_column_change"
+_DEPLOYMENT_REMEDY = (
+    "set enable_column_change to true on the resource that opens the table (for a table that a job "
+    "names by location: pass enable_column_change=True to delta_schema_change_job; for a handle: "
+    "pass allow_column_changes=True to DeltaTable)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChangeRequest:
+    """The request of a caller."""
+
+    column: str | Sequence[str]
+    """Path of the column, or of a field, `element` or `value` in it."""
+    new_type: str | DataType
+    """Any atomic type, as SQL or as a type of the schema."""
+    cast: str | None = None
+    """Spark SQL over the row for the new value of a top-level column; None: CAST."""
+    on_error: OnError = "abort"
+    nullable: bool | None = None
+    """Whether the changed column is nullable; None: unchanged."""
+    position: str | Position | None = None
+    """`FIRST`, the name of the previous column, or a `Position`; None: unchanged."""
+    enable_features: bool = False
+    """Whether missing features and properties may be turned on for the change."""
+    is_allowed: bool = True
+    """Whether the table handle allows online column changes."""
+    new_name: str | None = None
+    """Name of the column, or struct field, after the change; None: unchanged."""
+    field_metadata: tuple[tuple[str, str | None], ...] = ()
+    """Field metadata to set with the change; None removes a key."""
+
+
+# Begin
+
+
+def plan_column_change(
+    configuration: TableConfiguration,
+    request: ColumnChangeRequest,
+    *,
+    change_id: str,
+    new_name: Callable[[], str],
+    dry_run: bool = False,
+) -> ColumnChangePlan:
+    """The plan of a change, checked against everything that depends on the column. `change_id` is
+    unique among all changes; `new_name` makes physical column names that were never used before. A
+    dry run lists switches that are off, instead of refusing.
+    """
+    running = ColumnChange.of(configuration)
+    if running is not None:
+        raise SchemaChangeRefused(
+            f"column {dotted(running.path)} is being changed to "
+            f"{sql_type_name(running.target_type())} already; resume that change, or cancel it "
+            "first",
+            column=dotted(running.path),
+        )
+    place = find_place(configuration.schema, to_path(request.column))
+    target = parse_type(request.new_type) if isinstance(request.new_type, str) else request.new_type
+    if isinstance(request.position, str):
+        first = request.position.upper() == "FIRST"
+        request = replace(request, position=Position(None if first else request.position))
+    _check_types(place, target, request)
+    _check_request(request, place, configuration.schema)
+    _refuse_bound_column(configuration, place.path)
+    draft = SchemaDraft(
+        configuration, new_name, enable_features=request.enable_features, dry_run=dry_run
+    )
+    _switch_on(draft, request)
+    enabled = _redefinable(draft, request, place)
+    source = enabled.schema.field(place.path[0])
+    shadow, highest = _shadow(enabled, place.path, target, request.nullable, new_name)
+    source_id = field_id(source)
+    assert source_id is not None  # noqa: S101  every column of a mapped table has one
+    assert not isinstance(request.position, str)  # noqa: S101  replaced above
+    change = ColumnChange(
+        id=change_id,
+        path=place.path,
+        source_id=source_id,
+        shadow_schema=StructType((shadow,)).to_json(),
+        cast=request.cast,
+        on_error=request.on_error,
+        position=request.position,
+        new_name=request.new_name,
+        field_metadata=request.field_metadata,
+    )
+    change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
+    # This parses the cast and every check: errors are found before any writer fills the shadow.
+    ShadowColumn(change, enabled.schema, source)
+    marked = {_MAX_COLUMN_ID: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
+    metadata = msgspec.structs.replace(
+        enabled.metadata, configuration={**enabled.metadata.configuration, **marked}
+    )
+    prepared = TableConfiguration(enabled.protocol, metadata)
+    return ColumnChangePlan(
+        change,
+        place.data_type,
+        target,
+        configuration,
+        prepared,
+        published_configuration(prepared, change),
+        tuple(draft.missing_switches),
+    )
+
+
+def _check_types(place: Place, target: DataType, request: ColumnChangeRequest) -> None:
+    source, column = place.data_type, dotted(place.path)
+    if not is_primitive(source) or not is_primitive(target) or VOID in (source, target):
+        raise SchemaChangeRefused(
+            f"column {column} cannot be changed from {sql_type_name(source)} to "
+            f"{sql_type_name(target)}: both have to be atomic types; change what is in a struct, "
+            "array or map by its own path",
+            column=column,
+        )
+    if source == target and request.cast is None:
+        raise InvalidArgument(
+            f"column {column} is of type {sql_type_name(target)} already; say in `cast` how "
+            "its values change, or use alter where they do not",
+            column=column,
+        )
+
+
+def _check_request(request: ColumnChangeRequest, place: Place, schema: StructType) -> None:
+    path, column = place.path, dotted(place.path)
+    if request.on_error not in ("abort", "null"):
+        raise InvalidArgument(f"on_error is 'abort' or 'null', not {request.on_error!r}")
+    if any(
+        step == "key" and isinstance(find_place(schema, path[:index]).data_type, MapType)
+        for index, step in enumerate(path)
+        if index
+    ):
+        raise SchemaChangeRefused(
+            f"{column} is the key of a map, and two keys could become one; change the whole map by "
+            "rewriting it",
+            column=column,
+        )
+    if len(path) > 1 and (request.cast is not None or request.position is not None):
+        raise InvalidArgument(
+            f"cast and position apply to top-level columns, and {column} is nested: without them, "
+            "change the type; move the field in a statement of its own",
+            column=column,
+        )
+    takes_null = with_nullability(schema, path, nullable=True) == schema
+    if request.nullable is False and takes_null and not is_reached_through_structs(schema, path):
+        raise SchemaChangeRefused(
+            f"column {column} lies in an array or a map and cannot be made NOT NULL", column=column
+        )
+    stays_nullable = takes_null if request.nullable is None else request.nullable
+    if request.on_error == "null" and not stays_nullable:
+        raise InvalidArgument(
+            f"column {column} is NOT NULL, so a value that cannot be converted cannot become null; "
+            "pass nullable=True as well",
+            column=column,
+        )
+
+
+def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) -> None:
+    if path[0] in configuration.partition_columns:
+        reason = (
+            "the table is partitioned by it: add a column with the new type, fill it by an "
+            "update, and rewrite the table partitioned by that"
+        )
+    elif is_identity(configuration, path):
+        reason = "it numbers rows (an identity column), which only BIGINT columns do"
+    elif GENERATION_KEY in configuration.schema.field(path[0]).metadata:
+        reason = "it is computed from other columns: drop it and add it with another expression"
+    else:
+        return
+    raise SchemaChangeRefused(
+        f"the type of column {dotted(path)} cannot be changed: {reason}", column=dotted(path)
+    )
+
+
+def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
+    """Turn on what an online change needs and the table lacks."""
+    why = "changing a column online needs {}, off at present"
+    configuration = draft.configuration
+    switch = configuration.properties.enable_column_change
+    if not request.is_allowed:
+        missing = MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
+        draft.miss(why.format(_DEPLOYMENT_SWITCH), missing)
+    if switch is False:
+        remedy = (
+            "set this table property to true first; it is explicitly set to false, which "
+            "enable_features does not override"
+        )
+        draft.miss(why.format(COLUMN_CHANGE_SWITCH), MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
+    if switch is None:
+        draft.check_switch(
+            why.format(COLUMN_CHANGE_SWITCH), COLUMN_CHANGE_SWITCH, COLUMN_CHANGE_SWITCH, "true"
+        )
+    lacking = {} if switch else {COLUMN_CHANGE_SWITCH: "true"}
+    if configuration.column_mapping_mode == "none":
+        key = "delta.columnMapping.mode"
+        draft.check_switch(why.format("columnMapping"), "columnMapping", key, "name")
+        lacking[key] = "name"
+    if lacking:
+        draft.set_properties(lacking)
+
+
+def _redefinable(
+    draft: SchemaDraft, request: ColumnChangeRequest, place: Place
+) -> TableConfiguration:
+    """The table under the protocol that the new definition needs, if actions of their own could
+    make what changes beside the type.
+    """
+    path, enabled = place.path, draft.configuration
+    for key, value in request.field_metadata:
+        if key != DEFAULT_KEY:
+            column_actions.set_comment(draft, actions.SetComment(path, value))
+        elif value is None:
+            column_actions.drop_default(draft, actions.DropDefault(path))
+        else:
+            column_actions.set_default(draft, actions.SetDefault(path, value))
+            what = f"the default of column {dotted(path)}"
+            check_table_expression(value, StructType(()), what, is_default=True)
+    if isinstance(request.position, Position):
+        column_actions.move_column(draft, actions.MoveColumn(path, request.position))
+    if request.new_name is not None:
+        column_actions.rename_column(draft, actions.RenameColumn(path, request.new_name))
+    return TableConfiguration(draft.configuration.protocol, enabled.metadata)
+
+
+def _shadow(
+    configuration: TableConfiguration,
+    path: ColumnPath,
+    target: DataType,
+    nullable: bool | None,
+    new_name: Callable[[], str],
+) -> tuple[StructField, int]:
+    """The top-level column after the change, with new physical names at every depth, and the
+    highest id.
+    """
+    source = StructType((configuration.schema.field(path[0]),))
+    if any(NESTED_IDS_KEY in field.metadata for _, field in walk_fields(source)):
+        raise SchemaChangeRefused(
+            f"column {path[0]} holds arrays or maps with ids for Iceberg, which cannot be given "
+            "twice; drop icebergCompat first",
+            column=path[0],
+        )
+    retyped = cast("StructType", change_type_at(source, path, lambda _: target))
+    if nullable is not None:
+        retyped = with_nullability(retyped, path, nullable)
+    mapped, highest = assign_column_mapping(
+        map_fields(retyped, lambda field: replace(field, metadata=_metadata(field, own=False))),
+        configuration.column_mapping_mode,
+        max_column_id=configuration.properties.column_mapping_max_column_id,
+        new_name=new_name,
+    )
+    return mapped.fields[0], highest
+
+
+def _metadata(field: StructField, *, own: bool) -> dict[str, object]:
+    """The metadata of the physical column, or all other metadata."""
+    return {key: value for key, value in field.metadata.items() if (key in _OWN_KEYS) is own}
+
+
+def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:
+    """Conditions that changed rows must satisfy, from the expressions that use the column."""
+    old = configuration.schema
+    new = published_schema(old, change, moves=False)
+    is_reached = is_reached_through_structs(new, change.path)
+    if is_reached and not find_place(new, change.path).field.nullable:
+        yield f"NOT NULL {dotted(change.path)}", not_null_sql(change.path)
+    for name, sql in _dependent_conditions(configuration, change.path):
+        _check_fits(name, sql, new)
+        yield name, sql
+    for column in old:
+        generation = column.metadata.get(GENERATION_KEY)
+        if isinstance(generation, str) and is_mentioned(change.path, generation, old):
+            name = f"the generated column {column.name}"
+            found = _check_fits(name, generation, new)
+            if found != column.data_type:
+                why = f"it gives {found} then, not {column.data_type}"
+                raise _does_not_fit(name, generation, why)
+            yield name, f"{quote_path((column.name,))} <=> ({generation})"
+    _check_default(old, change)
+
+
+def _dependent_conditions(
+    configuration: TableConfiguration, path: ColumnPath
+) -> Iterator[tuple[str, str]]:
+    """Names and SQL of the CHECK constraints and invariants that use a column."""
+    conditions = [(f"invariant {column}", sql) for column, sql in configuration.invariants]
+    if configuration.supports("checkConstraints"):
+        named = configuration.properties.constraints
+        conditions += [(f"CHECK {name}", sql) for name, sql in named.items()]
+    for name, sql in conditions:
+        if is_mentioned(path, sql, configuration.schema):
+            yield name, sql
+
+
+def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
+    try:
+        expression = parse_expression(sql, schema)
+        expression.check_embeddable()
+    except DeltaError as error:
+        # Every writer checks it during the change, in both engines.
+        why = error.message.removesuffix(": use the Spark engine")
+        raise _does_not_fit(name, sql, why) from error
+    return expression.data_type
+
+
+def _does_not_fit(name: str, sql: str, why: str) -> SchemaChangeRefused:
+    return SchemaChangeRefused(
+        f"{name} ({sql}) is not compatible with the new type: {why}; drop it first and add it "
+        "again after the change"
+    )
+
+
+def _check_default(schema: StructType, change: ColumnChange) -> None:
+    """Make sure that the column's default, if any, is a value of the new type."""
+    source = change.source(schema)
+    assert source is not None  # noqa: S101  the caller has found it
+    default = {**source.metadata, **dict(change.field_metadata)}.get(DEFAULT_KEY)
+    if not isinstance(default, str):
+        return
+    after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
+    try:
+        check_default_values([after])
+    except InvalidArgument as error:
+        raise SchemaChangeRefused(
+            f"the default of {source.name} ({default}) is not compatible with the new type: "
+            f"{error.message}; drop it first and add it again after the change",
+            column=source.name,
+        ) from error
+
+
+# Changing
+
+
+def refuse_altering_changing_column(
+    current: TableConfiguration, planned: TableConfiguration
+) -> None:
+    """Make sure that a schema change does not touch a column in an online change."""
+    change = ColumnChange.of(planned)
+    if change is None:
+        return
+    is_other = _facets(change.source(current.schema)) != _facets(change.source(planned.schema))
+    if is_other or _alteration(planned, change) is not None:
+        raise SchemaChangeRefused(
+            f"the type of column {dotted(change.path)} is being changed, and until that is "
+            "finished the column cannot be changed in other ways; resume or cancel the change "
+            "first",
+            column=dotted(change.path),
+        )
+
+
+def _facets(source: StructField | None) -> StructField | None:
+    if source is None:
+        return None
+    metadata = {key: value for key, value in source.metadata.items() if key != "comment"}
+    return replace(source, metadata=metadata)
+
+
+def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
+    """Refuse to go on if another writer altered the column so that the shadow no longer fits it:
+    it was dropped or retyped, or got a new constraint or default.
+    """
+    found = _alteration(configuration, change)
+    if found is None:
+        try:
+            _check_default(configuration.schema, change)
+        except SchemaChangeRefused as error:
+            found = f"got a default that does not go with the new type ({error.message})"
+    if found is not None:
+        raise SchemaChangeRefused(
+            f"column {dotted(change.path)} {found} while its type was being changed; cancel the "
+            "change and begin it again",
+            column=dotted(change.path),
+        )
+
+
+def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
+    """How the column was altered since the change began; None if it was not."""
+    schema, path, name = configuration.schema, change.path, change.new_name
+    source = change.source(schema)
+    if source is None:
+        return "was dropped or replaced"
+    if source.name != path[0]:
+        return f"was renamed to {source.name}"
+    retyped = change_type_at(StructType((source,)), path, lambda _: change.target_type())
+    if str(retyped) != str(StructType((change.shadow,))):
+        return "was altered"
+    if name is not None and name.casefold() != path[-1].casefold():
+        parent = find_place(schema, path[:-1]).data_type if path[1:] else schema
+        if isinstance(parent, StructType) and parent.get(name) is not None:
+            return f"lost its new name, {name}, to another column"
+    if change.cast is not None:
+        try:
+            _ = parse_expression(change.cast, schema).typed
+        except DeltaError as error:
+            return f"is converted by a cast that does not fit any more ({error.message})"
+    known = dict(change.checks)
+    added = [name for name, _ in _dependent_conditions(configuration, path) if name not in known]
+    return f"got {', '.join(added)}" if added else None
+
+
+def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[AddFile]) -> bool:
+    """Whether a write planned under one metadata may commit under another that differs only by a
+    step of a column change for which the write is prepared.
+
+    Before the beginning and after a cancellation, any file is allowed. At the end every file must
+    hold the shadow, which readers use from then on.
+    """
+    if COLUMN_CHANGE_KEY in concurrent.configuration:
+        began = COLUMN_CHANGE_KEY not in mine.configuration
+        return began and _without_ids(without_mark(concurrent)) == _without_ids(mine)
+    if concurrent == without_mark(mine):
+        return True
+    # The protocol does not affect the new metadata.
+    old = TableConfiguration(Protocol(min_reader_version=1, min_writer_version=2), mine)
+    change = ColumnChange.of(old)
+    if change is None or change.source(old.schema) is None:
+        return False
+    is_prepared = all(is_filled(add.tags, change.id) for add in adds)
+    return is_prepared and concurrent == published_configuration(old, change).metadata
+
+
+def _without_ids(metadata: Metadata) -> Metadata:
+    kept = {key: value for key, value in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    return msgspec.structs.replace(metadata, configuration=kept)
+
+
+# Publish and cancel
+
+
+def published_configuration(
+    configuration: TableConfiguration, change: ColumnChange
+) -> TableConfiguration:
+    """Protocol and metadata in which the shadow replaces the column, without the mark.
+
+    Comments and defaults that the column got during the change are copied to it.
+    """
+    schema = published_schema(configuration.schema, change)
+    source = change.source(configuration.schema)
+    assert source is not None  # noqa: S101  published_schema checks it
+    kept = {**_metadata(source, own=False), **_metadata(change.shadow, own=True)}
+    schema = change_field(schema, change.path[:1], lambda field: replace(field, metadata=kept))
+    properties: Mapping[str, str] = without_mark(configuration.metadata).configuration
+    if change.new_name is not None or change.field_metadata:
+        schema = change_field(schema, change.path, lambda field: _redefined(field, change))
+    if change.new_name is not None:
+        new_path = (*change.path[:-1], change.new_name)
+        properties = follow_column(cancelled_configuration(configuration), change.path, new_path)
+    metadata = msgspec.structs.replace(
+        configuration.metadata, schema_string=schema.to_json(), configuration=dict(properties)
+    )
+    return TableConfiguration(configuration.protocol, metadata)
+
+
+def _redefined(field: StructField, change: ColumnChange) -> StructField:
+    metadata = {**field.metadata, **dict(change.field_metadata)}
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    return replace(field, name=change.new_name or field.name, metadata=kept)
+
+
+def published_clustering(
+    configuration: TableConfiguration, change: ColumnChange, domains: Mapping[str, str]
+) -> str | None:
+    """The clustering domain with the shadow's physical names; None if it does not change."""
+    source = change.source(configuration.schema)
+    if source is None or physical_name(source) not in domains.get(CLUSTERING_DOMAIN, ""):
+        return None
+    columns = clustering_columns(configuration, domains)
+    schema = published_schema(configuration.schema, change, moves=False)
+    return clustering_text(map(physical_name, schema.fields_along(path)) for path in columns)
+
+
+def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
+    """Protocol and metadata without the mark."""
+    return TableConfiguration(configuration.protocol, without_mark(configuration.metadata))
+
+
+# The actions of ALTER TABLE that make one online change
+
+
+def is_online(schema: StructType, action: actions.ChangeType) -> bool:
+    """Whether an action requires an online change: a type that is not wider, or an expression."""
+    place = find_place(schema, action.path)
+    old, new = place.data_type, action.data_type
+    if action.using is not None:
+        return True
+    if old in (new, VOID) or "key" in place.steps:
+        return False
+    return is_primitive(old) and is_primitive(new) and not is_widening(old, new)
+
+
+def online_request(
+    change: actions.ChangeType, following: Sequence[actions.SchemaAction]
+) -> tuple[ColumnChangeRequest, int]:
+    """The change that an action requests, and how many of the following actions it covers.
+
+    Those on the same column (NOT NULL, default, comment, position and name) are part of the change,
+    and take effect in the same commit.
+    """
+    request = ColumnChangeRequest(change.path, change.data_type, cast=change.using)
+    for count, action in enumerate(following):
+        extended = _extended(request, change.path, action)
+        # After a rename, the column has another name.
+        if extended is None or request.new_name is not None:
+            return request, count
+        request = extended
+    return request, len(following)
+
+
+def _extended(
+    request: ColumnChangeRequest, path: ColumnPath, action: actions.SchemaAction
+) -> ColumnChangeRequest | None:
+    """The request extended by another action on its column; None if the action does not fit."""
+    of_column = getattr(action, "path", ())
+    if [step.casefold() for step in of_column] != [step.casefold() for step in path]:
+        return None
+    given: dict[str, str | None] = dict(request.field_metadata)
+    match action:
+        case actions.SetNotNull() | actions.DropNotNull():
+            return replace(request, nullable=isinstance(action, actions.DropNotNull))
+        case actions.SetDefault(_, sql):
+            given[DEFAULT_KEY] = None if column_actions.is_null(sql) else sql
+        case actions.DropDefault():
+            given[DEFAULT_KEY] = None
+        case actions.SetComment(_, comment):
+            given["comment"] = comment or None
+        case actions.MoveColumn(_, position):
+            # A field of a struct is moved by a separate commit.
+            return replace(request, position=position) if len(path) == 1 else None
+        case actions.RenameColumn(_, new_name):
+            return replace(request, new_name=new_name)
+        case _:
+            return None
+    return replace(request, field_metadata=tuple(given.items()))

@@ -1,0 +1,165 @@
+"""Planning of schema changes: the new configuration, and the work on existing rows.
+
+No I/O here; `SchemaChangePlan` describes the work.
+
+Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default Columns.
+Not part of the protocol: defaults that existing rows get when they are read, see
+`protocol.features.existing_defaults`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, get_args
+
+from dagster_delta.engines.plans import Constraint
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.evolution import actions, column_actions, table_actions
+from dagster_delta.evolution.column_change import refuse_altering_changing_column
+from dagster_delta.evolution.column_definition import check_column_values
+from dagster_delta.evolution.column_paths import (
+    ColumnPath,
+    change_field,
+    dotted,
+    find_place,
+    not_null_sql,
+)
+from dagster_delta.evolution.default_values import compute_default
+from dagster_delta.evolution.feature_drop import plan_feature_drop
+from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
+from dagster_delta.protocol.features.existing_defaults import (
+    fields_with_existing_default,
+    is_default_type,
+    with_existing_default,
+    without_existing_defaults,
+)
+from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.sql.filters import at_moment
+
+
+def plan_schema_changes(
+    draft: SchemaDraft, wanted: Sequence[actions.SchemaAction]
+) -> SchemaChangePlan:
+    """The plan of the actions, each applied to the result of the previous ones."""
+    if not wanted:
+        raise InvalidArgument("a schema change has at least one action")
+    if draft.existing_rows not in get_args(ExistingRows):
+        raise InvalidArgument(
+            f"existing_rows is 'rewrite', 'lazy' or 'null', not {draft.existing_rows!r}"
+        )
+    before = draft.configuration
+    for action in wanted:
+        _APPLY[type(action)](draft, action)
+    lazy = draft.work_of("lazy") if draft.has_rows else {}
+    for path, sql in lazy.items():
+        _keep_default_in_log(draft, path, sql)
+    refuse_altering_changing_column(before, draft.configuration)
+    check_iceberg_compat(draft.configuration)
+    defaults = tuple(draft.schema.field(path[0]) for path in draft.work_of("default"))
+    if defaults:
+        check_column_values(StructType(defaults))
+    fills = draft.work_of("fill") if draft.existing_rows == "rewrite" else {}
+    for (column,), sql in fills.items():
+        draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
+    not_null = (
+        Constraint(f"NOT NULL {dotted(path)}", not_null_sql(path))
+        for path in draft.work_of("not_null")
+    )
+    named = (Constraint(f"CHECK {name}", sql) for name, sql in draft.constraints.items())
+    return SchemaChangePlan(
+        before,
+        draft.configuration,
+        tuple(draft.steps),
+        fills={path[0]: sql for path, sql in fills.items()},
+        existing_defaults=lazy,
+        materializes_defaults=draft.materializes_defaults,
+        checks=(*not_null, *named),
+        domains=draft.changed_domains,
+        missing_switches=tuple(draft.missing_switches),
+    )
+
+
+def plan_dropped_feature(
+    configuration: TableConfiguration, action: actions.DropFeature
+) -> SchemaChangePlan:
+    """The plan to drop a feature, in one or more commits."""
+    drop = plan_feature_drop(configuration, action.name)
+    rewrites = drop.files != "none"
+    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
+    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
+
+
+def _keep_default_in_log(draft: SchemaDraft, path: ColumnPath, sql: str) -> None:
+    """Record in the log the default value of a new column for existing rows."""
+    moment = draft.moment or dt.datetime.now(dt.UTC)
+    field = find_place(draft.schema, path).field
+    value = _lazy_default(path, field, at_moment(sql, moment), draft.find_zone())
+    if value is None:
+        return
+    draft.set_schema(change_field(draft.schema, path, partial(with_existing_default, value=value)))
+    # Existing rows have the default there, which is not null.
+    draft.work.pop(("not_null", path), None)
+    draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
+
+
+def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> object:
+    column = dotted(path)
+    if not is_default_type(field.data_type):
+        raise InvalidArgument(
+            f"the default of column {column} is of type {field.data_type}, and existing rows can "
+            'get one of an atomic type only when they are read; pass existing_rows="rewrite"',
+            column=column,
+        )
+    try:
+        return compute_default(field, sql, zone)
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the default of column {column} is computed once, here, for existing rows to read, "
+            f"and that is not possible: {error.message}; write a literal, or pass existing_rows="
+            '"rewrite" with engine="spark"',
+            column=column,
+        ) from None
+
+
+def _materialize_defaults(draft: SchemaDraft, _action: actions.MaterializeDefaults) -> None:
+    """Write into files the values that their rows got from the log so far."""
+    columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
+    if not columns:
+        draft.note("no row has a lazy default", "nothing")
+        return
+    draft.set_schema(without_existing_defaults(draft.schema))
+    draft.materializes_defaults = True
+    draft.note(f"rewrite files that lack {', '.join(columns)}", "rewrites")
+
+
+def _drop_feature(_draft: SchemaDraft, action: actions.DropFeature) -> None:
+    raise InvalidArgument(
+        f"dropping the feature {action.name} takes several commits, so it has to be the only "
+        "action of its statement"
+    )
+
+
+_APPLY: Mapping[type[object], Callable[[SchemaDraft, Any], None]] = {
+    actions.AddColumn: column_actions.add_column,
+    actions.DropColumn: column_actions.drop_column,
+    actions.RenameColumn: column_actions.rename_column,
+    actions.ChangeType: column_actions.change_type,
+    actions.SetNotNull: column_actions.set_not_null,
+    actions.DropNotNull: column_actions.drop_not_null,
+    actions.SetDefault: column_actions.set_default,
+    actions.DropDefault: column_actions.drop_default,
+    actions.SetComment: column_actions.set_comment,
+    actions.MoveColumn: column_actions.move_column,
+    actions.AddConstraint: table_actions.add_constraint,
+    actions.DropConstraint: table_actions.drop_constraint,
+    actions.SetProperties: table_actions.change_properties,
+    actions.UnsetProperties: table_actions.drop_properties,
+    actions.SetTableComment: table_actions.set_table_comment,
+    actions.ClusterBy: table_actions.cluster_by,
+    actions.DropFeature: _drop_feature,
+    actions.MaterializeDefaults: _materialize_defaults,
+}

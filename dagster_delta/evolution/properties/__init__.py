@@ -1,1 +1,0 @@
-"""Table properties and protocol: how they are set, unset, and depend on each other."""

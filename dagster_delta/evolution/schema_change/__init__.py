@@ -1,1 +1,0 @@
-"""Schema changes as plans: the effect of each action on a draft of the table."""
