@@ -1,15 +1,19 @@
-"""What MkDocs does not do by itself for the site: pages outside of `docs/`, and their links.
+"""What MkDocs does not do by itself for the site: pages outside of `docs/`, and a page per class.
 
 README.md is the first page, and the other pages of `OUTSIDE` are pages too. Links are written as
 they work in the repository. On the site, a link to a page leads to that page; a link to a file that
 is no page, such as a test, becomes its name. A link to nothing is left as it is, and ends the
 strict build.
+
+Each class that a page of `docs/api/` names has a page of its own on the site.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import posixpath
+import pydoc
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -49,6 +53,16 @@ OUTSIDE = {
 """Pages outside of `docs/`, by their paths in the repository: their names on the site."""
 
 _INSIDE = {name: path for path, name in OUTSIDE.items()}
+_CLASS = re.compile(r"(?m)^::: (dagster_delta\.(?:\w+\.)*([A-Z]\w+))$")
+_BUILT = re.compile(r"(?m)^This page is built .*\n\n")
+_CLASS_PAGE = """---
+title: {name}
+---
+
+::: {path}
+    options:
+      heading_level: 1
+"""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _EXAMPLES = re.compile(r"(?m)^Examples:\n((?:    .*\n?|\n)+)")
 _RAISES = re.compile(r"(?m)^Raises:\n((?:    .*\n?|\n)+)")
@@ -57,17 +71,36 @@ _NAME = re.compile(r"\w+")
 _NAMES = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The navigation, with the classes of an API page below it."""
+    (api,) = (section["API"] for section in config.nav or () if "API" in section)
+    for number, page in enumerate(api):
+        text = (ROOT / "docs" / page).read_text()
+        if classes := [{name: f"api/{name}.md"} for _, name in _CLASS.findall(text)]:
+            title = text.partition("\n")[0].removeprefix("# ")
+            api[number] = {title: [page, *classes]}
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The files of the site, with the pages from outside of `docs/`."""
+    """The files of the site, with the pages from outside of `docs/` and those of classes."""
     for path, name in OUTSIDE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    for page in sorted((ROOT / "docs/api").glob("*.md")):
+        for path, name in _CLASS.findall(page.read_text()):
+            content = _CLASS_PAGE.format(path=path, name=name)
+            files.append(File.generated(config, f"api/{name}.md", content=content))
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The text of a page, with links that work on the site."""
     here = page.file.src_uri
     source = _INSIDE.get(here) or f"docs/{here}"
+    if config.repo_url and (ROOT / source).exists():
+        page.edit_url = posixpath.join(config.repo_url, "edit/main", source)
+    if source.startswith("docs/api/") and (ROOT / source).exists():
+        markdown = _CLASS.sub(_summary, _BUILT.sub("", markdown))
 
     def on_site(found: re.Match[str]) -> str:
         image, text, target, anchor = found.groups()
@@ -79,6 +112,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return text if (ROOT / path).exists() else found[0]
 
     return _LINK.sub(on_site, markdown)
+
+
+def _summary(found: re.Match[str]) -> str:
+    """A class on the page of its group: its name, and the first paragraph of its docstring."""
+    path, name = found.groups()
+    first, _, _ = (inspect.getdoc(pydoc.locate(path)) or "").partition("\n\n")
+    return f"## [{name}]({name}.md)\n\n{first}\n"
 
 
 class PlainDocstrings(Extension):
