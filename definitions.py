@@ -58,7 +58,7 @@ def nycflights(name: str) -> pd.DataFrame:
 
 
 def months_of(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows of the months that are being materialised."""
+    """The rows of the months that are being materialized."""
     return frame[frame["month"].isin([int(key[5:7]) for key in keys])]
 
 

@@ -157,7 +157,7 @@ CASES = {
         {"ours": _io_manager, "bare table": _bare},
     ),
     "asset": Case(
-        "materialise 5 M rows",
+        "materialize 5 M rows",
         5_000_000,
         _nothing,
         {"ours": _our_asset, "dagster-deltalake": _their_asset},

@@ -66,7 +66,7 @@ class DataFileReader:
     """Reads files of one table version; may be used by several threads.
 
     `configuration`: of the version that is read; if it has row ids (see `tracked_configuration`),
-    rows without materialised ones get those of their position.
+    rows without materialized ones get those of their position.
     `expected_vectors`: deletion vectors of the files to read, if they are several: vectors in one
     file are then fetched together.
     `with_positions`: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
@@ -319,7 +319,7 @@ def _fill_row_ids(
 ) -> None:
     """Fill in the ids of a file's rows that have none, in place.
 
-    Spec: a materialised id takes precedence; without one, the id is the file's first plus the
+    Spec: a materialized id takes precedence; without one, the id is the file's first plus the
     position.
     """
     row_id, row_commit_version = places

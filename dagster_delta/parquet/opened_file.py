@@ -89,7 +89,7 @@ class DataFile(msgspec.Struct, frozen=True):
     base_row_id: int | None = None
     """Row id of the first row, if it was read from the log."""
     default_row_commit_version: int | None = None
-    """Version of rows without a materialised one, if it was read from the log."""
+    """Version of rows without a materialized one, if it was read from the log."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> DataFile:

@@ -32,7 +32,7 @@ HOME = HERE / ".demo" / "home"
 
 
 def main() -> int:
-    """Materialise every asset, show what was written, and have it read by another reader."""
+    """Materialize every asset, show what was written, and have it read by another reader."""
     say(f"Flights of 2013 into Delta tables under {LAKE}")
     start_spark(HERE / ".demo" / "spark.log")
     every_month = {
@@ -40,17 +40,17 @@ def main() -> int:
         "dagster/asset_partition_range_end": "2013-12-01",
     }
     with demo_instance() as instance:
-        materialise("reference tables", REFERENCE, instance)
-        materialise("flights and weather, 12 months in one run", INGESTED, instance, every_month)
-        materialise(
+        materialize("reference tables", REFERENCE, instance)
+        materialize("flights and weather, 12 months in one run", INGESTED, instance, every_month)
+        materialize(
             "flights with weather, plane, airport", [flights_enriched], instance, every_month
         )
-        materialise("late flights, of all there are", [late_flights], instance)
-        materialise(
+        materialize("late flights, of all there are", [late_flights], instance)
+        materialize(
             "July once more: its rows are replaced", [flights], instance, month="2013-07-01"
         )
-        materialise("late flights, of what July changed", [late_flights], instance)
-        materialise("reports", REPORTS, instance)
+        materialize("late flights, of what July changed", [late_flights], instance)
+        materialize("reports", REPORTS, instance)
     tables = {
         asset.key.to_user_string(): f"{LAKE}/{asset.key.to_user_string()}" for asset in ASSETS
     }
@@ -88,7 +88,7 @@ def demo_instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def materialise(
+def materialize(
     what: str,
     assets: Sequence[dg.AssetsDefinition],
     instance: dg.DagsterInstance,
@@ -107,8 +107,8 @@ def materialise(
         partition_key=month,
         run_config={"loggers": {"console": {"config": {"log_level": "ERROR"}}}},
     )
-    materialised = len(result.get_asset_materialization_events())
-    say(f" {materialised} materialisations, {time.monotonic() - began:.1f} s")
+    materialized = len(result.get_asset_materialization_events())
+    say(f" {materialized} materializations, {time.monotonic() - began:.1f} s")
 
 
 def show(tables: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of real materialisations share."""
+"""What the tests of real materializations share."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Lake:
         return sorted(row[column] for row in self.rows(name))
 
     def metadata(self, result: dg.ExecuteInProcessResult, name: str = "events") -> dict[str, Any]:
-        """Plain metadata of the one materialisation of an asset in a run."""
+        """Plain metadata of the one materialization of an asset in a run."""
         (one,) = result.asset_materializations_for_node(name)
         return plain(one.metadata)
 
     def metadata_of_last(self, name: str = "events") -> dict[str, Any]:
-        """Plain metadata of the latest materialisation of an asset."""
+        """Plain metadata of the latest materialization of an asset."""
         event = self.instance.get_latest_materialization_event(dg.AssetKey(name))
         assert event is not None
         assert event.asset_materialization is not None

@@ -129,7 +129,7 @@ def test_columns_filter_and_version_of_an_input(lake, events):
     assert seen[0].to_pylist() == [{"name": "b"}]
 
 
-def test_an_input_that_was_never_materialised_says_so(lake, events):
+def test_an_input_that_was_never_materialized_says_so(lake, events):
     @dg.asset
     def reader(events: pa.Table): ...
 

@@ -379,10 +379,10 @@ def test_a_restore_is_a_dry_run_first_and_a_materialization_then(stored_lake: La
     assert lake.table("flights", "raw").snapshot().num_records == 3
     (event,) = result.get_asset_materialization_events()
     assert event.asset_key == dg.AssetKey(["raw", "flights"])
-    materialisation = event.step_materialization_data.materialization
+    materialization = event.step_materialization_data.materialization
     table_id = lake.table("flights", "raw").metadata().id
-    assert materialisation.tags == {"dagster/data_version": f"{table_id}:3"}
-    told = plain(materialisation.metadata)
+    assert materialization.tags == {"dagster/data_version": f"{table_id}:3"}
+    told = plain(materialization.metadata)
     assert "9 rows to 3" in told["delta/report"]
     assert (told["dagster/row_count"], told["dagster/table_name"]) == (3, "raw.flights")
     assert told["dagster/column_schema"].columns

@@ -97,19 +97,19 @@ def test_other_data_has_nothing_to_report(spark):
 
 
 @pytest.mark.classic("Connect tells of stages alone")
-def test_a_materialisation_of_a_frame_tells_what_spark_did(lake, events, spark):
+def test_a_materialization_of_a_frame_tells_what_spark_did(lake, events, spark):
     result = lake.materialize(events(spark.range(0, 4, 1, 2)))
-    (materialisation,) = result.asset_materializations_for_node("events")
-    assert materialisation.metadata["spark/tasks"].value >= 2
-    assert materialisation.metadata["spark/failed_tasks"] == dg.IntMetadataValue(0)
-    plan = materialisation.metadata["spark/plan"]
+    (materialization,) = result.asset_materializations_for_node("events")
+    assert materialization.metadata["spark/tasks"].value >= 2
+    assert materialization.metadata["spark/failed_tasks"] == dg.IntMetadataValue(0)
+    plan = materialization.metadata["spark/plan"]
     assert isinstance(plan, dg.MarkdownMetadataValue)
     assert "Arguments: Range (0, 4, step=1" in plan.value
     # The session has no UI, which is what tells bytes.
-    assert "spark/input_bytes" not in materialisation.metadata
+    assert "spark/input_bytes" not in materialization.metadata
     other = lake.materialize(events(table_of([{"id": 1}])))
-    (materialisation,) = other.asset_materializations_for_node("events")
-    assert not any(name.startswith("spark/") for name in materialisation.metadata)
+    (materialization,) = other.asset_materializations_for_node("events")
+    assert not any(name.startswith("spark/") for name in materialization.metadata)
 
 
 @pytest.mark.classic("Connect tells of stages alone")
@@ -132,10 +132,10 @@ def test_an_optimize_by_spark_reports_its_stages_and_its_bytes(spark, tmp_path, 
 def test_the_bytes_written_are_those_of_the_files(lake, events, spark):
     rows = spark.range(0, 1000, 1, 2).selectExpr("id", "id % 3 AS p")
     result = lake.materialize(events(rows, metadata={"partition_by": ["p"]}))
-    (materialisation,) = result.asset_materializations_for_node("events")
+    (materialization,) = result.asset_materializations_for_node("events")
     files = lake.table("events").snapshot().files()
     written = sum(files["size_bytes"].to_pylist())
-    assert materialisation.metadata["spark/output_bytes"].value == written
+    assert materialization.metadata["spark/output_bytes"].value == written
 
 
 def test_a_link_leads_to_the_history_server_and_none_to_a_ui_that_ends(lake, events, spark):
@@ -145,13 +145,13 @@ def test_a_link_leads_to_the_history_server_and_none_to_a_ui_that_ends(lake, eve
         result = lake.materialize(events(session.range(3)))
     finally:
         spark.conf.unset(HISTORY_SERVER_URL)
-    (materialisation,) = result.asset_materializations_for_node("events")
-    found = materialisation.metadata["spark/history_server"].value
+    (materialization,) = result.asset_materializations_for_node("events")
+    found = materialization.metadata["spark/history_server"].value
     assert found == url.replace("{application_id}", spark.conf.get("spark.app.id"))
-    assert "spark/ui" not in materialisation.metadata
+    assert "spark/ui" not in materialization.metadata
     again = lake.materialize(events(spark.range(3)))
-    (materialisation,) = again.asset_materializations_for_node("events")
-    assert "spark/history_server" not in materialisation.metadata
+    (materialization,) = again.asset_materializations_for_node("events")
+    assert "spark/history_server" not in materialization.metadata
 
 
 @pytest.mark.parametrize(

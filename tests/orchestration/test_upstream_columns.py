@@ -43,7 +43,7 @@ class Pipeline:
         self.source.append(rows(k1=1, k2=2), properties=PROPERTIES)
 
     def run(self, *, metadata: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-        """Metadata of the materialisation of one run."""
+        """Metadata of the materialization of one run."""
         return self.lake.metadata(self.lake.materialize(*self.assets(metadata, **options)))
 
     def fail(self, metadata: dict[str, Any] | None = None, **options: Any) -> BaseException:

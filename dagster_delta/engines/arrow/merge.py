@@ -70,7 +70,7 @@ class ArrowMergeSource(SourceRows):
                 "Spark, or pass frame.toArrow()"
             )
         super().__init__(data, directory, memory_bytes=memory.source_bytes)
-        self._materialised = time.perf_counter()
+        self._materialized = time.perf_counter()
         self.directory, self.memory = directory, memory
         self._keys: tuple[MergeCondition, SourceKeys] | None = None
 
@@ -84,9 +84,9 @@ class ArrowMergeSource(SourceRows):
         """The summary of the rows for planning. Raises as `MergeSource` says."""
         keys = self.keys(condition)
         if not keys.num_rows:
-            return SourceSummary(self.num_rows, (Constant(False),), self._materialised)
+            return SourceSummary(self.num_rows, (Constant(False),), self._materialized)
         predicates = map(key_predicate, condition.keys, keys.values)
-        return SourceSummary(self.num_rows, tuple(predicates), self._materialised)
+        return SourceSummary(self.num_rows, tuple(predicates), self._materialized)
 
 
 def merge_rows(plan: MergePlan) -> MergedRows:

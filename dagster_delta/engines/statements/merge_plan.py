@@ -29,7 +29,7 @@ class SourceSummary(msgspec.Struct, frozen=True):
     num_rows: int
     keys: tuple[Predicate, ...]
     """The condition for a row of the table to match any row of the source."""
-    materialised: float
+    materialized: float
     """Reading of `time.perf_counter` when the source had been read."""
 
 

@@ -48,7 +48,7 @@ class SourceRows:
             # The batches are slices of it: it is in memory in any case, and a file only a copy.
             self._batches = [batch for batch in batches if batch.num_rows]
         else:
-            self._batches = _materialise(batches, self._arrow_schema, directory, memory_bytes)
+            self._batches = _materialize(batches, self._arrow_schema, directory, memory_bytes)
         sizes = [batch.num_rows for batch in self._batches]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
@@ -108,7 +108,7 @@ class SourceRows:
         return np.searchsorted(self._starts, rows, side="right") - 1
 
 
-def _materialise(
+def _materialize(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str, memory_bytes: int
 ) -> list[pa.RecordBatch]:
     kept: list[pa.RecordBatch] = []

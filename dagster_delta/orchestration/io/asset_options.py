@@ -143,9 +143,9 @@ class AssetOptions:
     merge_config: Annotated[MergeConfig | None, BeforeValidator(_plain)] = None
     """Configuration of the mode `merge`."""
     show_history: Annotated[_Count, Field(ge=0)] = 0
-    """Number of latest commits that every materialisation shows; it reads one file per commit."""
+    """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
-    """Number of written rows that every materialisation shows, 100 at most."""
+    """Number of written rows that every materialization shows, 100 at most."""
     masked_columns: _Names = ()
     """Columns whose values are hidden in sample rows and in failing rows of checks."""
     renamed_from: _Names = ()

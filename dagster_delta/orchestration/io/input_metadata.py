@@ -2,7 +2,7 @@
 
 Dagster puts metadata of an input on an observation of the upstream asset: one event per reader and
 partition, which hides the observations of an external table and cannot cover several partitions at
-once. So these facts are put on the materialisations of the step's assets, or on the loaded input if
+once. So these facts are put on the materializations of the step's assets, or on the loaded input if
 the step has none.
 """
 

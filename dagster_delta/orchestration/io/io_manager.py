@@ -262,7 +262,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         exist.
 
         Raises:
-            TableNotFound: the upstream asset was never materialised here.
+            TableNotFound: the upstream asset was never materialized here.
             InvalidArgument: unsupported input annotation.
         """
         upstream = context.upstream_output

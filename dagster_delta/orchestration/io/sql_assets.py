@@ -55,7 +55,7 @@ def delta_sql_asset(
     table; the query can read only its upstream tables. Spark runs it in Spark SQL.
 
     The query names its tables in braces, also if a CTE has the same name; `{{` and `}}` are braces
-    of the query itself. Every materialisation shows the query, and the upstream columns of each
+    of the query itself. Every materialization shows the query, and the upstream columns of each
     column. If they cannot be derived, the log of the run says why.
 
     Args:

@@ -1,7 +1,7 @@
 """Jobs and schedules that maintain the tables of assets.
 
 They do not change rows, so they report an observation with an unchanged data version, and
-downstream assets do not run. Only a restore is a materialisation; of an observable asset, an
+downstream assets do not run. Only a restore is a materialization; of an observable asset, an
 observation with another data version.
 """
 
@@ -157,7 +157,7 @@ def delta_restore_job(
     """A job that restores one of its tables to an older version.
 
     A run names the table, and the version or the time. By default it only reports what would
-    change. A restored asset is reported as materialised, so that downstream assets can follow.
+    change. A restored asset is reported as materialized, so that downstream assets can follow.
 
     The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
     in the pool `delta_maintenance`, because only the run names the table.
@@ -357,7 +357,7 @@ def _restored(
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     assert maintained.asset_key is not None  # noqa: S101  set by the caller
     snapshot = table.snapshot()
-    # The UI shows the columns and the row count of the latest materialisation.
+    # The UI shows the columns and the row count of the latest materialization.
     name = maintained.table_name(context.resources)
     restored = table_metadata(snapshot, uri=table.uri, table_name=name)
     event = dg.AssetObservation if maintained.is_observable else dg.AssetMaterialization

@@ -89,7 +89,7 @@ class MaintainedTable:
         return f"{name}_" if name in _RESERVED or iskeyword(name) else name
 
     def open(self, resources: object) -> DeltaTable | None:
-        """The table, or None if the asset was never materialised."""
+        """The table, or None if the asset was never materialized."""
         uri, options, allowed = self._locate(resources)
         try:
             return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)

@@ -2,9 +2,9 @@
 
 A run first reports what a change will do, and then what it did: the plan as Markdown, the schemas
 side by side, the downstream assets that read the columns. Rows do not change, so the run reports an
-observation instead of a materialisation, and downstream automation does not run. The Columns tab of
-the UI, which uses only materialisations and definitions, shows the change after the next
-materialisation.
+observation instead of a materialization, and downstream automation does not run. The Columns tab of
+the UI, which uses only materializations and definitions, shows the change after the next
+materialization.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.

@@ -1,7 +1,7 @@
 """Row tracking: ids of rows and the versions of their last change, as the log keeps them.
 
 A row's id is the `baseRowId` of its file plus its position there, unless the file holds another in
-the materialised column; the same goes for the version of the last change and
+the materialized column; the same goes for the version of the last change and
 `defaultRowCommitVersion`.
 
 Tables by the draft, `rowIds`, are read and not written.
@@ -177,7 +177,7 @@ def with_materialized_columns(
 
 
 def tracked_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """The configuration with the materialised columns after those of the table.
+    """The configuration with the materialized columns after those of the table.
 
     Reads with it return row ids, and writes with it keep them. Returns the configuration itself if
     the table does not track rows, or already has the columns.

@@ -382,8 +382,8 @@ class _Merge(msgspec.Struct, frozen=True):
         metrics = {
             "numSourceRows": plan.num_source_rows,
             **self._metrics(merged, counts),
-            "materializeSourceTimeMs": round((source.materialised - started) * 1000),
-            "scanTimeMs": round((merged.scanned - source.materialised) * 1000),
+            "materializeSourceTimeMs": round((source.materialized - started) * 1000),
+            "scanTimeMs": round((merged.scanned - source.materialized) * 1000),
             "rewriteTimeMs": round((now - merged.scanned) * 1000),
             "executionTimeMs": round((now - started) * 1000),
         }

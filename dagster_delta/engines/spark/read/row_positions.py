@@ -228,7 +228,7 @@ _KEY, _BASE, _VERSION = "__delta_ids_of", "__delta_base_row_id", "__delta_defaul
 
 
 def with_row_ids(rows: DataFrame, plan: ReadPlan, columns: MaterializedColumns) -> DataFrame:
-    """The rows of a read with positions; those without a materialised id or version get one from
+    """The rows of a read with positions; those without a materialized id or version get one from
     their position, by the row ids of the files in the log.
     """
     functions = functions_of(rows)
