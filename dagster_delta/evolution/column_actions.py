@@ -28,7 +28,7 @@ from dagster_delta.evolution.dependants import (
 )
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.properties import FEED_COLUMNS
-from dagster_delta.evolution.type_promotion import Promotion, records_versions
+from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
@@ -207,7 +207,7 @@ def change_type(draft: SchemaDraft, action: actions.ChangeType) -> None:
     place = find_place(draft.schema, action.path)
     column = dotted(place.path)
     version = draft.table_version if records_versions(draft.configuration) else None
-    field = Promotion(version).promote(place, action.data_type)
+    field = StatementTypes(version).widen(place, action.data_type)
     if field == place.field:
         unlimited = without_text_limits(field)
         if place.steps or field.data_type != _STRING or unlimited == field:

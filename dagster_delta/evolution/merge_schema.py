@@ -1,4 +1,4 @@
-"""Differences between the columns of data and of a table, and the schema change by a write.
+"""Differences between the columns of data and of a table; how types follow data or a statement.
 
 Spec: Column Metadata; Type Widening (writer requirements).
 """
@@ -9,16 +9,18 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from dagster_delta.errors import SchemaMismatch
+from dagster_delta.errors import SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.column_paths import ColumnPath, Place, change_type_at, dotted
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import (
     TypeChange,
+    describe_wider_types,
     is_widening,
     record_type_changes,
 )
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
-    DecimalType,
     MapType,
     PrimitiveType,
     StructField,
@@ -31,6 +33,7 @@ from dagster_delta.protocol.schema import (
 )
 
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
+_TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
 
 
 class ColumnDifference(msgspec.Struct, frozen=True):
@@ -168,34 +171,14 @@ def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -
 
 def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDifference, ...]:
     """The columns that a write may give the wider type of the data, if the table lets it."""
-    widening = _Widening(enabled=True, to_timestamp_ntz=True)
+    rule = WriteTypes(widen_types=True, widen_dates=True)
     return tuple(
         difference
         for difference in diff_schemas(table, data).retyped
         if difference.table_type is not None
         and difference.data_type is not None
-        and widening.applies(difference.table_type, difference.data_type)
+        and rule.widens(difference.table_type, difference.data_type, difference.path)
     )
-
-
-class _Widening(msgspec.Struct, frozen=True):
-    enabled: bool
-    to_timestamp_ntz: bool
-    table_version: int | None = None
-
-    def applies(self, table: DataType, data: DataType) -> bool:
-        if not self.enabled or not is_widening(table, data):
-            return False
-        match table, data:
-            case PrimitiveType(source), PrimitiveType(target):
-                if source in _INTEGERS:
-                    # A write never changes an integer to a double: that requires an ALTER.
-                    return target in _INTEGERS
-                return target != "timestamp_ntz" or self.to_timestamp_ntz
-            case DecimalType(), DecimalType():
-                return True
-            case _:
-                return False
 
 
 def merge_schemas(
@@ -224,13 +207,13 @@ def merge_schemas(
     for difference in diff.added:
         if difference.data_type is not None:
             _check_typed(difference.data_type, difference.column)
-    widening = _Widening(widen_types, widen_dates, table_version)
+    rule = WriteTypes(table_version, widen_types=widen_types, widen_dates=widen_dates)
     fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []
     for field in table:
         theirs = data.get(field.name)
-        frozen = field.name.casefold() in fixed
-        fields.append(field if theirs is None or frozen else _merge_field(field, theirs, widening))
+        is_fixed = theirs is None or field.name.casefold() in fixed
+        fields.append(field if is_fixed or theirs is None else rule.merge_field(field, theirs, ()))
     return StructType((*fields, *_new_fields(table, data)))
 
 
@@ -240,41 +223,137 @@ def _new_fields(table: StructType, data: StructType) -> Iterator[StructField]:
             yield nullable_field(field, ("comment",))
 
 
-def _merge_field(table: StructField, data: StructField, widening: _Widening) -> StructField:
-    changes: list[TypeChange] = []
-    merged = _merge_types(table.data_type, data.data_type, widening, (), changes)
-    return record_type_changes(table, merged, changes)
+class TypeRule:
+    """Gives a table other types, at any depth, and records each change in its field."""
+
+    def __init__(self, table_version: int | None = None) -> None:
+        self._table_version = table_version
+
+    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
+        """Whether the type at a path, which is neither a struct nor an array nor a map, becomes
+        another one.
+        """
+        raise NotImplementedError
+
+    def check_fields(self, old: StructType, new: StructType, path: ColumnPath) -> None:
+        """Refuse fields that a struct may not get or lose."""
+
+    def merge_field(self, old: StructField, new: StructField, path: ColumnPath) -> StructField:
+        """The field with its new type; the path is that of its struct."""
+        changes: list[TypeChange] = []
+        merged = self.merge_types(old.data_type, new.data_type, (*path, old.name), (), changes)
+        return record_type_changes(old, merged, changes)
+
+    def merge_types(
+        self,
+        old: DataType,
+        new: DataType,
+        path: ColumnPath,
+        steps: ColumnPath,
+        changes: list[TypeChange],
+    ) -> DataType:
+        """The new type. Changes below the nearest struct field, to which `steps` lead back, are
+        appended to `changes`.
+        """
+        match old, new:
+            case PrimitiveType("void"), _:
+                # Spec: Void Type. It has no values, so that any type may follow.
+                return self.first_type(new)
+            case StructType(), StructType():
+                self.check_fields(old, new, path)
+                fields = []
+                for field in old:
+                    theirs = new.get(field.name)
+                    fields.append(field if theirs is None else self.merge_field(field, theirs, path))
+                return StructType((*fields, *_new_fields(old, new)))
+            case (ArrayType(), ArrayType()) | (MapType(), MapType()):
+                parts = zip(inner_parts(old), inner_types(new), strict=True)
+                merged = [
+                    self.merge_types(inner, other, (*path, step), (*steps, step), changes)
+                    for (step, inner), other in parts
+                ]
+                return with_inner_types(old, merged)
+            case _ if old != new and self.widens(old, new, path):
+                changes.append(TypeChange(old, new, ".".join(steps) or None, self._table_version))
+                return new
+            case _:
+                return old
+
+    def first_type(self, new: DataType) -> DataType:
+        """The type of a column that has had none."""
+        return new
 
 
-def _merge_types(
-    table: DataType,
-    data: DataType,
-    widening: _Widening,
-    path: tuple[str, ...],
-    changes: list[TypeChange],
-) -> DataType:
-    """The merged type; type changes below the nearest struct field are appended to `changes`."""
-    match table, data:
-        case PrimitiveType("void"), _:
-            # It has no values: the first data decide the type, as in the reference implementation.
-            return nullable_field(StructField("", data), ()).data_type
-        case StructType(), StructType():
-            fields = []
-            for field in table:
-                theirs = data.get(field.name)
-                fields.append(field if theirs is None else _merge_field(field, theirs, widening))
-            return StructType((*fields, *_new_fields(table, data)))
-        case (ArrayType(), ArrayType()) | (MapType(), MapType()):
-            merged = [
-                _merge_types(ours, their, widening, (*path, step), changes)
-                for (step, ours), their in zip(inner_parts(table), inner_types(data), strict=True)
-            ]
-            return with_inner_types(table, merged)
-        case _ if widening.applies(table, data):
-            changes.append(TypeChange(table, data, ".".join(path) or None, widening.table_version))
-            return data
-        case _:
-            return table
+class WriteTypes(TypeRule):
+    """Types follow the data of a write, as far as the table allows."""
+
+    def __init__(
+        self, table_version: int | None = None, *, widen_types: bool, widen_dates: bool
+    ) -> None:
+        super().__init__(table_version)
+        self._widen_types = widen_types
+        self._widen_dates = widen_dates
+
+    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
+        """Whether the table allows the wider type. An integer never becomes a double or a decimal
+        by a write: that requires an ALTER.
+        """
+        if not self._widen_types or not is_widening(old, new):
+            return False
+        if isinstance(old, PrimitiveType) and old.name in _INTEGERS:
+            return isinstance(new, PrimitiveType) and new.name in _INTEGERS
+        return new != _TIMESTAMP_NTZ or self._widen_dates
+
+    def first_type(self, new: DataType) -> DataType:
+        """The type of the first data, as in the reference implementation."""
+        return nullable_field(StructField("", new), ()).data_type
+
+
+class StatementTypes(TypeRule):
+    """Types become those of a statement, which have to be wider."""
+
+    def widen(self, place: Place, new_type: DataType) -> StructField:
+        """The nearest struct field with the type at the place widened.
+
+        A struct, array or map may be given as a whole: the types in it widen one by one.
+        Nullability does not change.
+        """
+        changes: list[TypeChange] = []
+        widened = change_type_at(
+            place.field.data_type,
+            place.steps,
+            lambda old: self.merge_types(old, new_type, place.path, place.steps, changes),
+        )
+        return record_type_changes(place.field, widened, changes)
+
+    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
+        """True; a type that is not wider is a SchemaChangeRefused."""
+        if is_widening(old, new):
+            return True
+        wider = describe_wider_types(old)
+        allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
+        raise SchemaChangeRefused(
+            f"column {dotted(path)} cannot be changed from {old} to {new}, which cannot represent "
+            f"all its values exactly; {allowed}, and change_column converts atomic types, except "
+            "keys of maps, by rewriting the data files online",
+            column=dotted(path),
+        )
+
+    def check_fields(self, old: StructType, new: StructType, path: ColumnPath) -> None:
+        """Refuse a struct with other fields."""
+        names, others = ({field.name.casefold() for field in struct} for struct in (old, new))
+        if names != others:
+            raise SchemaChangeRefused(
+                f"the new type of column {dotted(path)} has other fields than {old}; add, drop and "
+                "rename fields by their own statements",
+                column=dotted(path),
+            )
+
+
+def records_versions(configuration: TableConfiguration) -> bool:
+    """Whether type changes record their version, as tables of the preview feature do."""
+    listed = configuration.protocol.writer_features or ()
+    return "typeWidening-preview" in listed and "typeWidening" not in listed
 
 
 def _check_typed(data_type: DataType, column: str) -> None:

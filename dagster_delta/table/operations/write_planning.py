@@ -20,8 +20,12 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
 )
 from dagster_delta.evolution.dependants import check_expressions, columns_of_expressions
-from dagster_delta.evolution.merge_schema import check_strict, merge_schemas, widenable_columns
-from dagster_delta.evolution.type_promotion import records_versions
+from dagster_delta.evolution.merge_schema import (
+    check_strict,
+    merge_schemas,
+    records_versions,
+    widenable_columns,
+)
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,
     ColumnValues,
