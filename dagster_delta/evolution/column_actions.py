@@ -26,9 +26,9 @@ from dagster_delta.evolution.dependants import (
     placement_dependants,
     refuse_dependants,
 )
+from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.properties import FEED_COLUMNS
-from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
@@ -164,7 +164,7 @@ def drop_column(draft: SchemaDraft, action: actions.DropColumn) -> None:
             column=dotted(path),
         )
     draft.require_column_mapping("dropped")
-    draft.set_raw_properties(follow_column(draft.configuration, path, None))
+    draft.configuration = follow_column(draft.configuration, path, None)
     draft.set_schema(
         change_struct(
             draft.schema,
@@ -191,7 +191,7 @@ def rename_column(draft: SchemaDraft, action: actions.RenameColumn) -> None:
         )
     refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
     draft.require_column_mapping("renamed")
-    draft.set_raw_properties(follow_column(draft.configuration, path, new_path))
+    draft.configuration = follow_column(draft.configuration, path, new_path)
     schema = change_field(draft.schema, path, lambda field: replace(field, name=action.new_name))
     partition_columns = tuple(
         action.new_name if (name,) == path else name

@@ -168,10 +168,7 @@ def plan_column_change(
     # This parses the cast and every check: errors are found before any writer fills the shadow.
     ShadowColumn(change, enabled.schema, source)
     marked = {_MAX_COLUMN_ID: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
-    metadata = msgspec.structs.replace(
-        enabled.metadata, configuration={**enabled.metadata.configuration, **marked}
-    )
-    prepared = TableConfiguration(enabled.protocol, metadata)
+    prepared = enabled.with_properties({**enabled.metadata.configuration, **marked})
     return ColumnChangePlan(
         change,
         place.data_type,
@@ -517,16 +514,13 @@ def published_configuration(
     assert source is not None  # noqa: S101  published_schema checks it
     kept = {**_metadata(source, own=False), **_metadata(change.shadow, own=True)}
     schema = change_field(schema, change.path[:1], lambda field: replace(field, metadata=kept))
-    properties: Mapping[str, str] = without_mark(configuration.metadata).configuration
+    published = cancelled_configuration(configuration)
     if change.new_name is not None or change.field_metadata:
         schema = change_field(schema, change.path, lambda field: _redefined(field, change))
     if change.new_name is not None:
         new_path = (*change.path[:-1], change.new_name)
-        properties = follow_column(cancelled_configuration(configuration), change.path, new_path)
-    metadata = msgspec.structs.replace(
-        configuration.metadata, schema_string=schema.to_json(), configuration=dict(properties)
-    )
-    return TableConfiguration(configuration.protocol, metadata)
+        published = follow_column(published, change.path, new_path)
+    return published.with_schema(schema)
 
 
 def _redefined(field: StructField, change: ColumnChange) -> StructField:

@@ -194,14 +194,13 @@ def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> Co
 
 def follow_column(
     configuration: TableConfiguration, path: ColumnPath, new_path: ColumnPath | None
-) -> Mapping[str, str]:
-    """The table properties, with the list of columns with statistics updated for a column that gets
+) -> TableConfiguration:
+    """The configuration, with the list of columns with statistics updated for a column that gets
     another path, or is dropped.
     """
-    properties = configuration.metadata.configuration
     named = configuration.properties.data_skipping_stats_columns
     if named is None:
-        return properties
+        return configuration
     folded = tuple(step.casefold() for step in path)
     changed: list[ColumnPath] = []
     for column in named:
@@ -210,5 +209,6 @@ def follow_column(
         elif new_path is not None:
             changed.append((*new_path, *column[len(path) :]))
     if tuple(changed) == named:
-        return properties
-    return {**properties, _STATS_COLUMNS_KEY: ",".join(map(dotted, changed))}
+        return configuration
+    listed = {_STATS_COLUMNS_KEY: ",".join(map(dotted, changed))}
+    return configuration.with_properties({**configuration.metadata.configuration, **listed})

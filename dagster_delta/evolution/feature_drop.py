@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import msgspec
-
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_change import refuse_altering_changing_column
 from dagster_delta.evolution.column_rules import check_column_names
@@ -123,8 +121,7 @@ def _without_properties(*keys: str) -> _Prepare:
             for key, value in configuration.metadata.configuration.items()
             if key not in keys
         }
-        metadata = msgspec.structs.replace(configuration.metadata, configuration=kept)
-        return TableConfiguration(configuration.protocol, metadata)
+        return configuration.with_properties(kept)
 
     return prepare
 

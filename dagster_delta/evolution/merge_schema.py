@@ -177,7 +177,7 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
         for difference in diff_schemas(table, data).retyped
         if difference.table_type is not None
         and difference.data_type is not None
-        and rule.widens(difference.table_type, difference.data_type, difference.path)
+        and rule.widens(difference.table_type, difference.data_type)
     )
 
 
@@ -211,9 +211,8 @@ def merge_schemas(
     fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []
     for field in table:
-        theirs = data.get(field.name)
-        is_fixed = theirs is None or field.name.casefold() in fixed
-        fields.append(field if is_fixed or theirs is None else rule.merge_field(field, theirs, ()))
+        theirs = None if field.name.casefold() in fixed else data.get(field.name)
+        fields.append(rule.merge_field(field, theirs, ()) if theirs else field)
     return StructType((*fields, *_new_fields(table, data)))
 
 
@@ -229,11 +228,12 @@ class TypeRule:
     def __init__(self, table_version: int | None = None) -> None:
         self._table_version = table_version
 
-    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
-        """Whether the type at a path, which is neither a struct nor an array nor a map, becomes
-        another one.
-        """
-        raise NotImplementedError
+    def widens(self, old: DataType, new: DataType) -> bool:
+        """Whether a type becomes another one."""
+        return is_widening(old, new)
+
+    def check_type(self, old: DataType, new: DataType, path: ColumnPath) -> None:
+        """Refuse a type that a column may not get."""
 
     def check_fields(self, old: StructType, new: StructType, path: ColumnPath) -> None:
         """Refuse fields that a struct may not get or lose."""
@@ -264,7 +264,7 @@ class TypeRule:
                 fields = []
                 for field in old:
                     theirs = new.get(field.name)
-                    fields.append(field if theirs is None else self.merge_field(field, theirs, path))
+                    fields.append(self.merge_field(field, theirs, path) if theirs else field)
                 return StructType((*fields, *_new_fields(old, new)))
             case (ArrayType(), ArrayType()) | (MapType(), MapType()):
                 parts = zip(inner_parts(old), inner_types(new), strict=True)
@@ -273,10 +273,11 @@ class TypeRule:
                     for (step, inner), other in parts
                 ]
                 return with_inner_types(old, merged)
-            case _ if old != new and self.widens(old, new, path):
+            case _ if old != new and self.widens(old, new):
                 changes.append(TypeChange(old, new, ".".join(steps) or None, self._table_version))
                 return new
             case _:
+                self.check_type(old, new, path)
                 return old
 
     def first_type(self, new: DataType) -> DataType:
@@ -294,7 +295,7 @@ class WriteTypes(TypeRule):
         self._widen_types = widen_types
         self._widen_dates = widen_dates
 
-    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
+    def widens(self, old: DataType, new: DataType) -> bool:
         """Whether the table allows the wider type. An integer never becomes a double or a decimal
         by a write: that requires an ALTER.
         """
@@ -326,10 +327,10 @@ class StatementTypes(TypeRule):
         )
         return record_type_changes(place.field, widened, changes)
 
-    def widens(self, old: DataType, new: DataType, path: ColumnPath) -> bool:
-        """True; a type that is not wider is a SchemaChangeRefused."""
-        if is_widening(old, new):
-            return True
+    def check_type(self, old: DataType, new: DataType, path: ColumnPath) -> None:
+        """Refuse a type that is not wider."""
+        if old == new:
+            return
         wider = describe_wider_types(old)
         allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
         raise SchemaChangeRefused(

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import msgspec
-
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted, find_place
@@ -375,13 +373,6 @@ class SchemaDraft:
     def set_properties(self, properties: Mapping[str, object]) -> None:
         """Set these properties, and the protocol that they need. Raises InvalidArgument."""
         self.configuration = set_properties(self.configuration, properties, new_name=self.new_name)
-
-    def set_raw_properties(self, properties: Mapping[str, str]) -> None:
-        """Set exactly these properties, which the caller has validated."""
-        metadata = msgspec.structs.replace(
-            self.configuration.metadata, configuration=dict(properties)
-        )
-        self.configuration = TableConfiguration(self.configuration.protocol, metadata)
 
     def require_column_mapping(self, change: str) -> None:
         """Make sure that columns have physical names separate from their logical names."""

@@ -48,11 +48,10 @@ def add_constraint(draft: SchemaDraft, action: actions.AddConstraint) -> None:
     expression = parse_expression(action.expression, draft.schema)
     expression.check_filter()
     check_table_expression(action.expression, draft.schema, f"CHECK {name}")
-    draft.set_raw_properties({**properties, f"{CONSTRAINT_PREFIX}{name}": action.expression})
-    draft.configuration = TableConfiguration(
-        upgrade_protocol(draft.configuration.protocol, ["checkConstraints"]),
-        draft.configuration.metadata,
-    )
+    properties[f"{CONSTRAINT_PREFIX}{name}"] = action.expression
+    upgraded = upgrade_protocol(draft.configuration.protocol, ["checkConstraints"])
+    metadata = msgspec.structs.replace(draft.configuration.metadata, configuration=properties)
+    draft.configuration = TableConfiguration(upgraded, metadata)
     draft.constraints[name] = action.expression
     draft.note(f"add constraint {name}: CHECK ({action.expression})", "validates")
 
@@ -76,7 +75,7 @@ def drop_constraint(draft: SchemaDraft, action: actions.DropConstraint) -> None:
             f"there is no constraint {action.name}; there are {', '.join(names) or 'none'}"
         )
     sql = properties.pop(key)
-    draft.set_raw_properties(properties)
+    draft.configuration = draft.configuration.with_properties(properties)
     name = key.removeprefix(CONSTRAINT_PREFIX)
     draft.constraints.pop(name, None)
     draft.note(f"drop constraint {name} ({sql})")

@@ -5,7 +5,7 @@ Spec: Change Metadata; Protocol Evolution; Column Invariants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -175,6 +175,11 @@ class TableConfiguration:
     def append_only(self) -> bool:
         """Whether rows may never be deleted or changed."""
         return self.supports("appendOnly") and self.properties.append_only
+
+    def with_properties(self, properties: Mapping[str, str]) -> TableConfiguration:
+        """The configuration with other table properties. Raises nothing."""
+        metadata = msgspec.structs.replace(self.metadata, configuration=dict(properties))
+        return TableConfiguration(self.protocol, metadata)
 
     def with_schema(self, schema: StructType) -> TableConfiguration:
         """The configuration with another schema; itself if the schema is the same. Raises
