@@ -9,17 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import CorruptLog, InvalidTable
-from dagster_delta.protocol.log.paths import (
-    SIDECAR_DIRECTORY,
-    commit_path,
-    v2_checkpoint_path,
-)
+from dagster_delta.errors import CorruptLog
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.testing.faulty_store import FaultyStore
-from tests.table.logs import encode, features, metadata
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 UNIQUE = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
@@ -134,123 +127,6 @@ def test_a_handle_that_read_the_damage_as_an_update_refuses_as_well() -> None:
     with pytest.raises(CorruptLog) as caught:
         table.append(ROWS)
     assert caught.value.file == later
-
-
-def test_an_append_on_a_checkpoint_without_one_of_its_sidecars_is_refused() -> None:
-    store = MemoryStore()
-    sidecar = {"path": "nothing.parquet", "sizeInBytes": 1, "modificationTime": 1}
-    protocol, columns = features("v2Checkpoint"), metadata()
-    manifest = encode(
-        {"checkpointMetadata": {"version": 3}}, protocol, columns, {"sidecar": sidecar}
-    )
-    store.put(v2_checkpoint_path(3, UNIQUE, "json"), manifest)
-    before = _objects(store)
-    with pytest.raises(InvalidTable):
-        DeltaTable("", store=store).append(pa.table({"id": pa.array([1], pa.int64())}))
-    assert _objects(store) == before
-
-
-SIDECAR_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
-    "missing": lambda _: None,
-    "empty": lambda _: b"",
-    "cut": lambda data: data[: len(data) // 2],
-    "longer": lambda data: data + b"x",
-    "zeros": lambda data: bytes(len(data)),
-    "a lost end": lambda data: data[:-100] + bytes(100),
-    "a wrong length": lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1",
-}
-
-
-def _table_on_sidecars(store: MemoryStore) -> list[str]:
-    """A table in version 2 with a checkpoint in sidecars; returns the paths of these."""
-    table = DeltaTable("", store=store, must_exist=False)
-    table.append(ROWS, properties={"delta.checkpointPolicy": "v2"})
-    for _ in range(2):
-        table.append(ROWS)
-    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_file=2)
-    found = [path for path in _objects(store) if path.startswith(SIDECAR_DIRECTORY)]
-    assert len(found) == 2
-    return found
-
-
-def _damage_sidecar(store: MemoryStore, path: str, damage: str) -> None:
-    damaged = SIDECAR_DAMAGES[damage](store.read(path))
-    store.delete([path])
-    if damaged is not None:
-        store.put(path, damaged)
-
-
-@pytest.mark.parametrize("damage", SIDECAR_DAMAGES)
-@pytest.mark.parametrize("with_version_checksum", [True, False])
-@pytest.mark.parametrize("with_later_commit", [True, False])
-def test_an_append_on_a_checkpoint_with_a_damaged_sidecar_is_refused(
-    damage: str, with_version_checksum: bool, with_later_commit: bool
-) -> None:
-    store = MemoryStore()
-    _, sidecar = _table_on_sidecars(store)
-    if with_later_commit:
-        DeltaTable("", store=store).append(ROWS)
-    # Without these, the log cannot be read around the checkpoint.
-    store.delete([commit_path(0), commit_path(1)])
-    if not with_version_checksum:
-        store.delete([path for path in _objects(store) if path.endswith(".crc")])
-    _damage_sidecar(store, sidecar, damage)
-    before = _objects(store)
-    with pytest.raises(CorruptLog) as caught:
-        DeltaTable("", store=store).append(ROWS)
-    assert caught.value.file == sidecar
-    assert _objects(store) == before
-
-
-@pytest.mark.parametrize("damage", SIDECAR_DAMAGES)
-def test_a_checkpoint_with_a_damaged_sidecar_is_passed_over_where_the_log_is_whole(
-    damage: str,
-) -> None:
-    store = MemoryStore()
-    _damage_sidecar(store, _table_on_sidecars(store)[1], damage)
-    DeltaTable("", store=store).append(ROWS)
-    assert DeltaTable("", store=store).snapshot(0).scan().to_arrow().num_rows == 3
-    assert store.head(commit_path(3)) is not None
-
-
-@pytest.mark.parametrize("has_read_the_log", [True, False])
-def test_a_checkpoint_that_is_cleaned_up_while_a_write_begins_is_no_damage(
-    has_read_the_log: bool,
-) -> None:
-    store = MemoryStore()
-    sidecars = _table_on_sidecars(store)
-    if has_read_the_log:
-        store.delete([path for path in _objects(store) if path.endswith(".crc")])
-    manifest = next(path for path in _objects(store) if f"{2:020d}.checkpoint" in path)
-    cleaned: list[str] = []
-
-    def clean_up(operation: str, path: str) -> None:
-        is_due = path in sidecars or (path == manifest and not has_read_the_log)
-        if is_due and not cleaned:
-            cleaned.append(operation)
-            other = DeltaTable("", store=store)
-            other.append(ROWS)
-            other.checkpoint()
-            store.delete([manifest, *sidecars, *map(commit_path, range(3))])
-
-    DeltaTable("", store=FaultyStore(store, before_call=clean_up)).append(ROWS)
-    assert cleaned
-    assert DeltaTable("", store=store).snapshot().scan().to_arrow().num_rows == 15
-
-
-def test_appends_read_the_end_of_each_sidecar_once() -> None:
-    store = MemoryStore()
-    sidecars = _table_on_sidecars(store)
-    asked: list[tuple[str, str]] = []
-
-    def note(operation: str, path: str) -> None:
-        if path in sidecars:
-            asked.append((operation, path))
-
-    table = DeltaTable("", store=FaultyStore(store, before_call=note))
-    for _ in range(3):
-        table.append(ROWS)
-    assert sorted(asked) == [("read_range", path) for path in sorted(sidecars)]
 
 
 @pytest.mark.parametrize("write", WRITES)

@@ -196,10 +196,6 @@ class CheckpointPart:
         """Protocol, metadata, transactions, domains and sidecars."""
         return self._read_actions(_MARKERS)
 
-    def read_sidecars(self) -> list[SidecarFile]:
-        """The sidecars that the file names. Raises as `read_table_actions` does."""
-        return self._read_actions(("sidecar",)).sidecars
-
     def _read_actions(self, kinds: Iterable[str]) -> TableActions:
         found = TableActions()
         present = {kind for kind in kinds if self.has(kind, _MARKERS[kind])}

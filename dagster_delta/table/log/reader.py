@@ -24,7 +24,7 @@ from dagster_delta.errors import (
     MissingProtocol,
     VersionNotFound,
 )
-from dagster_delta.protocol.actions import Metadata, Protocol, SidecarFile
+from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -62,7 +62,6 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, RangeSto
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
 # Checkpoint files up to this size are fetched whole: one request instead of several.
-_FOOTER_END_BYTES = 8  # the length of the footer, and the magic
 _DOWNLOAD_BYTES = 4 * 1024 * 1024
 
 # The last version that fits into a file name of the log.
@@ -421,52 +420,6 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
         for sidecar in found.sidecars
     )
     return OpenCheckpoint(found, tuple(manifests), tuple(parts))
-
-
-def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> list[SidecarFile]:
-    """The sidecars that a checkpoint names; none if there is no checkpoint."""
-    found: list[SidecarFile] = []
-    if checkpoint is None:
-        return found
-    for file in checkpoint.files:
-        if file.path.endswith(".json"):
-            data = _read_existing(store.read, file.path)
-            actions = decode_actions(data, version=checkpoint.version, path=file.path)
-            found += actions.sidecars
-        else:
-            found += _part(store, file.path, file.size_bytes).read_sidecars()
-    return found
-
-
-def check_sidecar_ends(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> None:
-    """Check that each sidecar ends as a Parquet file at the size that its checkpoint gives.
-
-    It takes one small request per sidecar, like a request for the size, and also finds a file of
-    the right size whose end was lost, as after a power failure. A sidecar that is missing, has
-    another size, or does not end as a Parquet file is a CorruptLog.
-    """
-
-    def check(sidecar: SidecarFile) -> None:
-        path, size = sidecar_path(sidecar.path), sidecar.size_in_bytes
-        # One byte more than the file has, if the size is right.
-        start = max(0, size - _FOOTER_END_BYTES)
-        read = partial(store.read_range, offset=start, length=_FOOTER_END_BYTES + 1)
-        end = _read_existing(read, path)
-        length = int.from_bytes(end[:4], "little")
-        if len(end) != _FOOTER_END_BYTES or end[4:] != b"PAR1" or length >= size:
-            raise CorruptLog(
-                f"A sidecar does not end as a Parquet file of the {size} bytes that the checkpoint "
-                f"says it has: it is cut or changed; {_WITHOUT_CHECKPOINT}",
-                file=path,
-            )
-
-    if len(sidecars) < 2 or store.local_path(LOG_DIRECTORY) is not None:
-        for sidecar in sidecars:
-            check(sidecar)
-        return
-    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(sidecars))) as pool:
-        for _ in pool.map(check, sidecars):
-            pass
 
 
 def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:

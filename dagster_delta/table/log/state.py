@@ -64,14 +64,12 @@ from dagster_delta.table.log.columns import (
 )
 from dagster_delta.table.log.reader import (
     EMPTY_CHECKPOINT,
-    check_sidecar_ends,
     configuration_of,
     list_log,
     located,
     open_checkpoint,
     read_checksum,
     read_commits,
-    read_sidecars,
 )
 
 # Statistics are carried forward from checkpoint to checkpoint up to this size.
@@ -91,7 +89,6 @@ class _Source:
         self._read = read
         self._lock = RLock()
         self.loaded: tuple[_LogBase, tuple[LogTail, ...]] | None = None
-        self.has_checked_sidecars = False
 
     def load(self) -> tuple[_LogBase, tuple[LogTail, ...]]:
         with self._lock:
@@ -168,18 +165,15 @@ class LogState:
         return LogState(source, fallback, (tail,), newest_is_whole=is_own)
 
     @_despite_damage
-    def check_newest_commit(self, *, may_have_sidecars: bool) -> None:
+    def check_newest_commit(self) -> None:
         """Decode the newest commit, as far as readers use it, unless that was done.
 
-        A version checksum has all that a write needs, so the commit that it describes, and the
-        checkpoint before it, may not have been read yet. A missing sidecar, or one with another
-        size than the checkpoint says, is a CorruptLog; a deleted commit a LogGap.
+        A version checksum has all that a write needs, so the commit that it describes may not have
+        been read yet. A deleted commit is a LogGap.
         """
         with self._lock:
             if self._newest_is_whole:
                 return
-            if may_have_sidecars:
-                self._check_sidecars()
             tails = self._later
             if self._source.loaded is not None:
                 tails = (*self._source.loaded[1], *tails)
@@ -191,25 +185,6 @@ class LogState:
                 decode_tail(newest)
             check_file_actions(newest)
             self._newest_is_whole = True
-
-    def _check_sidecars(self) -> None:
-        if self._source.has_checked_sidecars:
-            return
-        store, base = self._fallback.store, (self._source.loaded or (None,))[0]
-        checkpoint = self._fallback.segment.checkpoint
-        try:
-            if base is None:
-                check_sidecar_ends(store, read_sidecars(store, checkpoint))
-            elif base.masks is None:
-                # Otherwise they were already read.
-                check_sidecar_ends(store, base.actions.sidecars)
-        except CorruptLog:
-            files = () if checkpoint is None else checkpoint.files
-            if all(store.head(file.path) is not None for file in files):
-                raise
-            # The log was cleaned up since it was listed: it is complete, and continues with other
-            # files.
-        self._source.has_checked_sidecars = True
 
     @property
     def damaged_files(self) -> tuple[str, ...]:

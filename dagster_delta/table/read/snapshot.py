@@ -280,14 +280,12 @@ class Snapshot:
 
         Raises:
             CorruptLog: the newest commit is empty, truncated or changed, or holds a value of a
-                wrong type, or a sidecar of the checkpoint is missing, or does not end where the
-                checkpoint says.
+                wrong type.
             LogGap: the newest commit was deleted.
             StorageFailure: the store refused or failed.
         """
         with located(self.store, self.version):
-            has_sidecars = self.configuration.supports("v2Checkpoint")
-            self._state.check_newest_commit(may_have_sidecars=has_sidecars)
+            self._state.check_newest_commit()
 
     @property
     def max_file_actions(self) -> int:
