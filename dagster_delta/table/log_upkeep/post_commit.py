@@ -29,7 +29,6 @@ from dagster_delta.protocol.log.version_checksum import (
 )
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.reader import read_checksum_after
-from dagster_delta.table.read.file_planner import add_up_files
 from dagster_delta.table.read.snapshot import Snapshot, advanced, with_checksum
 
 _LOG = logging.getLogger(__name__)
@@ -182,7 +181,7 @@ def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
 
 
 def _count(snapshot: Snapshot) -> VersionChecksum:
-    totals = add_up_files(snapshot)
+    totals = snapshot.totals
     keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
     return VersionChecksum(
         protocol=snapshot.protocol,

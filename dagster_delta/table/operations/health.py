@@ -13,7 +13,6 @@ from dagster_delta.table.log.columns import partition_texts
 from dagster_delta.table.log.reader import find_segment
 from dagster_delta.table.operations.optimize import MIN_SIZE_SHARE
 from dagster_delta.table.operations.write_planning import target_file_size
-from dagster_delta.table.read.file_planner import add_up_files
 from dagster_delta.table.read.snapshot import Snapshot
 
 
@@ -72,7 +71,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     """The facts about a version."""
     if small_file_bytes is None:
         small_file_bytes = int(target_file_size(snapshot.configuration) * MIN_SIZE_SHARE)
-    totals = add_up_files(snapshot)
+    totals = snapshot.totals
     partitions = _partitions(snapshot, small_file_bytes)
     # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
     # with.

@@ -35,12 +35,11 @@ from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse
 from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.table.log.checksum_comparison import FileTotals
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.sql.typed import Typed
-    from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.log.version import LogVersion
 
 
 class CandidateFiles(msgspec.Struct, frozen=True):
@@ -99,7 +98,7 @@ class FilePlanner:
     `log_planner` is that of an engine that finds the files of large tables itself.
     """
 
-    def __init__(self, snapshot: Snapshot, log_planner: LogPlanner | None = None) -> None:
+    def __init__(self, snapshot: LogVersion, log_planner: LogPlanner | None = None) -> None:
         self.snapshot = snapshot
         self._log_planner = log_planner
         self._latest: tuple[tuple[Predicate, ...], list[SkippedFiles]] | None = None
@@ -267,12 +266,6 @@ def _no_files(columns: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, columns)))
 
 
-def add_up_files(snapshot: Snapshot) -> FileTotals:
-    """The totals of a version."""
-    batches = snapshot.file_batches(["size_bytes", "deletion_vector"])
-    return sum((FileTotals.of(batch.files) for batch in batches), FileTotals())
-
-
 def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
     """Rows of a version from the log alone; None if values and statistics are not enough."""
     total = 0
@@ -291,7 +284,7 @@ _MOST_ROWS = 2**53
 
 
 def live_records(
-    snapshot: Snapshot,
+    snapshot: LogVersion,
     num_records: pa.ChunkedArray,
     vectors: pa.ChunkedArray,
     paths: Callable[[], pa.ChunkedArray],

@@ -352,10 +352,7 @@ class Scan(RowFrames):
         Raises:
             As `to_batches` does, if files have to be read.
         """
-        if self.where is None:
-            known = self.snapshot.num_records
-        else:
-            known = count_records(self._planner, *self._predicates)
+        known = count_records(self._planner, *self._predicates)
         if known is not None:
             return known
         # Without columns there is nothing to decode, unless a filter needs some.
