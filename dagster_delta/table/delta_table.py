@@ -571,11 +571,6 @@ class DeltaTable(
     def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
         """Move the handle to the version of a write, or to the version of the auto compaction after
         it if the table has that property.
-
-        Args:
-            result: result of the write.
-            engine: engine that the caller chose.
-            data: the data that was written, or None.
         """
         self._adopt(result)
         if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):

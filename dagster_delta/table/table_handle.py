@@ -144,7 +144,6 @@ class TableHandle:
         return Transaction(self._store, self._latest())
 
     def _known(self) -> Snapshot:
-        """The version of this handle. Raises TableNotFound if the table does not exist."""
         if self._snapshot is None:
             self._snapshot = Snapshot.load(self._store)
         return self._snapshot
@@ -173,7 +172,6 @@ class TableHandle:
         return self._snapshot
 
     def _existing(self) -> Snapshot:
-        """The latest version. Raises TableNotFound if the table does not exist."""
         latest = self._latest()
         if latest is None:
             raise TableNotFound(
@@ -183,6 +181,5 @@ class TableHandle:
         return latest
 
     def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version of a commit."""
         self._snapshot = result.snapshot
         return result

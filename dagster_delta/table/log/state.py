@@ -506,7 +506,6 @@ def _live_paths(base: _LogBase) -> tuple[tuple[pa.BooleanArray, ...], list[pa.Ar
 def _vectors_of(
     base: _LogBase, masks: Sequence[pa.BooleanArray], touched: pa.BooleanArray
 ) -> pa.ChunkedArray:
-    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
     touched_masks = narrowed(masks, touched)
     chunks: list[pa.Array] = []
     for part, mask in zip(base.parts, touched_masks, strict=True):
@@ -568,11 +567,9 @@ class _LogFallback(msgspec.Struct, frozen=True):
     """The damaged files, and the files that cannot be used without them."""
 
     def after(self, segment: LogSegment) -> _LogFallback:
-        """The same for a later version that is read from the same checkpoint."""
         return replace(self, segment=segment)
 
     def knows(self, error: CorruptLog) -> bool:
-        """Whether the file of an error is already passed over."""
         return error.file in self.passed_over
 
     def around(self, error: CorruptLog) -> _LogFallback:

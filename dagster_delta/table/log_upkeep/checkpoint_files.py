@@ -97,7 +97,6 @@ def write_checkpoint(
 
 
 def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> LastCheckpoint:
-    """A checkpoint in one file that is built in memory."""
     live_files = snapshot.live_files()
     # A checkpoint outlives the commits that could contradict it.
     snapshot.check_totals()
@@ -120,7 +119,6 @@ def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> 
 
 
 def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
-    """The state of the version without its files and tombstones."""
     columns = statistics_columns(snapshot.configuration)
     return CheckpointState(
         version=snapshot.version,
@@ -159,7 +157,6 @@ class _FileActions(msgspec.Struct):
 def _store_parts(
     snapshot: Snapshot, now_ms: int, paths: Sequence[str], *, as_v2: bool
 ) -> LastCheckpoint:
-    """A checkpoint in several parts, without sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
     actions = _FileActions(snapshot, empty, now_ms)
@@ -251,7 +248,6 @@ class _Sidecars:
         self.num_actions += actions.num_rows
 
     def finish(self) -> None:
-        """Close the open file and store it."""
         if self._current is None:
             return
         self._current.close()
@@ -270,7 +266,6 @@ class _Sidecars:
         )
 
     def abandon(self) -> None:
-        """Discard the open file, if there is one."""
         if self._current is not None:
             # The original error matters more.
             with suppress(DeltaError, OSError):

@@ -74,7 +74,6 @@ def follow_commit(
 def _committed_snapshot(
     store: ObjectStore, base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
 ) -> Snapshot:
-    """The version of the last commit, with its checksum stored."""
     version = commits[-1][0]
     checksum = _checksum_after(store, None if base is None else base.checksum, commits)
     _store_checksum(store, version, checksum)
@@ -111,7 +110,6 @@ def _logged(version: int, store: ObjectStore, what: str) -> Iterator[None]:
 
 
 def _keep_manifests(snapshot: Snapshot, commits: Sequence[tuple[int, bytes]]) -> None:
-    """Write the manifests of the partitions that commits changed, if the table has manifests."""
     with _logged(snapshot.version, snapshot.store, "set of symlink manifests was not stored"):
         if not snapshot.configuration.properties.symlink_manifests:
             return

@@ -254,7 +254,6 @@ def _name_files(
 
 
 def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[pa.ChunkedArray, pa.Table]:
-    """The files to add to the clone, and the files to remove from it."""
     keys = keys_of(files["path"], files["deletion_vector"])
     if existing is None:
         return pc.is_valid(keys), files.slice(0, 0)

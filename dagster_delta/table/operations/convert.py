@@ -227,7 +227,6 @@ def _are_dates(texts: set[str]) -> bool:
 
 
 def _without(columns: StructType, partitions: Sequence[StructField]) -> list[StructField]:
-    """The columns of a file; a partition column in it is read from the path."""
     names = {field.name.casefold() for field in partitions}
     return [field for field in columns if field.name.casefold() not in names]
 
@@ -265,7 +264,6 @@ def _add(file: _File, footer: ConvertedFile, partitions: Sequence[StructField]) 
 
 
 def _canonical(file: _File, field: StructField) -> str | None:
-    """The text of a partition value as Delta spells it."""
     try:
         return _spelled(file.texts[field.name], field)
     except InvalidTable as error:

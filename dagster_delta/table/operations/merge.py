@@ -367,7 +367,6 @@ class _Merge(msgspec.Struct, frozen=True):
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def commit(self, transaction: Transaction, started: float) -> CommitResult:
-        """Find the rows that change, write the rows that replace them, and commit that."""
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
@@ -401,7 +400,6 @@ class _Merge(msgspec.Struct, frozen=True):
     def _stage(
         self, transaction: Transaction, merged: MergedRows, selected: SelectedRows
     ) -> Mapping[str, int]:
-        """Stage the new files, and the removal of the old rows."""
         transaction.stage_written(merged.files)
         transaction.stage_change_files(merged.change_files)
         transaction.stage_high_water_marks(merged.high_water_marks)
@@ -420,7 +418,6 @@ class _Merge(msgspec.Struct, frozen=True):
         )
 
     def _metrics(self, merged: MergedRows, counts: Mapping[str, int]) -> dict[str, int | str]:
-        """The counts by the names of commitInfo."""
         changed = Counter[tuple[str, str]]()
         for number, num_rows in merged.num_changed_rows.items():
             clause = self.clauses[number].text

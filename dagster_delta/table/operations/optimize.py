@@ -331,7 +331,6 @@ class _Optimization:
     num_left_files: int = 0
 
     def run(self, groups: list[pa.Table]) -> None:
-        """Rewrite groups of files and commit them; after a conflict the files are unchanged."""
         self.done_bytes += sum(map(total_bytes, groups))
         planned = sum(group.num_rows for group in groups)
         groups = self._still_live(groups)
@@ -420,7 +419,6 @@ class _Optimization:
     def _rewrite(
         self, groups: list[pa.Table], plans: Sequence[ReadPlan], spec: WriteSpec
     ) -> tuple[list[pa.Table], list[WriteResult]]:
-        """The old files and the new ones, group by group; sorted rows are one group."""
         engine = self.options.engine
         if not self.columns:
             return groups, engine.compact(plans, spec)

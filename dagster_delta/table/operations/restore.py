@@ -183,7 +183,6 @@ def restored_configuration(
 
 
 def _check_files(files: pa.Table, target: Snapshot) -> None:
-    """Check that every file that the version needs exists."""
     paths = [decode_path(file) for file in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:

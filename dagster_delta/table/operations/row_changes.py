@@ -216,11 +216,9 @@ class _TouchedFile(msgspec.Struct, frozen=True):
 
     @property
     def leaves(self) -> bool:
-        """Whether no row of the file stays in the table."""
         return self.selected is None or len(self.selected) == self.num_live
 
     def to_add(self, vector: DeletionVectorDescriptor) -> AddFile:
-        """The file with another deletion vector."""
         assert self.num_records is not None  # noqa: S101  counted, as some of its rows stay
         # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
         stats = with_record_count(self.row["stats"], self.num_records, tight_bounds=False)
@@ -281,7 +279,6 @@ def _rewrite(
 
 
 def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
-    """Stage files again, with the selected rows in their deletion vectors."""
     if not files:
         return
     old = [file.vector for file in files if file.vector is not None]

@@ -48,7 +48,6 @@ def update_rows(
 def _assign(
     statement: RowStatement, values: Mapping[str, str]
 ) -> tuple[tuple[Assignment, ...], Engine]:
-    """The new values, typed, and the engine that computes them."""
     configuration, schema = statement.snapshot.configuration, statement.snapshot.schema
     moment = dt.datetime.now(dt.UTC)
     dated = {

@@ -199,7 +199,6 @@ class _NeededFiles:
     """Versions whose files are kept."""
 
     def of(self, snapshot: Snapshot) -> ReferencedFiles:
-        """The files that a version, its retained predecessors or a kept version refer to."""
         referenced = ReferencedFiles()
         columns = ["path", "deletion_vector"]
         for version in (snapshot, *self.versions):
@@ -271,7 +270,6 @@ class _Vacuum:
         return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
 
     def _delete(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
-        """The paths that were deleted, and the first failure."""
         chunks = [
             paths[first : first + _FILES_PER_DELETE]
             for first in range(0, len(paths), _FILES_PER_DELETE)

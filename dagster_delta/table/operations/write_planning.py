@@ -365,7 +365,6 @@ def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ..
 
 
 def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
-    """The conditions that the metadata declare as SQL."""
     for column, sql in configuration.invariants:
         yield Constraint(f"invariant {column}", sql)
     # Spec: CHECK constraints apply if the protocol supports them.

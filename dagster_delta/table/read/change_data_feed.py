@@ -264,8 +264,8 @@ def _check_bounds(
             "ending_timestamp, not both"
         )
     for version in (starting_version, ending_version):
-        if version is not None and (type(version) is not int or version < 0):
-            raise InvalidArgument(f"A version is a number from 0 on, not {version!r}")
+        if version is not None and version < 0:
+            raise InvalidArgument(f"a version must be ≥ 0, not {version}")
     if (
         starting_timestamp is not None
         and ending_timestamp is not None

@@ -249,7 +249,6 @@ def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: 
 def _configurations(
     store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
 ) -> Iterator[tuple[int, TableConfiguration]]:
-    """Every configuration that was valid in the range, by the version that it began with."""
     later = [change for change in changes if change.version > start]
     if not later:
         # Nothing has changed since: the table at the start need not be read.

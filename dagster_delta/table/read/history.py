@@ -91,8 +91,8 @@ class HistoryEntry:
 
 def history(snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
     """The commits up to a snapshot that the log still holds, newest first."""
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise InvalidArgument(f"A limit is a number of commits, not {limit!r}")
+    if limit is not None and limit < 0:
+        raise InvalidArgument(f"a limit must be ≥ 0, not {limit}")
     first = 0 if limit is None else max(0, snapshot.version + 1 - limit)
     properties = snapshot.configuration.properties
     has_own_times = snapshot.configuration.in_commit_timestamps_enabled

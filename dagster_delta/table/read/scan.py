@@ -414,12 +414,6 @@ def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[
         return schema.names
     if isinstance(columns, str):
         raise InvalidArgument(f"columns is a list of names: write [{columns!r}]")
-    columns = tuple(columns)
-    if wrong := [column for column in columns if not isinstance(column, str)]:
-        raise InvalidArgument(
-            f"columns is a list of names, and {wrong[0]!r} is no name; the columns are "
-            f"{', '.join(schema.names)}"
-        )
     names = tuple(schema.field(column).name for column in columns)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

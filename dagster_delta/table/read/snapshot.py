@@ -84,10 +84,8 @@ class Snapshot(LogVersion):
             if version is not None:
                 raise InvalidArgument("Pass a version or a timestamp, not both")
             version = version_at(store, timestamp)
-        if version is not None:
-            is_number = isinstance(version, int) and not isinstance(version, bool)
-            if not is_number or version < 0:
-                raise InvalidArgument(f"A version is a number from 0 on, not {version!r}")
+        if version is not None and version < 0:
+            raise InvalidArgument(f"a version must be ≥ 0, not {version}")
         started_ms = clock.now_ms()
         snapshot = snapshot_of_segment(store, find_segment(store, version))
         if version is None:

@@ -74,10 +74,10 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             cursor = msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
             raise InvalidArgument(
-                f"{value!r} is no position in a log ({error}); give at least a version"
+                f"{value!r} is not a valid position in a log ({error}); give at least a version"
             ) from error
         if cursor.version < NOTHING_SEEN:
-            raise InvalidArgument(f"A version is a number from 0 on, not {cursor.version}")
+            raise InvalidArgument(f"a version must be ≥ 0, not {cursor.version}")
         return cursor
 
     @property

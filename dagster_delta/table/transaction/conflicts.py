@@ -304,7 +304,6 @@ def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
 
 
 def _num_rows(adds: Sequence[AddFile]) -> list[int]:
-    """Rows of files whose statistics count them."""
     stats = string_column([add.stats for add in adds])
     counts: list[int] = parse_statistics_json(stats, ())["num_records"].to_pylist()
     return counts
