@@ -274,13 +274,16 @@ def test_in_commit_timestamps_decide_where_the_table_keeps_them() -> None:
     check_readable(store, 4, 5)
 
 
-def test_a_crash_on_the_way_leaves_every_newer_version_readable() -> None:
+def test_a_crash_on_the_way_leaves_every_newer_version_readable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dagster_delta.table.log_upkeep.cleanup._FILES_PER_DELETE", 1)
     for number in range(1, 14):
         _, store = make(8, checkpointInterval="3")
         age(store, [each - 6 for each in range(8)])
         broken = FaultyStore(store, [Fault("crash_before", "delete", occurrence=number)])
         with pytest.raises(SimulatedCrash):
-            clean(broken, files_per_delete=1)
+            clean(broken)
         for version in (6, 7):
             assert Snapshot.load(store, version=version).num_records == 2 * (version + 1)
         for version in range(6):

@@ -169,6 +169,6 @@ def test_iso_texts_are_understood(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["yesterday", ""])
-def test_anything_else_is_refused(nonsense: object) -> None:
+def test_anything_else_is_refused(nonsense: str) -> None:
     with pytest.raises(InvalidArgument):
-        parse_timestamp(nonsense)  # type: ignore[arg-type]
+        parse_timestamp(nonsense)

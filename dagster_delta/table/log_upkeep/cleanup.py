@@ -94,26 +94,12 @@ def clean_log(
     dry_run: bool = True,
     enforce_retention: bool = True,
     may_write_checkpoint: bool = True,
-    files_per_delete: int = _FILES_PER_DELETE,
 ) -> LogCleanupResult:
     """Delete the log of the expired versions, up to a checkpoint.
 
-    Args:
-        store: store of the table.
-        snapshot: the latest version.
-        clock: milliseconds since the epoch.
-        retention_hours: how long versions stay readable; by default the table's own retention.
-        dry_run: only find the files.
-        enforce_retention: refuse what the properties of the table do not allow.
-        may_write_checkpoint: whether a checkpoint may be written at the version that the log will
-            begin with.
-        files_per_delete: that the store is asked to delete at once, oldest first.
-
-    Raises:
-        InvalidArgument: the retention is shorter than the table's, or the table keeps its log.
-        InvalidTable: the version that the log will begin with cannot be read; nothing was deleted.
-        UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
-        StorageFailure: the store refused or failed; the remaining log is valid.
+    `enforce_retention` refuses what the properties of the table do not allow. A checkpoint is
+    written at the version that the log will begin with only if `may_write_checkpoint`. After an
+    error of the store, the remaining log is valid.
     """
     configuration = snapshot.configuration
     configuration.check_writable(table=store.location.uri, version=snapshot.version)
@@ -148,7 +134,27 @@ def clean_log(
         listing = LogListing.sort(_log_files(store))
         plan, cut = _Plan(None, _OTHERS_CLEAN), None
     earliest = listing.earliest_version if cut is None else cut
-    # Writers that were killed leave them; one that is at work has a younger one.
+    expired = _expired(
+        store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
+    )
+    if not dry_run:
+        paths = [file.path for file in expired]
+        # Oldest first.
+        for first in range(0, len(paths), _FILES_PER_DELETE):
+            delete_with_checksums(store, paths[first : first + _FILES_PER_DELETE])
+    found = listed_files(expired)
+    return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, plan.kept_because)
+
+
+def _expired(
+    store: ObjectStore,
+    files: Sequence[ObjectMeta],
+    cut: int | None,
+    now_ms: int,
+    *,
+    has_sidecars: bool,
+) -> list[ObjectMeta]:
+    # Writers that were killed leave temporary files; one that is at work has a younger one.
     expired = [
         file
         for file in files
@@ -156,14 +162,9 @@ def clean_log(
     ]
     if cut is not None:
         expired += expired_log_files(files, cut)
-    if cut is not None and configuration.supports("v2Checkpoint"):
-        expired += _unreferenced_sidecars(store, files, cut, now_ms)
-    if not dry_run:
-        paths = [file.path for file in expired]
-        for first in range(0, len(paths), files_per_delete):
-            delete_with_checksums(store, paths[first : first + files_per_delete])
-    found = listed_files(expired)
-    return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, plan.kept_because)
+        if has_sidecars:
+            expired += _unreferenced_sidecars(store, files, cut, now_ms)
+    return expired
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
