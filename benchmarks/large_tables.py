@@ -47,11 +47,11 @@ def _copy(directory: Path) -> Path:
 
 def _peer(operation: Operation, *, in_batches: bool) -> Peer:
     def peer(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta.table.log import version
         from dagster_delta.table.log_upkeep import checkpoint_files
-        from dagster_delta.table.read import snapshot
 
         if not in_batches:
-            vars(snapshot)["LARGE_TABLE_FILES"] = _ALL_TOGETHER
+            vars(version)["LARGE_TABLE_FILES"] = _ALL_TOGETHER
             vars(checkpoint_files)["MAX_ACTIONS_PER_FILE"] = _ALL_TOGETHER
             vars(checkpoint_files)["MAX_HELD_ACTIONS"] = _ALL_TOGETHER
         table = _copy(directory)

@@ -75,7 +75,7 @@ def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events,
     asset = events(table_of([{"id": 1, "p": "red"}]), metadata={"partition_by": "p"})
     lake.materialize(asset, mode="append")
     lake.table().checkpoint()
-    monkeypatch.setattr("dagster_delta.table.read.snapshot.LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr("dagster_delta.table.log.version.LARGE_TABLE_FILES", 0)
     monkeypatch.setattr("dagster_delta.protocol.checkpoint.reader.CheckpointPart.add_rows", refuse)
     metadata = lake.metadata(lake.materialize(asset, mode="append"))
     monkeypatch.undo()

@@ -17,8 +17,8 @@ from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.log import version as version_module
 from dagster_delta.table.log.state import LogState
-from dagster_delta.table.read import snapshot as snapshot_module
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 
@@ -66,7 +66,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[Operation, DeltaTable], 
 
     def run(operation: Operation, table: DeltaTable) -> object:
         with monkeypatch.context() as patched:
-            patched.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
+            patched.setattr(version_module, "LARGE_TABLE_FILES", 0)
             patched.setattr(LogState, "live_files", refuse)
             patched.setattr(LogState, "statistics", refuse)
             patched.setattr(LogState, "num_files", property(refuse))
@@ -192,7 +192,7 @@ def test_candidates_in_batches_are_those_of_all_files_together(
     (predicate,) = FilePlanner(small).predicates_of(parse_expression(where, small.schema))
     values = files["partition_values"]
     skipped = skip_files(predicate, small.configuration, values, small.statistics)
-    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
     large = Snapshot.load(table.store)
     found = FilePlanner(large).candidates(predicate)
     assert found.files.to_pylist() == files.filter(skipped.may_match).to_pylist()
@@ -214,7 +214,7 @@ class _Loaded:
 
 def test_of_a_batch_no_more_is_kept_than_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     table = _new_table()
-    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
     monkeypatch.setattr(batches_module, "_BATCH_ROWS", 1)
     snapshot = Snapshot.load(table.store)
     alive: WeakSet[_Loaded] = WeakSet()

@@ -18,8 +18,8 @@ from dagster_delta.protocol.log.paths import checkpoint_path, commit_path
 from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log import version as version_module
 from dagster_delta.table.log.reader import find_segment, read_commits
-from dagster_delta.table.read import snapshot as snapshot_module
 from tests.table.logs import PROTOCOL, add_file, encode, metadata
 
 COMMIT_BYTES = "DAGSTER_DELTA_MAX_COMMIT_BYTES"
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_repeats_a_long_path_is_refused(
 def test_a_filter_keeps_no_more_of_a_checkpoint_than_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[[DeltaTable], object]
 ) -> None:
-    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", MANY // 2)
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", MANY // 2)
     adds = repeated_adds(LONG_PATH, MANY)
     table = DeltaTable(checkpointed_table(tmp_path, adds))
     monkeypatch.setenv(CHECKPOINT_BYTES, str(16 * MEBIBYTE))

@@ -12,8 +12,8 @@ from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.streaming.log_stream import LogStream, SnapshotFiles
 from dagster_delta.streaming.options import Admission, parse_source_options
+from dagster_delta.table.log import version as version_module
 from dagster_delta.table.log.state import LogState
-from dagster_delta.table.read import snapshot as snapshot_module
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.table.logs import PROTOCOL, add_file, checkpoint_bytes, commit, metadata, remove_file
 
@@ -46,7 +46,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> Any:
         raise AssertionError("all files of a large table are held")
 
-    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr(version_module, "LARGE_TABLE_FILES", 0)
     monkeypatch.setattr(LogState, "live_files", refuse)
 
 
