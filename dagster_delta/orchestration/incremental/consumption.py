@@ -27,7 +27,7 @@ from dagster_delta.orchestration.incremental.upstream_changes import UpstreamCha
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.table.log.reader import commit_digest, read_commit
-from dagster_delta.table.transaction.app_transactions import (
+from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
     NOT_FOLLOWED,
     lasting_transactions,

@@ -35,7 +35,7 @@ from dagster_delta.orchestration.io.asset_writer import (
 from dagster_delta.orchestration.metadata_keys import DETAILS
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.transaction.app_transactions import (
+from dagster_delta.table.transaction.commit_result import (
     LOADED_FILE_PREFIX,
     NOT_FOLLOWED,
     lasting_transactions,

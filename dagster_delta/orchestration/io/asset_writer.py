@@ -46,7 +46,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import check_widening
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.commit_result import ApplicationRecord
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult

@@ -50,7 +50,7 @@ from dagster_delta.table.operations.drop_feature import drop_feature
 from dagster_delta.table.operations.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.operations.outdated_files import OlderFiles, check_unknown_to_files
 from dagster_delta.table.operations.write_planning import physical_names
-from dagster_delta.table.transaction.app_transactions import ApplicationRecord
+from dagster_delta.table.transaction.commit_result import ApplicationRecord
 from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 

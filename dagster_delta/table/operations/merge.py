@@ -274,7 +274,7 @@ def merge_rows(
                     transaction.stage_domain(domain)
             elif not began.exists:
                 _check_columns(snapshot, began.schema)
-            statement.record.stage(transaction)
+            transaction.stage_applications(statement.record)
             try:
                 merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
             except UnsupportedExpression:

@@ -28,7 +28,7 @@ from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.history import latest_commits
-from dagster_delta.table.transaction.app_transactions import (
+from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
     LOADED_FILE_PREFIX,
     NOT_FOLLOWED,

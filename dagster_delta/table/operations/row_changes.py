@@ -106,7 +106,7 @@ class RowStatement(msgspec.Struct, frozen=True):
         assignments: tuple[Assignment, ...] = (),
     ) -> CommitResult:
         """Change the selected rows, and commit that."""
-        self.options.record.stage(self.transaction)
+        self.transaction.stage_applications(self.options.record)
         selected = select_rows(self.snapshot, self.where, engine)
         scanned = time.perf_counter()
         if not selected.files.num_rows and self.options.record.is_empty:

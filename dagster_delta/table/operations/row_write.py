@@ -142,7 +142,7 @@ class RowWrite:
 
     def stage_configuration(self) -> TableConfiguration:
         """Stage what the write changes in protocol and metadata, and its `txn` actions."""
-        self.options.record.stage(self.transaction)
+        self.transaction.stage_applications(self.options.record)
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
         # The same plan gives new columns the same ids and physical names.

@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dagster_delta.errors import ConcurrentTransaction
+from dagster_delta.errors import ConcurrentTransaction, InvalidArgument
 
 if TYPE_CHECKING:
+    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
+
+FOLLOWED_TABLE_PREFIX = "dagster/changes/"
+"""Begins the ids of applications whose version is the one of another table up to which the rows of
+this table follow it. So RESTORE takes them back with the rows."""
+
+LOADED_FILE_PREFIX = "dagster-delta/file/"
+"""Begins the ids of files whose rows this table has, with the time of the file as the version."""
+
+NOT_FOLLOWED = -1
+"""The version of such a table or file whose rows this table does not have any more."""
 
 
 class CommitResult(msgspec.Struct, frozen=True):
@@ -58,3 +69,57 @@ class AppTransaction(msgspec.Struct, frozen=True):
                 table=table,
                 version=version,
             )
+
+
+def lasting_transactions(snapshot: Snapshot) -> tuple[SetTransaction, ...]:
+    """The transactions of a table, for those who rely on all of them. Raises InvalidArgument if the
+    table forgets them in time.
+    """
+    if snapshot.configuration.properties.set_transaction_retention_ms is not None:
+        raise InvalidArgument(
+            "the table has delta.setTransactionRetentionDuration, with which it forgets what it "
+            "has loaded or followed of other tables: unset the property",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    return snapshot.transactions()
+
+
+class ApplicationRecord(msgspec.Struct, frozen=True):
+    """The `txn` actions to record with a commit."""
+
+    idempotency: tuple[str, int] | None = None
+    """Application id and version; the operation is done at most once with them."""
+    progress: tuple[AppTransaction, ...] = ()
+    """`txn` actions to record with the commit, each only if the table has the expected version."""
+
+    def __post_init__(self) -> None:
+        match self.idempotency:
+            case None | (str(), int()):
+                return
+        raise InvalidArgument(
+            "idempotency is an application id and its version, as in ('nightly', 7), not "
+            f"{self.idempotency!r}"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to record, so a write without changed rows needs no commit."""
+        return self.idempotency is None and not self.progress
+
+    def is_done(self, snapshot: Snapshot | None) -> bool:
+        """Whether the table records that the operation was already done; None for no table."""
+        if self.idempotency is None or snapshot is None:
+            return False
+        app_id, version = self.idempotency
+        committed = snapshot.transaction_version(app_id)
+        return committed is not None and committed >= version
+
+    def found_done(self, snapshot: Snapshot | None) -> CommitResult | None:
+        """The result of the operation if it was already done, else None."""
+        if snapshot is None or not self.is_done(snapshot):
+            return None
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+
+
+NO_RECORD = ApplicationRecord()

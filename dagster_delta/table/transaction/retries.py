@@ -21,8 +21,12 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.app_transactions import NO_RECORD, ApplicationRecord
-from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.commit_result import (
+    NO_RECORD,
+    ApplicationRecord,
+    AppTransaction,
+    CommitResult,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore

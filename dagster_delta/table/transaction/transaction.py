@@ -43,7 +43,11 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
-from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.transaction.commit_result import (
+    ApplicationRecord,
+    AppTransaction,
+    CommitResult,
+)
 from dagster_delta.table.transaction.committer import (
     MAX_ATTEMPTS,
     CommitRequest,
@@ -220,6 +224,17 @@ class Transaction:
             found = self.snapshot.transaction_version(progress.app_id)
         progress.check(found, table=self.store.location.uri, version=self.read_version)
         self.record_application(progress.app_id, progress.version)
+
+    def stage_applications(self, record: ApplicationRecord) -> None:
+        """Record applications as part of the commit, each if it is still where it is expected.
+
+        Raises:
+            ConcurrentTransaction: the table has another version of an application than expected.
+        """
+        if record.idempotency is not None:
+            self.record_application(*record.idempotency)
+        for progress in record.progress:
+            self.advance_application(progress)
 
     def stage_domain(self, domain: DomainMetadata) -> None:
         """Set or remove a metadata domain of the protocol, for callers that follow its rules."""
