@@ -5,7 +5,7 @@ Spec: Add File and Remove File; Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -90,16 +90,20 @@ def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.
     """For each file whether storage has it, and whether it has its deletion vector."""
     paths = [decode_path(path) for path in files["path"].to_pylist()]
     vectors = [_vector_path(fields) for fields in files["deletion_vector"].to_pylist()]
-    wanted = list(dict.fromkeys([*paths, *(path for path in vectors if path is not None)]))
+    present = existing_files(store, [*paths, *(path for path in vectors if path is not None)])
+    return _flags(paths, present), _flags(vectors, present)
+
+
+def existing_files(store: ObjectStore, paths: Iterable[str]) -> set[str]:
+    """Those of some files, relative to the root or absolute, that storage has."""
+    wanted = list(dict.fromkeys(paths))
     present: set[str] = set()
     if len(wanted) >= _LISTED_FROM:
         present = {file.path for file in store.list_recursive()}
     doubtful = [path for path in wanted if path not in present]
-    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-fsck") as workers:
-        for path, meta in zip(doubtful, workers.map(store.head, doubtful), strict=True):
-            if meta is not None:
-                present.add(path)
-    return _flags(paths, present), _flags(vectors, present)
+    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-lookup") as workers:
+        found = zip(doubtful, workers.map(store.head, doubtful), strict=True)
+        return present | {path for path, meta in found if meta is not None}
 
 
 def _vector_path(fields: Mapping[str, object] | None) -> str | None:

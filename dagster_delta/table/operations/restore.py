@@ -6,7 +6,6 @@ Spec: Add File and Remove File; Protocol Evolution; Domain Metadata.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
+from dagster_delta.table.operations.fsck import existing_files
 from dagster_delta.table.operations.vacuum_plan import deletion_vector_paths
 from dagster_delta.table.read.history import latest_commits
 from dagster_delta.table.transaction.commit_result import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
-_CONCURRENT_LOOKUPS = 32
 _MAX_EXAMPLES = 5
 _MAX_COMMITS_BACK = 1000
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -185,9 +184,8 @@ def restored_configuration(
 def _check_files(files: pa.Table, target: Snapshot) -> None:
     paths = [decode_path(file) for file in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
-    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
-        found = list(workers.map(target.store.head, paths))
-    missing = [path for path, meta in zip(paths, found, strict=True) if meta is None]
+    present = existing_files(target.store, paths)
+    missing = [path for path in paths if path not in present]
     if missing:
         raise DataFileMissing(
             f"{len(missing)} of the {len(paths)} files that version {target.version} needs beside "

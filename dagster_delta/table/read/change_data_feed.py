@@ -206,18 +206,8 @@ def find_range(
 ) -> tuple[int, Snapshot]:
     """The first version of a range of changes, and the table as of the last one.
 
-    Args:
-        store: store of the table.
-        known: the version that is the last one by default, unless the start is after it.
-        starting_version: first version.
-        ending_version: last version; the latest one if there is no such version yet.
-        starting_timestamp: the first version is the oldest one committed at or after it.
-        ending_timestamp: the last version is the newest one committed at or before it.
-
-    Raises:
-        InvalidArgument: there is no start, or two starts or ends, or the end is before the start.
-        VersionNotFound: nothing was committed since the start, or the end is outside the log.
-        InvalidTable, UnsupportedFeature, StorageFailure: for the log.
+    `known` is the last one by default, unless the start is after it; a timestamp stands for the
+    oldest version since, or the newest one until then. Raises as `DeltaTable.changes` does.
     """
     table = store.location.uri
     _check_bounds(starting_version, starting_timestamp, ending_version, ending_timestamp)
