@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -90,14 +90,20 @@ def clone_table(
     transaction.stage_configuration(configuration)
     transaction.depend_on(ReadScope(whole_table=True))
     files = source.live_files()
-    cloned = _name_files(files, source, existing, store, deep=options.deep, now_ms=clock())
-    entering, leaving = _difference(cloned.files, existing)
-    adds, row_ids = _with_row_ids(cloned.files.filter(entering), source, configuration, existing)
+    copies: list[FileCopy] = []
+    vectors: list[FileCopy] = []
+    if options.deep:
+        copy = _DeepCopy(source, existing, store, clock())
+        named, copies, vectors = copy.name(files), copy.copies, list(copy.vectors.values())
+    else:
+        named = _referenced(files, source.store)
+    entering, leaving = _difference(named, existing)
+    adds, row_ids = _with_row_ids(named.filter(entering), source, configuration, existing)
     domains = [*followed_clustering(existing, source), *row_ids]
     changes = adds or leaving.num_rows or domains
     if existing is not None and configuration == existing.configuration and not changes:
         return CommitResult(existing.version, {}, existing, skipped=True)
-    _copy_files(source, store, [*cloned.copies, *cloned.vectors], options.on_progress)
+    _copy_files(source, store, [*copies, *vectors], options.on_progress)
     for domain in domains:
         transaction.stage_domain(domain)
     transaction.stage_removed(tombstones(leaving, clock()))
@@ -112,7 +118,7 @@ def clone_table(
             "source": f"delta.`{source.store.location.uri}`",
             "sourceVersion": source.version,
         },
-        metrics=_metrics(files, leaving, cloned.copies),
+        metrics=_metrics(files, leaving, copies),
         user_info=options.commit_info,
     )
     if isinstance(outcome, CommitResult):
@@ -149,7 +155,7 @@ def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> Non
         )
     if deep or not source.num_files:
         return
-    path = referenced_files(source.live_files().slice(0, 1), source.store).files["path"][0].as_py()
+    path = _referenced(source.live_files().slice(0, 1), source.store)["path"][0].as_py()
     same_kind = _plain(own).partition(":")[0] == _plain(other).partition(":")[0]
     if not same_kind or store.head(decode_path(path)) is None:
         raise InvalidArgument(
@@ -220,37 +226,6 @@ def _configuration(
             "clone without that property, and create an Iceberg-compatible table from the rows"
         )
     return configuration
-
-
-def _name_files(
-    files: pa.Table,
-    source: Snapshot,
-    existing: Snapshot | None,
-    store: ObjectStore,
-    *,
-    deep: bool,
-    now_ms: int,
-) -> ClonedFiles:
-    if not deep:
-        return referenced_files(files, source.store)
-    live: dict[str, tuple[int, int]] = {}
-    vectors: frozenset[str] = frozenset()
-    if existing is not None:
-        now = existing.live_files(["path", "size_bytes", "modification_time_ms", "deletion_vector"])
-        live = {
-            decode_path(path): (size_bytes, modified_ms)
-            for path, size_bytes, modified_ms in zip(
-                *(now[name].to_pylist() for name in now.column_names[:3]), strict=True
-            )
-        }
-        vectors = frozenset(deletion_vector_paths(now["deletion_vector"]))
-    present = {
-        meta.path: meta
-        for meta in store.list_recursive()
-        if not meta.path.startswith(f"{LOG_DIRECTORY}/")
-    }
-    landing = Landing(present, live, vectors, now_ms - _REUSED_FOR_MS)
-    return copied_files(files, source.configuration.physical_partition_columns, landing)
 
 
 def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[pa.ChunkedArray, pa.Table]:
@@ -353,6 +328,8 @@ def _metrics(
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
+_Vector = dict[str, object] | None
+
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
@@ -366,29 +343,15 @@ class FileCopy:
     """Size of the file; 0 if the log does not give it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClonedFiles:
-    """The files of a version as its clone names them."""
-
-    files: pa.Table
-    """`pa.Table` of LIVE_FILE_SCHEMA, row for row with the source's."""
-    copies: tuple[FileCopy, ...] = ()
-    """The data files that the clone does not have yet."""
-    vectors: tuple[FileCopy, ...] = ()
-    """Copies of the files with deletion vectors, each once."""
-
-
-def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
-    """The files at their present location, by absolute URIs."""
+def _referenced(files: pa.Table, store: ObjectStore) -> pa.Table:
+    """The files of the source by absolute URIs."""
     paths = [_absolute_uri(store, decode_path(file)) for file in files["path"].to_pylist()]
-    vectors = []
-    for fields in files["deletion_vector"].to_pylist():
-        if fields is not None and fields["storage_type"] != "i":
-            path = deletion_vector_path(DeletionVectorDescriptor(**fields))
-            uri = _absolute_uri(store, path)
-            fields = {**fields, "storage_type": "p", "path_or_inline_dv": uri}
-        vectors.append(fields)
-    return ClonedFiles(_renamed(files, paths, vectors))
+
+    def name(vector: DeletionVectorDescriptor, fields: dict[str, object]) -> _Vector:
+        uri = _absolute_uri(store, deletion_vector_path(vector))
+        return {**fields, "storage_type": "p", "path_or_inline_dv": uri}
+
+    return _renamed(files, paths, name)
 
 
 def _absolute_uri(store: ObjectStore, path: str) -> str:
@@ -401,68 +364,87 @@ def _absolute_uri(store: ObjectStore, path: str) -> str:
     return encode_uri(uri)
 
 
-@dataclass(slots=True)
-class Landing:
-    """Names in the directory of the clone: which exist already, and which may be reused.
+class _DeepCopy:
+    """Gives the files of the source names in the directory of the clone, the same relative paths if
+    these are free, and notes the copies that it needs.
 
-    `live` has size and modification time by path of the files that the clone has as a table. Files
-    newer than `reused_since_ms`, in milliseconds since the epoch, with a UUID in their name count
-    as copies of an earlier attempt; no VACUUM will delete them soon.
+    Files of the last day with a UUID in their name count as copies of an earlier attempt; no VACUUM
+    will delete them soon.
     """
 
-    present: Mapping[str, ObjectMeta]
-    live: Mapping[str, tuple[int, int]]
-    live_vectors: frozenset[str]
-    reused_since_ms: int
-    _taken: set[str] = field(default_factory=set)
+    def __init__(
+        self, source: Snapshot, existing: Snapshot | None, store: ObjectStore, now_ms: int
+    ) -> None:
+        self.copies: list[FileCopy] = []
+        """The data files that the clone does not have yet."""
+        self.vectors: dict[str, FileCopy] = {}
+        """Copies of the files with deletion vectors, by path in the clone."""
+        self._partition_columns = source.configuration.physical_partition_columns
+        self._reused_since_ms = now_ms - _REUSED_FOR_MS
+        self._taken: set[str] = set()
+        self._live: dict[str, tuple[int, int]] = {}
+        self._live_vectors: frozenset[str] = frozenset()
+        if existing is not None:
+            columns = ["path", "size_bytes", "modification_time_ms", "deletion_vector"]
+            now = existing.live_files(columns)
+            paths, sizes, times = (now[name].to_pylist() for name in columns[:3])
+            self._live = dict(
+                zip(map(decode_path, paths), zip(sizes, times, strict=True), strict=True)
+            )
+            self._live_vectors = frozenset(deletion_vector_paths(now["deletion_vector"]))
+        self._present = {
+            meta.path: meta
+            for meta in store.list_recursive()
+            if not meta.path.startswith(f"{LOG_DIRECTORY}/")
+        }
 
-    def place(
-        self, source: str, wanted: str, size_bytes: int, modified_ms: int
-    ) -> tuple[str, FileCopy | None]:
-        """The path of a data file in the clone, and the copy that it needs."""
+    def name(self, files: pa.Table) -> pa.Table:
+        columns = ["path", "partition_values", "size_bytes", "modification_time_ms"]
+        paths = []
+        for row in files.select(columns).to_pylist():
+            source = decode_path(row["path"])
+            values = dict(row["partition_values"] or ())
+            ordered = {name: values.get(name) for name in self._partition_columns}
+            wanted = _relative(source, partition_directory(ordered))
+            path = self._place(source, wanted, row["size_bytes"], row["modification_time_ms"])
+            paths.append(encode_path(path))
+        return _renamed(files, paths, self._name_vector)
+
+    def _place(self, source: str, wanted: str, size_bytes: int, modified_ms: int) -> str:
+        """The path of a data file in the clone."""
         if wanted not in self._taken:
             self._taken.add(wanted)
-            if wanted in self.live:
-                if self.live[wanted] == (size_bytes, modified_ms):
-                    return wanted, None
-            elif (found := self.present.get(wanted)) is None:
-                return wanted, FileCopy(source, wanted, size_bytes)
-            elif self._is_earlier_copy(found, size_bytes):
-                return wanted, None
+            found = self._present.get(wanted)
+            if wanted in self._live:
+                if self._live[wanted] == (size_bytes, modified_ms):
+                    return wanted
+            elif found is None:
+                self.copies.append(FileCopy(source, wanted, size_bytes))
+                return wanted
+            elif found.size_bytes == size_bytes and self._is_earlier_copy(found):
+                return wanted
         # Another file has the name, and versions of the clone may need it.
         directory, slash, name = wanted.rpartition("/")
         other = f"{directory}{slash}{uuid.uuid4()}-{name}"
-        return other, FileCopy(source, other, size_bytes)
+        self.copies.append(FileCopy(source, other, size_bytes))
+        return other
 
-    def _is_earlier_copy(self, found: ObjectMeta, size_bytes: int) -> bool:
-        return (
-            found.size_bytes == size_bytes
-            and found.modified_ms >= self.reused_since_ms
-            and _UUID.search(found.path) is not None
-        )
+    def _is_earlier_copy(self, found: ObjectMeta) -> bool:
+        return found.modified_ms >= self._reused_since_ms and _UUID.search(found.path) is not None
 
-
-def copied_files(
-    files: pa.Table, physical_partition_columns: tuple[str, ...], to: Landing
-) -> ClonedFiles:
-    """The files under the root of the clone, with the same relative paths if these are free."""
-    copies: list[FileCopy] = []
-    paths: list[str] = []
-    for row in files.select(
-        ["path", "partition_values", "size_bytes", "modification_time_ms"]
-    ).to_pylist():
-        source = decode_path(row["path"])
-        values = dict(row["partition_values"] or ())
-        ordered = {name: values.get(name) for name in physical_partition_columns}
-        wanted = _relative(source, partition_directory(ordered))
-        path, copy = to.place(source, wanted, row["size_bytes"], row["modification_time_ms"])
-        paths.append(encode_path(path))
-        if copy is not None:
-            copies.append(copy)
-    vectors, files_of_vectors = _copied_vectors(files["deletion_vector"], to)
-    return ClonedFiles(
-        _renamed(files, paths, vectors), tuple(copies), tuple(files_of_vectors.values())
-    )
+    def _name_vector(self, vector: DeletionVectorDescriptor, fields: dict[str, object]) -> _Vector:
+        source = deletion_vector_path(vector)
+        if vector.storage_type == "p":
+            location = encode_z85(_vector_file_id(source).bytes)
+            fields = {**fields, "storage_type": "u", "path_or_inline_dv": location}
+            vector = DeletionVectorDescriptor(**fields)  # type: ignore[arg-type]
+        target = deletion_vector_path(vector)
+        # Vector files have unique UUIDs, so an existing file with this one is a copy.
+        found = self._present.get(target)
+        is_there = found is not None and self._is_earlier_copy(found)
+        if not is_there and target not in self._live_vectors:
+            self.vectors[target] = FileCopy(source, target)
+        return fields
 
 
 def _relative(path: str, partition: str) -> str:
@@ -473,27 +455,6 @@ def _relative(path: str, partition: str) -> str:
     return f"{partition}/{name}" if partition else name
 
 
-def _copied_vectors(
-    vectors: pa.ChunkedArray, to: Landing
-) -> tuple[list[dict[str, object] | None], dict[str, FileCopy]]:
-    named: list[dict[str, object] | None] = []
-    copies: dict[str, FileCopy] = {}
-    for fields in vectors.to_pylist():
-        if fields is not None and fields["storage_type"] != "i":
-            source = deletion_vector_path(DeletionVectorDescriptor(**fields))
-            if fields["storage_type"] == "p":
-                location = encode_z85(_vector_file_id(source).bytes)
-                fields = {**fields, "storage_type": "u", "path_or_inline_dv": location}
-            target = deletion_vector_path(DeletionVectorDescriptor(**fields))
-            found = to.present.get(target)
-            # Vector files have unique UUIDs, so an existing file with this one is a copy.
-            is_there = found is not None and found.modified_ms >= to.reused_since_ms
-            if not is_there and target not in to.live_vectors:
-                copies[target] = FileCopy(source, target)
-        named.append(fields)
-    return named, copies
-
-
 def _vector_file_id(path: str) -> uuid.UUID:
     """The UUID in the name of a file with vectors, or one computed from the path."""
     found = _UUID.findall(path.rpartition("/")[2])
@@ -501,8 +462,15 @@ def _vector_file_id(path: str) -> uuid.UUID:
 
 
 def _renamed(
-    files: pa.Table, paths: list[str], vectors: list[dict[str, object] | None]
+    files: pa.Table,
+    paths: list[str],
+    name_vector: Callable[[DeletionVectorDescriptor, dict[str, object]], _Vector],
 ) -> pa.Table:
+    """The files with other paths and, where these are in files, other deletion vectors."""
+    vectors = files["deletion_vector"].to_pylist()
+    for position, fields in enumerate(vectors):
+        if fields is not None and fields["storage_type"] != "i":
+            vectors[position] = name_vector(DeletionVectorDescriptor(**fields), fields)
     columns = dict(zip(files.column_names, files.columns, strict=True))
     columns["path"] = pa.chunked_array([string_column(paths)])
     columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])

@@ -292,39 +292,28 @@ class _Vacuum:
         return deleted, failure
 
     def _record_start(self, planned: VacuumResult) -> Snapshot:
-        own = planned.snapshot.configuration.properties.deleted_file_retention_ms
-        return self._record(
-            planned.snapshot,
-            "VACUUM START",
-            {
-                "retentionCheckEnabled": self.options.enforce_retention,
-                "specifiedRetentionMillis": planned.retention_ms
-                if self.options.retention_hours is not None
-                else None,
-                "defaultRetentionMillis": own,
-            },
-            {
-                "numFilesToDelete": planned.num_files,
-                "sizeOfDataToDelete": planned.size_bytes,
-            },
-        ).snapshot
+        is_asked = self.options.retention_hours is not None
+        properties = planned.snapshot.configuration.properties
+        parameters = {
+            "retentionCheckEnabled": self.options.enforce_retention,
+            "specifiedRetentionMillis": planned.retention_ms if is_asked else None,
+            "defaultRetentionMillis": properties.deleted_file_retention_ms,
+        }
+        metrics = {"numFilesToDelete": planned.num_files, "sizeOfDataToDelete": planned.size_bytes}
+        return self._record(planned.snapshot, "VACUUM START", parameters, metrics).snapshot
 
     def _record_end(
         self, snapshot: Snapshot, deleted: pa.Table, num_directories: int, *, completed: bool
     ) -> Snapshot:
         status = {"status": "COMPLETED" if completed else "FAILED"}
-        metrics = {
-            "numDeletedFiles": deleted.num_rows,
-            "numVacuumedDirectories": num_directories,
-        }
+        metrics = {"numDeletedFiles": deleted.num_rows, "numVacuumedDirectories": num_directories}
+
+        def record(newest: Snapshot) -> CommitResult:
+            return self._record(newest, "VACUUM END", status, metrics)
+
         try:
             # It depends on nothing, so it can follow any concurrent commit.
-            return run_with_retries(
-                lambda newest: self._record(newest, "VACUUM END", status, metrics),
-                self.store,
-                snapshot,
-                _END_RETRIES,
-            ).snapshot
+            return run_with_retries(record, self.store, snapshot, _END_RETRIES).snapshot
         except CommitConflict:
             _LOG.warning(
                 "VACUUM of %s is done, but its end was not recorded", self.store.location.uri
@@ -339,12 +328,8 @@ class _Vacuum:
         metrics: Mapping[str, int],
     ) -> CommitResult:
         transaction = Transaction(self.store, snapshot, clock=self.clock)
-        return transaction.commit(
-            operation,
-            parameters=parameters,
-            metrics=metrics,
-            user_info=self.options.commit_info,
-        )
+        info = self.options.commit_info
+        return transaction.commit(operation, parameters=parameters, metrics=metrics, user_info=info)
 
 
 _LAST_VACUUM_PATH = f"{LOG_DIRECTORY}/_last_vacuum_info"

@@ -53,18 +53,6 @@ OnConflict = Literal["retry", "fail"] | ConflictRetries
 """What a statement does after a conflict: plan again within the limits, or raise the conflict."""
 
 
-def conflict_retries(on_conflict: OnConflict) -> ConflictRetries:
-    """The limits that a caller asks for. Raises InvalidArgument for anything else."""
-    if isinstance(on_conflict, ConflictRetries):
-        return on_conflict
-    if on_conflict not in ("retry", "fail"):
-        raise InvalidArgument(
-            "on_conflict is 'retry', 'fail' or ConflictRetries(attempts=…, seconds=…), not "
-            f"{on_conflict!r}"
-        )
-    return ConflictRetries() if on_conflict == "retry" else ConflictRetries(attempts=1)
-
-
 class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of every statement that changes rows."""
 
@@ -86,7 +74,14 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> ConflictRetries:
         """How often it is planned again after a conflict."""
-        return conflict_retries(self.on_conflict)
+        if isinstance(self.on_conflict, ConflictRetries):
+            return self.on_conflict
+        if self.on_conflict not in ("retry", "fail"):
+            raise InvalidArgument(
+                "on_conflict is 'retry', 'fail' or ConflictRetries(attempts=…, seconds=…), not "
+                f"{self.on_conflict!r}"
+            )
+        return ConflictRetries() if self.on_conflict == "retry" else ConflictRetries(attempts=1)
 
     @property
     def record(self) -> ApplicationRecord:
