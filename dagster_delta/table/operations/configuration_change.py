@@ -91,13 +91,11 @@ def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfigurati
             version=snapshot.version,
         )
     if version == 2 or configuration.partition_columns:
+        lacking = ["the ids of array elements and map entries"] if version == 2 else []
+        lacking += ["their partition values"] if configuration.partition_columns else []
         raise InvalidArgument(
-            f"{what} asks for files that hold "
-            + ("the ids of array elements and map entries" if version == 2 else "")
-            + (" and " if version == 2 and configuration.partition_columns else "")
-            + ("their partition values" if configuration.partition_columns else "")
-            + ", and those of the table do not; create a new table with the property and copy the "
-            "rows",
+            f"{what} asks for files that hold {' and '.join(lacking)}, and those of the table do "
+            "not; create a new table with the property and copy the rows",
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )

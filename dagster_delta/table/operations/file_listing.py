@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
-from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA
+from dagster_delta.table.log.columns import LISTED_FILE_SCHEMA, listed_files
 
 _FILES_AT_ONCE = 65_536
 _LOG_BELOW = f"/{LOG_DIRECTORY}/"
@@ -46,35 +46,25 @@ class ListedFiles:
         self._root = store.local_path("")
         self.num_listed = 0
         """Number of the files that may be listed."""
-        self._is_needed = is_needed
         self._tables_below: set[str] = set()
         self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
         if self._root is not None:
-            local = filter(is_ours, _local_paths(self._root, may_enter))
-            while paths := list(islice(local, _FILES_AT_ONCE)):
-                # Sizes and times are read later, only for the files that remain.
-                self._keep(paths, [0] * len(paths), [0] * len(paths))
+            # Sizes and times are read later, only for the files that remain.
+            paths = _local_paths(self._root, may_enter)
+            listed: Iterator[ObjectMeta] = (ObjectMeta(path, 0, 0) for path in paths)
         else:
             listed = self._noting_tables_below(store.list_recursive())
-            others = (file for file in listed if is_ours(file.path))
-            while some := list(islice(others, _FILES_AT_ONCE)):
-                self._keep(
-                    [file.path for file in some],
-                    [file.size_bytes for file in some],
-                    [file.modified_ms for file in some],
-                )
+        ours = (file for file in listed if is_ours(file.path))
+        while some := list(islice(ours, _FILES_AT_ONCE)):
+            self.num_listed += len(some)
+            files = listed_files(some)
+            self._found.append(files.filter(pc.invert(is_needed(whole_array(files["path"])))))
 
     def _noting_tables_below(self, listed: Iterable[ObjectMeta]) -> Iterator[ObjectMeta]:
         for file in listed:
             if _LOG_BELOW in file.path:
                 self._tables_below.add(f"{file.path.partition(_LOG_BELOW)[0]}/")
             yield file
-
-    def _keep(self, paths: list[str], sizes: list[int], times: list[int]) -> None:
-        self.num_listed += len(paths)
-        columns = [string_column(paths), integer_column(sizes), integer_column(times)]
-        files = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
-        self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
 
     def describe(
         self, is_needed: Callable[[pa.Array], pa.BooleanArray] | None, *, before_ms: int
@@ -88,29 +78,22 @@ class ListedFiles:
         if is_needed is not None:
             found = found.filter(pc.invert(is_needed(found["path"])))
         if self._root is not None:
-            found = self._looked_up(found["path"].to_pylist())
+            found = listed_files(self._looked_up(self._root, found["path"].to_pylist()))
         for directory in self._tables_below:
             found = found.filter(pc.invert(pc.starts_with(found["path"], pattern=directory)))
         return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
 
-    def _looked_up(self, paths: list[str]) -> pa.Table:
-        names: list[str] = []
-        sizes: list[int] = []
-        times: list[int] = []
+    def _looked_up(self, root: str, paths: Iterable[str]) -> Iterator[ObjectMeta]:
         for path in paths:
             try:
-                status = os.stat(f"{self._root}/{path}")
+                status = os.stat(f"{root}/{path}")
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise _failure(error, self._root, path) from error
+                raise _failure(error, root, path) from error
             # A link to a directory is not a file.
             if not stat.S_ISDIR(status.st_mode):
-                names.append(path)
-                sizes.append(status.st_size)
-                times.append(status.st_mtime_ns // 1_000_000)
-        columns = [string_column(names), integer_column(sizes), integer_column(times)]
-        return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+                yield ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
