@@ -389,9 +389,8 @@ class Transaction:
         metrics: Mapping[str, int | str],
         user_info: Mapping[str, object],
     ) -> CommitRequest:
-        contents = self._contents()
-        configuration = self.configuration
-        current = configuration if self.snapshot is None else self.snapshot.configuration
+        contents, base, configuration = self._contents(), self.snapshot, self.configuration
+        current = configuration if base is None else base.configuration
         if contents.removes_data and current.append_only:
             # Spec: new log entries MUST NOT change or remove data from the table.
             raise UnsupportedFeature(
@@ -400,12 +399,19 @@ class Transaction:
                 table=self.store.location.uri,
                 version=self.read_version,
             )
+        has_timestamps = configuration.in_commit_timestamps_enabled
+        tags = {}
+        if configuration.row_tracking_enabled:
+            tags[ROW_IDS_KEPT_TAG] = "true" if self._row_ids_stay() else "false"
         return CommitRequest(
             read_version=self.read_version,
             actions=PendingActions(
                 contents,
                 tracks_rows=configuration.assigns_row_ids,
-                starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
+                # Spec: a table that has them from its first version on does not say when they
+                # began.
+                starts_in_commit_timestamps=has_timestamps
+                and not current.in_commit_timestamps_enabled,
                 protects_checkpoints=self._protects_checkpoints,
             ),
             facts=self._facts(contents),
@@ -415,24 +421,13 @@ class Transaction:
             metrics=metrics,
             user_info=user_info,
             is_blind_append=self._reads.is_empty and not contents.removes,
-            in_commit_timestamps=configuration.in_commit_timestamps_enabled,
-            read_timestamp_ms=self._read_timestamp_ms(),
-            read_commit=self.snapshot.known_commit if self.snapshot else None,
-            log_is_kept=self.snapshot.keeps_log if self.snapshot else lambda _: False,
-            read_highest_row_id=self.snapshot.highest_row_id if self.snapshot else NO_ROW_IDS,
-            tags=self._tags(),
+            in_commit_timestamps=has_timestamps,
+            read_timestamp_ms=base.timestamp_ms if base and has_timestamps else 0,
+            read_commit=base.known_commit if base else None,
+            log_is_kept=base.keeps_log if base else lambda _: False,
+            read_highest_row_id=base.highest_row_id if base else NO_ROW_IDS,
+            tags=tags,
         )
-
-    def _starts_in_commit_timestamps(self) -> bool:
-        # Spec: a table that has them from its first version on does not say when they began.
-        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
-            return False
-        return not self.snapshot.configuration.in_commit_timestamps_enabled
-
-    def _tags(self) -> dict[str, str]:
-        if not self.configuration.row_tracking_enabled:
-            return {}
-        return {ROW_IDS_KEPT_TAG: "true" if self._row_ids_stay() else "false"}
 
     def _row_ids_stay(self) -> bool:
         # Spec: true where no row was updated or copied, or all of them kept their ids.
@@ -444,17 +439,16 @@ class Transaction:
             self._keeps_row_ids and materialized_columns(self.configuration) is not None
         )
 
-    def _read_timestamp_ms(self) -> int:
-        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
-            return 0
-        return self.snapshot.timestamp_ms
-
     def _contents(self) -> CommitContents:
         old = None if self.snapshot is None else self.snapshot.configuration
         new = self._staged
+        # The property that protects checkpoints comes in when the version is known.
+        metadata = new.metadata if new else None
+        if old and metadata == old.metadata and not self._protects_checkpoints:
+            metadata = None
         return CommitContents(
             protocol=new.protocol if new and (not old or new.protocol != old.protocol) else None,
-            metadata=new.metadata if new and self._changes_metadata(old, new) else None,
+            metadata=metadata,
             transactions=tuple(
                 SetTransaction(app_id=app_id, version=version, last_updated_ms=self.clock())
                 for app_id, version in self._applications.items()
@@ -464,10 +458,6 @@ class Transaction:
             adds=tuple(self._adds),
             change_files=tuple(self._change_files),
         )
-
-    def _changes_metadata(self, old: TableConfiguration | None, new: TableConfiguration) -> bool:
-        # The property that protects checkpoints comes in when the version is known.
-        return old is None or new.metadata != old.metadata or self._protects_checkpoints
 
     def _facts(self, contents: CommitContents) -> TransactionFacts:
         old = None if self.snapshot is None else self.snapshot.configuration
