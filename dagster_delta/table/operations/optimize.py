@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -160,14 +161,24 @@ def optimize_table(snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
     groups = _groups(snapshot, files, options, target, clustering)
     parameters = _parameters(options, clustering)
     job = _Optimization(
-        snapshot, options, clock, columns, target, parameters, clustering, snapshot.version
+        snapshot,
+        options,
+        clock,
+        columns,
+        target,
+        parameters,
+        clustering,
+        planned_version=snapshot.version,
+        total_bytes=sum(map(total_bytes, groups)),
     )
-    job.total_bytes = sum(map(total_bytes, groups))
     # A cube is committed alone, because its tag identifies its files.
     max_bytes = 0 if clustering else options.max_commit_bytes
     for batch in split_by_size(groups, total_bytes, max_bytes):
         job.run(batch)
-    return job.result()
+    metrics = {name: job.totals[name] for name in _SUMMED}
+    return OptimizeResult(
+        tuple(job.versions), metrics, job.snapshot, tuple(job.conflicts), job.num_left_files
+    )
 
 
 def _sort_columns(snapshot: Snapshot, options: OptimizeOptions) -> tuple[tuple[str, ...], ...]:
@@ -323,10 +334,10 @@ class _Optimization:
     """The clustering columns."""
     planned_version: int
     """The version at which the files were chosen."""
-    total_bytes: int = 0
+    total_bytes: int
     done_bytes: int = 0
     versions: list[int] = field(default_factory=list)
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: Counter[str] = field(default_factory=Counter)
     conflicts: list[CommitConflict] = field(default_factory=list)
     num_left_files: int = 0
 
@@ -334,37 +345,32 @@ class _Optimization:
         self.done_bytes += sum(map(total_bytes, groups))
         planned = sum(group.num_rows for group in groups)
         groups = self._still_live(groups)
-        self.num_left_files += planned - sum(group.num_rows for group in groups)
-        if not groups:
-            self._report(None, {})
-            return
-        num_files = sum(group.num_rows for group in groups)
-        try:
-            result, moved = self._commit(groups)
-        except CommitConflict as conflict:
-            _LOG.info("%d files are left as they are: %s", num_files, conflict)
-            self.conflicts.append(conflict)
-            self.num_left_files += num_files
-            self.snapshot = self.snapshot.update()
-            self._report(None, {})
-            return
-        self.snapshot = result.snapshot
-        self.num_left_files += num_files - len(tuple(moved.removes))
-        self.versions.append(result.version)
-        metrics = {name: int(value) for name, value in result.metrics.items()}
-        for name in _SUMMED:
-            self.totals[name] = self.totals.get(name, 0) + metrics[name]
-        self._report(result.version, metrics)
-
-    def result(self) -> OptimizeResult:
-        metrics = {name: self.totals.get(name, 0) for name in _SUMMED}
-        return OptimizeResult(
-            tuple(self.versions),
-            metrics,
-            self.snapshot,
-            tuple(self.conflicts),
-            self.num_left_files,
-        )
+        num_removed = 0
+        version, metrics = None, dict[str, int]()
+        if groups:
+            try:
+                result, moved = self._commit(groups)
+            except CommitConflict as conflict:
+                _LOG.info("%d files are left as they are: %s", planned, conflict)
+                self.conflicts.append(conflict)
+                self.snapshot = self.snapshot.update()
+            else:
+                self.snapshot, version = result.snapshot, result.version
+                num_removed = len(tuple(moved.removes))
+                self.versions.append(version)
+                metrics = {name: int(value) for name, value in result.metrics.items()}
+                self.totals.update(metrics)
+        self.num_left_files += planned - num_removed
+        if self.options.on_progress is not None:
+            self.options.on_progress(
+                OptimizeProgress(
+                    self.done_bytes,
+                    self.total_bytes,
+                    version,
+                    metrics.get("numRemovedFiles", 0),
+                    metrics.get("numAddedFiles", 0),
+                )
+            )
 
     def _still_live(self, groups: list[pa.Table]) -> list[pa.Table]:
         """The groups as they are by now, without those from which a concurrent commit removed a
@@ -429,18 +435,6 @@ class _Optimization:
     def _added(self, written: WriteResult) -> tuple[AddFile, ...]:
         added = [msgspec.structs.replace(file, data_change=False) for file in written.files]
         return tuple(clustered(added, self.clustering) if self.clustering else added)
-
-    def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
-        if self.options.on_progress is not None:
-            self.options.on_progress(
-                OptimizeProgress(
-                    self.done_bytes,
-                    self.total_bytes,
-                    version,
-                    metrics.get("numRemovedFiles", 0),
-                    metrics.get("numAddedFiles", 0),
-                )
-            )
 
 
 def _spec(snapshot: Snapshot, target_size_bytes: int, sort_by: Sequence[str]) -> WriteSpec:
