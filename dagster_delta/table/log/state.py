@@ -156,7 +156,7 @@ class LogState:
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is already known is carried over."""
         with self._lock:
-            fallback = self._fallback.after(segment)
+            fallback = replace(self._fallback, segment=segment)
             if self._files is None:
                 later = (*self._later, tail)
                 return LogState(self._source, fallback, later, newest_is_whole=is_own)
@@ -193,7 +193,7 @@ class LogState:
 
     def _fall_back(self, error: CorruptLog) -> None:
         """Read from other files of the log; rows keep their known order."""
-        if self._fallback.knows(error):
+        if error.file in self._fallback.passed_over:
             # Another thread has already done it.
             return
         fallback = self._fallback.around(error)
@@ -565,12 +565,6 @@ class _LogFallback(msgspec.Struct, frozen=True):
     """Files that were found to be damaged, relative to the table root."""
     passed_over: frozenset[str] = frozenset()
     """The damaged files, and the files that cannot be used without them."""
-
-    def after(self, segment: LogSegment) -> _LogFallback:
-        return replace(self, segment=segment)
-
-    def knows(self, error: CorruptLog) -> bool:
-        return error.file in self.passed_over
 
     def around(self, error: CorruptLog) -> _LogFallback:
         """The next attempt, without the damaged file.
