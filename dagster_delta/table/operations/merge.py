@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
@@ -49,7 +48,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or, Predicate
+from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.sql.filters import at_statement, refuse_quoted_columns
 from dagster_delta.sql.tokens import tokenize
@@ -370,12 +369,13 @@ class _Merge(msgspec.Struct, frozen=True):
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
         source = self.source.summarise(self.condition)
-        plan, scope = self._plan(source)
+        plan, may_hold = self._plan(source)
         merged = self.engine.merge(plan)
-        changed = pc.is_in(scope.files["path"], string_column(list(merged.rows)))
-        files = pc.filter(scope.files, changed)
+        read = plan.target.files
+        files = pc.filter(read, pc.is_in(read["path"], string_column(list(merged.rows))))
         with transaction.created_files:
-            selected = SelectedRows(files, merged.rows, scope.reads(merged.used_paths))
+            reads = ReadScope(may_hold=may_hold, paths=frozenset(merged.used_paths))
+            selected = SelectedRows(files, merged.rows, reads)
             counts = self._stage(transaction, merged, selected)
         now = time.perf_counter()
         metrics = {
@@ -448,8 +448,27 @@ class _Merge(msgspec.Struct, frozen=True):
             "numTargetDeletionVectorsRemoved": counts["numDeletionVectorsRemoved"],
         }
 
-    def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:
-        scope = MergeScope.of(self.snapshot, self.condition, source.keys, self.clauses, self.engine)
+    def _plan(
+        self, source: SourceSummary
+    ) -> tuple[MergePlan, Callable[[Sequence[AddFile]], Sequence[AddFile]]]:
+        """What the engine does with the files that may hold a row that matches or changes
+        otherwise, and those of some files that another commit adds that may hold one.
+        """
+        planner = FilePlanner(self.snapshot, self.engine.log_planner)
+        target_only = map(in_table, self.condition.target_only)
+        matching = And((*map(planner.predicate_of, target_only), *source.keys))
+        lacking = Or(
+            tuple(
+                Constant(True)
+                if clause.condition is None
+                else IsTrue(planner.predicate_of(in_table(clause.condition)))
+                for clause in self.clauses
+                if clause.text.kind == "not_matched_by_source"
+            )
+        )
+        predicates = planner.with_generated(matching), planner.with_generated(lacking)
+        found = planner.candidates(*predicates)
+        may_match, may_lack_source = (result.may_match for result in found.skipped)
         configuration, location = self.configuration, self.snapshot.store.location
         spec = write_spec(configuration, location, constraints=self.statement.constraints)
         is_recorded = configuration.change_data_feed_enabled
@@ -460,59 +479,13 @@ class _Merge(msgspec.Struct, frozen=True):
             on=self.statement.on,
             condition=self.condition,
             clauses=self.clauses,
-            target=read_plan(self.snapshot, scope.files, None, configuration),
-            may_match=scope.may_match,
-            may_lack_source=scope.may_lack_source,
+            target=read_plan(self.snapshot, found.files, None, configuration),
+            may_match=may_match,
+            may_lack_source=may_lack_source,
             data=spec,
             change_data=replace(spec, constraints=()) if is_recorded else None,
         )
-        return plan, scope
-
-
-class MergeScope(msgspec.Struct, frozen=True):
-    """The files that a MERGE has to read."""
-
-    files: pa.Table
-    """The files, as LIVE_FILE_SCHEMA."""
-    may_match: pa.BooleanArray
-    """A value per file: whether a row of it may match."""
-    may_lack_source: pa.BooleanArray
-    """A value per file: whether a clause for rows not matched by the source may apply to one of its
-    rows."""
-    may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]]
-    """Those of some files that another commit adds that may hold a row that matches or changes
-    otherwise."""
-
-    @classmethod
-    def of(
-        cls,
-        snapshot: Snapshot,
-        condition: MergeCondition,
-        keys: Iterable[Predicate],
-        clauses: Sequence[MergeClause],
-        engine: Engine,
-    ) -> MergeScope:
-        """The scope of a MERGE; `keys` are known facts about the table's side of the keys."""
-        file_planner = FilePlanner(snapshot, engine.log_planner)
-        target_only = map(in_table, condition.target_only)
-        matching = And((*map(file_planner.predicate_of, target_only), *keys))
-        lacking = Or(
-            tuple(
-                Constant(True)
-                if clause.condition is None
-                else IsTrue(file_planner.predicate_of(in_table(clause.condition)))
-                for clause in clauses
-                if clause.text.kind == "not_matched_by_source"
-            )
-        )
-        predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
-        found = file_planner.candidates(*predicates)
-        may_match, may_lack_source = (result.may_match for result in found.skipped)
-        return cls(found.files, may_match, may_lack_source, file_planner.may_hold(*predicates))
-
-    def reads(self, paths: Iterable[str]) -> ReadScope:
-        """What a concurrent commit must not have changed."""
-        return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
+        return plan, planner.may_hold(*predicates)
 
 
 def merged_configuration(
