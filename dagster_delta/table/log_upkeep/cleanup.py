@@ -123,8 +123,9 @@ def clean_log(
     for _ in range(_MAX_ATTEMPTS):
         files = list(_log_files(store))
         listing = LogListing.sort(files)
-        plan = _plan(snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint)
-        cut = plan.cut
+        cut, kept_because = _plan(
+            snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint
+        )
         if cut is None or dry_run:
             break
         snapshot.check_newest_commit()
@@ -132,7 +133,7 @@ def clean_log(
             break
     else:
         listing = LogListing.sort(_log_files(store))
-        plan, cut = _Plan(None, _OTHERS_CLEAN), None
+        cut, kept_because = None, _OTHERS_CLEAN
     earliest = listing.earliest_version if cut is None else cut
     expired = _expired(
         store, files, cut, now_ms, has_sidecars=configuration.supports("v2Checkpoint")
@@ -143,7 +144,7 @@ def clean_log(
         for first in range(0, len(paths), _FILES_PER_DELETE):
             delete_with_checksums(store, paths[first : first + _FILES_PER_DELETE])
     found = listed_files(expired)
-    return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, plan.kept_because)
+    return LogCleanupResult(dry_run, found, retention_ms, cutoff_ms, earliest, kept_because)
 
 
 def _expired(
@@ -238,36 +239,32 @@ def retention_in_ms(
     return retention_ms
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    cut: int | None
-    """Version that the log will begin with; None if nothing is deleted."""
-    kept_because: str | None = None
-
-
 def _plan(
     snapshot: Snapshot, listing: LogListing, cutoff_ms: int, *, may_write_checkpoint: bool
-) -> _Plan:
+) -> tuple[int | None, str | None]:
+    """The version that the log will begin with, None if nothing is deleted; and why versions stay
+    that have expired.
+    """
     configuration = snapshot.configuration
     newest = newest_version_until(snapshot.store, listing, configuration, cutoff_ms)
     if newest is None:
-        return _Plan(None)
+        return None, None
     num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
     interval = configuration.properties.commits_between_checkpoints(num_files)
     cut = cut_version(
         listing, newest, new_checkpoint_after=interval if may_write_checkpoint else None
     )
     if cut is None or not configuration.supports("checkpointProtection"):
-        return _Plan(cut)
+        return cut, None
     protected = configuration.properties.checkpoint_protection_before_version
     if cut < protected:
         # Spec: all of the log before that version is cleaned up in one step, or nothing is.
-        return _Plan(
+        return (
             None,
             f"versions before {protected} go all at once, as a table feature was dropped then, "
             f"and those from {cut} on have to stay",
         )
-    return _Plan(cut)
+    return cut, None
 
 
 def _is_made_readable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,7 +72,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     if small_file_bytes is None:
         small_file_bytes = int(target_file_size(snapshot.configuration) * MIN_SIZE_SHARE)
     totals = snapshot.totals
-    partitions = _partitions(snapshot, small_file_bytes)
+    sizes, small = _partitions(snapshot, small_file_bytes)
     # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
     # with.
     checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
@@ -81,13 +81,11 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         num_files=totals.num_files,
         size_bytes=totals.size_bytes,
         num_records=snapshot.num_records,
-        num_small_files=sum(
-            partition.num_small for partition in partitions if partition.num_small > 1
-        ),
+        num_small_files=sum(number for number in small.values() if number > 1),
         num_files_with_deletions=totals.num_deletion_vectors,
         num_deleted_records=totals.num_deleted_records,
-        num_partitions=len(partitions),
-        largest_partition_bytes=max((partition.size_bytes for partition in partitions), default=0),
+        num_partitions=len(sizes),
+        largest_partition_bytes=max(sizes.values(), default=0),
         commits_since_checkpoint=snapshot.version
         - (-1 if checkpoint is None else checkpoint.version),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
@@ -95,27 +93,21 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     )
 
 
-@dataclass(slots=True)
-class _Partition:
-    size_bytes: int = 0
-    num_small: int = 0
-
-
-def _partitions(snapshot: Snapshot, small_file_bytes: int) -> Collection[_Partition]:
-    """Totals of the files of each partition; two spellings of a value make two partitions."""
+def _partitions(snapshot: Snapshot, small_file_bytes: int) -> tuple[Counter[str], Counter[str]]:
+    """Bytes and small files of each partition; two spellings of a value make two partitions."""
     names = snapshot.configuration.physical_partition_columns
-    found: dict[str, _Partition] = {}
+    sizes, small = Counter[str](), Counter[str]()
     for batch in snapshot.file_batches(["size_bytes", "partition_values"]):
-        sizes = batch.files["size_bytes"]
         columns = {
             "partition": partition_texts(batch.files["partition_values"], names),
-            "size": sizes,
-            "small": pc.less(sizes, integer_scalar(small_file_bytes)).cast(pa.int64()),
+            "size": batch.files["size_bytes"],
+            "small": pc.less(batch.files["size_bytes"], integer_scalar(small_file_bytes)).cast(
+                "int64"
+            ),
         }
         table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
         grouped = table.group_by("partition").aggregate([("size", "sum"), ("small", "sum")])
         for row in grouped.to_pylist():
-            partition = found.setdefault(row["partition"], _Partition())
-            partition.size_bytes += row["size_sum"]
-            partition.num_small += row["small_sum"]
-    return found.values()
+            sizes[row["partition"]] += row["size_sum"]
+            small[row["partition"]] += row["small_sum"]
+    return sizes, small

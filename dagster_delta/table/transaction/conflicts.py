@@ -53,17 +53,9 @@ SelectsRows = Callable[[Sequence[AddFile]], bool]
 """Whether files hold a row that a change selects."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitedChange:
-    """A change on top of the concurrent commits, before it is given its vectors."""
-
-    adds: Sequence[AddFile]
-    """The files that the change adds."""
-    removes: Sequence[RemoveFile]
-    latest: Mapping[str, AddFile]
-    """What other commits made of files of the change, by path."""
-    vectors: Mapping[str, BitMap64]
-    """The rows to hide, by path of the added file."""
+Followed = tuple[Mapping[str, AddFile], Mapping[str, BitMap64]]
+"""What other commits made of files of a change, by path, and the rows to hide, by path of the file
+that it adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ class RowChange:
 
     def follow(
         self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
-    ) -> UnitedChange | None:
+    ) -> Followed | None:
         """The change on top of the commits that won; None if one of them changed the same rows."""
         if self.reads.whole_table:
             return None
@@ -107,7 +99,7 @@ class RowChange:
             if selected & taken:
                 return None
             vectors[path] = taken | selected
-        return UnitedChange(self.adds, self.removes, latest, vectors)
+        return latest, vectors
 
     def _selects_added(self, concurrent: CommitActions, added: list[AddFile]) -> bool:
         if is_blind_append(concurrent):
@@ -164,7 +156,7 @@ class MovedGroups:
 
     def follow(
         self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
-    ) -> UnitedChange | None:
+    ) -> Followed | None:
         """The groups on top of commits since the version that they were last planned on, without
         those that cannot follow them; None if no group is left.
         """
@@ -182,7 +174,7 @@ class MovedGroups:
         for group in self.groups:
             if not group.paths.isdisjoint(touched):
                 vectors.update(self._hidden_in(group, hidden))
-        return UnitedChange(tuple(self.adds), tuple(self.removes), self._latest, vectors)
+        return self._latest, vectors
 
     def _note_changes(
         self, hidden: HiddenRows, concurrent_commits: Iterable[CommitActions]
@@ -240,15 +232,15 @@ def rebase_rows(
     """
     hidden = HiddenRows(store)
     try:
-        united = change.follow(hidden, concurrent_commits)
+        followed = change.follow(hidden, concurrent_commits)
     except DataFileMissing:
         # VACUUM may have deleted what one commit added and a later one removed. The newest version
         # shows whether the file is needed.
         return None
-    if united is None:
+    if followed is None:
         return None
-    vectors, latest = united.vectors, united.latest
-    touched = [add for add in united.adds if add.path in vectors]
+    latest, vectors = followed
+    touched = [add for add in change.adds if add.path in vectors]
     counts = dict(zip((add.path for add in touched), _num_rows(touched), strict=True))
     # A file without rows leaves the table.
     kept = [path for path, rows in vectors.items() if len(rows) < counts[path]]
@@ -258,10 +250,10 @@ def rebase_rows(
         _hiding(latest.get(add.path, add), descriptors[add.path], counts[add.path], add.data_change)
         if add.path in descriptors
         else add
-        for add in united.adds
+        for add in change.adds
         if add.path in descriptors or add.path not in vectors
     )
-    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in united.removes)
+    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in change.removes)
     return RebasedActions(adds, removes, stored.paths)
 
 
