@@ -115,10 +115,9 @@ class TableHandle:
         """
         if version is None and timestamp is None:
             return self._known()
-        if version is not None and timestamp is not None:
-            raise InvalidArgument("a snapshot is asked for by version or by timestamp, not by both")
-        if self._snapshot is not None and version == self._snapshot.version:
-            return self._snapshot
+        known = self._snapshot
+        if known is not None and timestamp is None and version == known.version:
+            return known
         return Snapshot.load(self._store, version=version, timestamp=timestamp)
 
     def refresh(self) -> Snapshot:

@@ -129,7 +129,7 @@ def vacuum_table(
         result = _Vacuum(store, options, clock, needed).run(result)
     if not kept:
         # Files of kept versions remain, and a later VACUUM LITE has to find them again.
-        record_last_vacuum(store, found.last_version())
+        _record_last_vacuum(store, found.last_version())
     return result
 
 
@@ -159,24 +159,24 @@ def _find_listed(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
         newer = needed.of(latest).mask
     found = listed.describe(newer, before_ms=needed.before_ms)
     # Clocks differ: a file as old as its commit may count as younger, and is kept.
-    last = partial(last_version_before, latest, needed.before_ms - _HOUR_MS)
+    last = partial(_last_version_before, latest, needed.before_ms - _HOUR_MS)
     return _Found(found, listed.num_listed, latest, last)
 
 
 def _find_logged(snapshot: Snapshot, needed: _NeededFiles) -> _Found:
-    removed = removed_files(snapshot, needed.before_ms)
+    removed, last = _removed_files(snapshot, needed.before_ms)
     columns, others = snapshot.configuration.physical_partition_columns, _other_formats(snapshot)
     is_ours = is_vacuumed(columns, others=others)
-    unusual = pc.match_substring_regex(removed.files["path"], _UNUSUAL_PATH)
-    some = removed.files.filter(unusual)
+    unusual = pc.match_substring_regex(removed["path"], _UNUSUAL_PATH)
+    some = removed.filter(unusual)
     inside = [_is_relative(path) and is_ours(path) for path in some["path"].to_pylist()]
     files = pa.concat_tables(
-        [removed.files.filter(pc.invert(unusual)), some.filter(boolean_column(inside))]
+        [removed.filter(pc.invert(unusual)), some.filter(boolean_column(inside))]
     )
     # A restore that was committed while the log was read may have made files live again.
     latest = snapshot.update()
     files = files.filter(pc.invert(needed.of(latest).mask(files["path"])))
-    return _Found(files, removed.files.num_rows, latest, lambda: removed.last_version)
+    return _Found(files, removed.num_rows, latest, lambda: last)
 
 
 def _is_relative(path: str) -> bool:
@@ -347,19 +347,10 @@ class _LastVacuum(msgspec.Struct, frozen=True, rename="camel"):
     latest_commit_version_outside_of_retention_window: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedFiles:
-    """Data files, deletion vectors and change data of a range of commits."""
-
-    files: pa.Table
-    """`pa.Table` of LISTED_FILE_SCHEMA with decoded paths; the time is that of the removal."""
-    last_version: int | None
-    """Every file that this version or an earlier one removed is among them, or was found by an
-    earlier VACUUM; None if no commit is old enough."""
-
-
-def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
-    """The files that commits before a time removed, since the last VACUUM.
+def _removed_files(snapshot: Snapshot, before_ms: int) -> tuple[pa.Table, int | None]:
+    """The data files, deletion vectors and change data that commits before a time removed since the
+    last VACUUM, with the time of the removal; and the last version whose removed files are among
+    them, or were found by an earlier VACUUM.
 
     Files with absolute paths are left out: a VACUUM that lists the directory finds those in it. The
     range ends before the first commit that is as young as `before_ms`, in milliseconds since the
@@ -379,10 +370,10 @@ def removed_files(snapshot: Snapshot, before_ms: int) -> RemovedFiles:
             for file in _files_of(removes, changes):
                 found.setdefault(file.path, file)
             last = version
-    return RemovedFiles(listed_files(found.values()), last)
+    return listed_files(found.values()), last
 
 
-def last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
+def _last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
     """The last version of an unbroken series that was committed before a time; None if there is
     none.
     """
@@ -395,7 +386,7 @@ def last_version_before(snapshot: Snapshot, before_ms: int) -> int | None:
     return last
 
 
-def record_last_vacuum(store: ObjectStore, version: int | None) -> None:
+def _record_last_vacuum(store: ObjectStore, version: int | None) -> None:
     """Record how far a VACUUM went, unless an earlier one went further."""
     last = _read_last_vacuum(store)
     if version is None or (last is not None and last >= version):

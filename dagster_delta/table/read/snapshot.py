@@ -82,7 +82,7 @@ class Snapshot(LogVersion):
             from dagster_delta.table.read.time_travel import version_at
 
             if version is not None:
-                raise InvalidArgument("Pass a version or a timestamp, not both")
+                raise InvalidArgument("pass a version or a timestamp, not both")
             version = version_at(store, timestamp)
         if version is not None and version < 0:
             raise InvalidArgument(f"a version must be ≥ 0, not {version}")
