@@ -25,7 +25,6 @@ from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table import delta_table, table_handle
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
-from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.commit_result import AppTransaction
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -109,7 +108,7 @@ def test_an_append_that_cannot_be_read_afterwards_is_not_written_again(
 
     table = DeltaTable("memory", store=store)
     with monkeypatch.context() as patch:
-        patch.setattr(Snapshot, "advance", refuse)
+        patch.setattr("dagster_delta.table.log_upkeep.post_commit.advanced", refuse)
         with pytest.raises(InvalidTable, match="version 1 was committed, and cannot be read"):
             table.append(ROWS)
     assert _ids(store) == [1, 1, 2, 2]

@@ -114,12 +114,6 @@ def test_an_older_version_is_loaded() -> None:
     assert _paths(Snapshot.load(store, version=0)) == ["a"]
 
 
-@pytest.mark.parametrize("version", [-1, True])
-def test_a_version_is_a_number_from_zero_on(version: int) -> None:
-    with pytest.raises(InvalidArgument):
-        Snapshot.load(new_table(), version=version)
-
-
 def test_version_and_timestamp_exclude_each_other() -> None:
     with pytest.raises(InvalidArgument):
         Snapshot.load(new_table(), version=0, timestamp=0)
