@@ -11,7 +11,7 @@ Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeVar
 
 import msgspec
@@ -310,7 +310,7 @@ def _plan_plain(
         case MapType() if pa.types.is_map(source):
             return _plan_map(source, target, rules, path)
         case PrimitiveType("variant") if pa.types.is_struct(source):
-            return _plan_variant(source, path)
+            return _plan_variant(path)
         case PrimitiveType() | DecimalType():
             return _plan_value(source, target, rules.calendar, path)
     raise _unreadable(source, target, path)
@@ -325,11 +325,11 @@ def _unreadable(source: pa.DataType, target: DataType, path: tuple[str, ...]) ->
     )
 
 
-def _plan_variant(source: pa.DataType, path: tuple[str, ...]) -> _Convert:
+def _plan_variant(path: tuple[str, ...]) -> _Convert:
     # Imported late: few tables have variants.
-    from dagster_delta.parquet.variant_reassembly import VariantReassembly
+    from dagster_delta.parquet.variant_reassembly import reassemble
 
-    return VariantReassembly.plan(source, ".".join(path)).apply
+    return partial(reassemble, column=".".join(path))
 
 
 def _plan_struct(

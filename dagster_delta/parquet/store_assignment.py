@@ -36,7 +36,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import (
-    VARIANT_STORAGE,
+    is_marked_variant,
     is_variant_storage,
     to_arrow_schema,
     to_arrow_type,
@@ -273,18 +273,18 @@ def _plan_struct(source: pa.StructType, target: StructType, place: _Place) -> _A
 
 def _variant_cast(source: pa.DataType) -> _Assign:
     # Imported late: few tables have variants.
-    from dagster_delta.parquet.variant_assignment import variant_cast
+    from dagster_delta.parquet.variants import variant_cast
 
     return variant_cast(source)
 
 
 def _plan_variant(source: pa.DataType, place: _Place) -> _Assign:
-    from dagster_delta.parquet.variant_assignment import encoded_variants
+    from dagster_delta.parquet.variants import variant_check
 
     store = _plan_struct(source, _VARIANT, place)
-    check = encoded_variants(table=place.table, column=place.column)
-    # The children of the plan are plain, without the mark of a variant.
-    return lambda array: check(store(array)).cast(VARIANT_STORAGE)
+    is_trusted = is_marked_variant(source)
+    check = variant_check(table=place.table, column=place.column, is_trusted=is_trusted)
+    return lambda array: check(store(array))
 
 
 def _plan_list(source: pa.DataType, target: ArrayType, place: _Place) -> _Assign:

@@ -1,20 +1,24 @@
-"""Converts Python values and JSON text to columns of variants, and back.
+"""Columns of variants: from Python values, JSON text and plain columns, and back.
 
-Spec: Variant Data Type.
+Spec: Variant Data Type; Parquet, Variant Binary Encoding. Spark SQL: ANSI store assignment.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import DeltaError, InvalidArgument, InvalidCast
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, is_variant_storage
+from dagster_delta.protocol.variant.binary import check_variant
 from dagster_delta.protocol.variant.json import json_of_variant, variant_of_json
-from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
+from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
+
+_Convert = Callable[[pa.Array], pa.Array]
 
 
 def variants_from_python(values: Iterable[object]) -> pa.StructArray:
@@ -90,9 +94,9 @@ def _encoded(
     contents: list[bytes | None] = []
     names: list[bytes | None] = []
     for row, given in enumerate(values):
-        each = given.as_py() if isinstance(given, pa.Scalar) else given
+        plain = given.as_py() if isinstance(given, pa.Scalar) else given
         try:
-            metadata, value = (None, None) if _is_missing(each) else encode(each)
+            metadata, value = (None, None) if _is_missing(plain) else encode(plain)
         except InvalidArgument as error:
             raise InvalidArgument(f"row {row}: {error}") from error
         contents.append(value)
@@ -120,3 +124,76 @@ def _decoded(
         None if variant is None else decode(variant["metadata"], variant["value"])
         for variant in variants.to_pylist()
     ]
+
+
+def variant_check(*, table: str, column: str, is_trusted: bool) -> _Convert:
+    """A function that checks the variants of one column, batch by batch.
+
+    `is_trusted`: whether they were encoded or stored by an engine, so that only nulls are looked
+    for: to check every value takes as long as to decode it.
+    """
+    seen = 0
+
+    def check(array: pa.StructArray) -> pa.StructArray:
+        nonlocal seen
+        for row, variant in enumerate(() if _is_sound(array, is_trusted) else array.to_pylist()):
+            flaw = None if variant is None else _flaw(variant["metadata"], variant["value"])
+            if flaw is not None:
+                raise InvalidCast(
+                    f"column {column} cannot store the variant in row {seen + row}: {flaw}; encode "
+                    "it again with variants_from_python or variants_from_json",
+                    table=table,
+                    column=column,
+                    examples=(repr(variant["value"])[:80],),
+                )
+        seen += len(array)
+        return array.cast(VARIANT_STORAGE)
+
+    return check
+
+
+def _is_sound(array: pa.StructArray, is_trusted: bool) -> bool:
+    return is_trusted and all(part.null_count == array.null_count for part in array.flatten())
+
+
+def _flaw(metadata: bytes | None, value: bytes | None) -> str | None:
+    """The problem of a variant, as a clause; None if it has none."""
+    if metadata is None or value is None:
+        return "its value or its dictionary of names is null"
+    if max(len(metadata), len(value)) > _MAX_BYTES:
+        return f"its value or its dictionary of names has more than {_MAX_BYTES} bytes"
+    try:
+        check_variant(metadata, value)
+    except DeltaError as error:
+        # The remedy in that error is for tables, but these are values of a user.
+        return re.split(r"; |: read ", error.message.removeprefix("a variant is damaged: "))[0]
+    return None
+
+
+_MAX_BYTES = 128 * 1024 * 1024
+"""Bytes of a value, and of a dictionary of names, that Spark reads at most."""
+
+
+def variant_cast(source: pa.DataType) -> _Convert:
+    """A function that encodes simple values, as Spark's CAST does: text is a string, not JSON."""
+    if pa.types.is_nested(source) or pa.types.is_duration(source) or pa.types.is_interval(source):
+        raise TypeError(f"{source} is not a simple value")
+    if pa.types.is_date64(source):
+        return lambda array: _encoded_simple(array.cast(pa.date32()))
+    if pa.types.is_timestamp(source):
+        target = pa.timestamp("us", "UTC" if source.tz else None)
+        return lambda array: _encoded_simple(array.cast(target))
+    if pa.types.is_float32(source) or pa.types.is_float16(source):
+        return lambda array: _encoded_simple(array, SingleFloat)
+    return _encoded_simple
+
+
+def _encoded_simple(
+    array: pa.Array, wrap: Callable[[object], object] = lambda value: value
+) -> pa.StructArray:
+    try:
+        values = [None if value is None else wrap(value) for value in array.to_pylist()]
+        return variants_from_python(values)
+    except (InvalidArgument, ValueError, OverflowError) as error:
+        # Python's dates have a smaller range of years than Spark's.
+        raise pa.ArrowInvalid(str(error)) from error

@@ -230,19 +230,6 @@ def test_spark_stores_simple_values_and_no_structs(
         table.append(delta_spark.sql("SELECT 1L id, named_struct('a', 1) v"))
 
 
-@pytest.mark.exhaustive
-def test_a_malformed_variant_is_refused_on_executors_too(
-    delta_spark: SparkSession, tmp_path: Path
-) -> None:
-    from pyspark.sql import types
-
-    schema = types.StructType([types.StructField("v", types.VariantType())])
-    broken = delta_spark.createDataFrame([(types.VariantVal(b"\x0c", b"\x01\x00\x00"),)], schema)
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    with pytest.raises(InvalidCast, match="column v cannot store the variant in row 0"):
-        table.append(broken)
-
-
 def test_deltalake_reads_variants_as_they_are_stored(tmp_path: Path) -> None:
     uri = str(tmp_path)
     rows = arrow_rows(0, 5)

@@ -59,6 +59,9 @@ _SORTED = 1 << 4
 _SHORT_STRING_BYTES = 64
 _SMALL_COUNT = 256
 _CACHED_DICTIONARIES = 256
+_DECIMALS = (PrimitiveId.DECIMAL4, PrimitiveId.DECIMAL8, PrimitiveId.DECIMAL16)
+MAX_DECIMAL_DIGITS = 38
+"""Digits of a decimal, and its scale, at most."""
 
 PRIMITIVE_SIZES = {
     PrimitiveId.NULL: 0,
@@ -126,9 +129,71 @@ def decode_names(metadata: bytes) -> VariantNames:
     return VariantNames(names, {name: index for index, name in enumerate(names)})
 
 
-def says_sorted(metadata: bytes) -> bool:
-    """Whether an encoded dictionary declares its names sorted and unique."""
-    return bool(take(metadata, 0, 1)[0] & _SORTED)
+def check_variant(metadata: bytes, value: bytes) -> None:
+    """Check that readers find every value of a variant where it belongs, without decoding it.
+
+    InvalidTable: they would not. UnsupportedFeature: it is of a later version of the encoding.
+    """
+    names = _checked_names(metadata)
+    if len(take(value, 0, _value_size(value, 0))) < len(value):
+        raise damaged_variant("bytes are left over after its value")
+    pending = [(0, len(value))]
+    # Every value has its own byte, so if there are more values than bytes, they overlap.
+    for _ in range(len(value)):
+        position, stop = pending.pop()
+        end = position + _value_size(value, position)
+        if end > stop:
+            raise damaged_variant("its parts overlap")
+        _check_content(value, position, end)
+        match value[position] & 3:
+            case BasicType.OBJECT:
+                fields = locate_fields(value, position)
+                if not _are_in_order([names.name(field_id) for field_id, _ in fields]):
+                    raise damaged_variant("the names of an object are out of order, or twice in it")
+                pending += [(start, end) for _, start in fields]
+            case BasicType.ARRAY:
+                elements = locate_elements(value, position)
+                if any(a > b for a, b in pairwise(elements)):
+                    raise damaged_variant("the elements of an array are out of order")
+                pending += [(start, end) for start in elements]
+        if not pending:
+            return
+    raise damaged_variant("its parts overlap")
+
+
+def _check_content(value: bytes, position: int, end: int) -> None:
+    """Check a string or a decimal."""
+    kind, header = value[position] & 3, value[position] >> 2
+    is_long_text = kind == BasicType.PRIMITIVE and header == PrimitiveId.STRING
+    if is_long_text or kind == BasicType.SHORT_STRING:
+        try:
+            value[position + (5 if is_long_text else 1) : end].decode()
+        except UnicodeDecodeError as error:
+            raise damaged_variant("a string is not UTF-8") from error
+    elif kind == BasicType.PRIMITIVE and header in _DECIMALS:
+        check_scale(value[position + 1])
+
+
+def check_scale(scale: int) -> None:
+    """Check the scale of a decimal."""
+    if scale > MAX_DECIMAL_DIGITS:
+        raise damaged_variant(f"a decimal has the scale {scale}, and {MAX_DECIMAL_DIGITS} is most")
+
+
+def _are_in_order(names: Sequence[str]) -> bool:
+    """Whether names are sorted and unique: by code point, or as Java compares strings."""
+    # Spec: sorted by bytes, which is by code point. Spark sorts by units of UTF-16.
+    if all(a < b for a, b in pairwise(names)):
+        return True
+    return all(a < b for a, b in pairwise([name.encode("utf-16-be") for name in names]))
+
+
+@lru_cache(maxsize=_CACHED_DICTIONARIES)
+def _checked_names(metadata: bytes) -> VariantNames:
+    found = decode_names(metadata)
+    if metadata[0] & _SORTED and not _are_in_order(found.names):
+        raise damaged_variant("the names of its dictionary are out of order, or twice in it")
+    return found
 
 
 def encode_names(names: Sequence[str]) -> bytes:

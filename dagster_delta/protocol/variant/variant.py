@@ -16,10 +16,13 @@ import msgspec
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.variant.binary import (
+    MAX_DECIMAL_DIGITS,
+    PRIMITIVE_SIZES,
     VARIANT_NULL,
     BasicType,
     PrimitiveId,
     VariantNames,
+    check_scale,
     damaged_variant,
     decode_names,
     encode_array,
@@ -38,7 +41,6 @@ _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_US = 24 * 60 * 60 * 1_000_000
-_MAX_DECIMAL_DIGITS = 38
 
 
 class NanosecondTimestamp(msgspec.Struct, frozen=True):
@@ -123,9 +125,8 @@ def _decode_primitive(data: bytes, position: int, primitive_id: int) -> object:
         return content if primitive_id == PrimitiveId.BINARY else _text(content)
     if primitive_id not in _PRIMITIVES:
         raise unknown_primitive(primitive_id)
-    size, decode = _PRIMITIVES[primitive_id]
     try:
-        return decode(take(data, position, size))
+        return _PRIMITIVES[primitive_id](take(data, position, PRIMITIVE_SIZES[primitive_id]))
     except OverflowError as error:
         raise UnsupportedFeature(
             "a variant holds a date or timestamp outside the years 1 to 9999, which Python has no "
@@ -146,8 +147,7 @@ def _integer(content: bytes) -> int:
 
 def _decimal(content: bytes) -> Decimal:
     scale = content[0]
-    if scale > _MAX_DECIMAL_DIGITS:
-        raise damaged_variant(f"a decimal has the scale {scale}, and {_MAX_DECIMAL_DIGITS} is most")
+    check_scale(scale)
     # The constructor is exact; arithmetic would round to the precision of the context.
     return Decimal(f"{_integer(content[1:])}E-{scale}")
 
@@ -169,26 +169,26 @@ def _double(content: bytes) -> float:
     return float(number)
 
 
-_PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
-    PrimitiveId.NULL: (0, lambda _: None),
-    PrimitiveId.TRUE: (0, lambda _: True),
-    PrimitiveId.FALSE: (0, lambda _: False),
-    PrimitiveId.INT8: (1, _integer),
-    PrimitiveId.INT16: (2, _integer),
-    PrimitiveId.INT32: (4, _integer),
-    PrimitiveId.INT64: (8, _integer),
-    PrimitiveId.DOUBLE: (8, _double),
-    PrimitiveId.DECIMAL4: (5, _decimal),
-    PrimitiveId.DECIMAL8: (9, _decimal),
-    PrimitiveId.DECIMAL16: (17, _decimal),
-    PrimitiveId.DATE: (4, lambda content: _EPOCH_DAY + dt.timedelta(days=_integer(content))),
-    PrimitiveId.TIMESTAMP: (8, lambda content: _EPOCH_UTC + _integer(content) * _MICROSECOND),
-    PrimitiveId.TIMESTAMP_NTZ: (8, lambda content: _EPOCH + _integer(content) * _MICROSECOND),
-    PrimitiveId.FLOAT: (4, _single),
-    PrimitiveId.TIME: (8, _time),
-    PrimitiveId.TIMESTAMP_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=True)),
-    PrimitiveId.TIMESTAMP_NTZ_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=False)),
-    PrimitiveId.UUID: (16, lambda content: uuid.UUID(bytes=content)),
+_PRIMITIVES: dict[int, Callable[[bytes], object]] = {
+    PrimitiveId.NULL: lambda _: None,
+    PrimitiveId.TRUE: lambda _: True,
+    PrimitiveId.FALSE: lambda _: False,
+    PrimitiveId.INT8: _integer,
+    PrimitiveId.INT16: _integer,
+    PrimitiveId.INT32: _integer,
+    PrimitiveId.INT64: _integer,
+    PrimitiveId.DOUBLE: _double,
+    PrimitiveId.DECIMAL4: _decimal,
+    PrimitiveId.DECIMAL8: _decimal,
+    PrimitiveId.DECIMAL16: _decimal,
+    PrimitiveId.DATE: lambda content: _EPOCH_DAY + dt.timedelta(days=_integer(content)),
+    PrimitiveId.TIMESTAMP: lambda content: _EPOCH_UTC + _integer(content) * _MICROSECOND,
+    PrimitiveId.TIMESTAMP_NTZ: lambda content: _EPOCH + _integer(content) * _MICROSECOND,
+    PrimitiveId.FLOAT: _single,
+    PrimitiveId.TIME: _time,
+    PrimitiveId.TIMESTAMP_NANOS: lambda c: NanosecondTimestamp(_integer(c), is_utc=True),
+    PrimitiveId.TIMESTAMP_NTZ_NANOS: lambda c: NanosecondTimestamp(_integer(c), is_utc=False),
+    PrimitiveId.UUID: lambda content: uuid.UUID(bytes=content),
 }
 
 
@@ -281,17 +281,17 @@ def _encode_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, str):
         raise InvalidArgument(f"a variant has no type for the decimal {value}: convert it first")
-    if len(digits) > _MAX_DECIMAL_DIGITS:
+    if len(digits) > MAX_DECIMAL_DIGITS:
         raise _too_precise(value)
     unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
     scale = max(0, -exponent)
     if exponent > 0 and unscaled:
-        if exponent > _MAX_DECIMAL_DIGITS:
+        if exponent > MAX_DECIMAL_DIGITS:
             raise _too_precise(value)
         unscaled *= 10**exponent
     # Spec: the width follows the precision, which is never less than the scale.
     precision = max(len(str(abs(unscaled))), scale)
-    if precision > _MAX_DECIMAL_DIGITS:
+    if precision > MAX_DECIMAL_DIGITS:
         raise _too_precise(value)
     content = bytes((scale,))
     if precision <= 9:
@@ -303,7 +303,7 @@ def _encode_decimal(value: Decimal) -> bytes:
 
 def _too_precise(value: Decimal) -> InvalidArgument:
     return InvalidArgument(
-        f"the number {value:e} needs more than {_MAX_DECIMAL_DIGITS} digits, which a variant does "
+        f"the number {value:e} needs more than {MAX_DECIMAL_DIGITS} digits, which a variant does "
         "not hold: round it or write it as a string"
     )
 
