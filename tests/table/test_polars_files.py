@@ -352,24 +352,10 @@ def test_a_name_with_nul_is_read_by_the_embedded_engine(tmp_path: Path) -> None:
     assert table.snapshot().scan().to_polars().to_series().to_list() == [1, 2]
 
 
-def test_files_that_take_many_turns_are_read_by_one_reader(
+def test_files_of_both_readers_keep_their_order(
     tmp_path: Path, num_read_by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_frames, "_MAX_RUNS", 1)
-    vectors = {"delta.enableDeletionVectors": "true"}
-    table = DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]), properties=vectors)
-    for start in range(0, 60, 10):
-        table.append(pa.table({"n": range(start, start + 10)}))
-    table.delete("n IN (15, 25, 55)")
-    scan = table.snapshot().scan()
-    for collect in COLLECTS:
-        _assert_same(collect(scan), _by_arrow(scan))
-    assert set(num_read_by_arrow) == {6}
-
-
-def test_files_of_both_readers_keep_their_order(
-    tmp_path: Path, num_read_by_arrow: list[int]
-) -> None:
+    monkeypatch.setattr(file_frames, "_FILES_AT_ONCE", 1)
     vectors = {"delta.enableDeletionVectors": "true"}
     table = DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]), properties=vectors)
     for start in range(0, 60, 10):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _FILES_AT_ONCE = 64
-"""Files of one query of polars, whose footers are read before it starts."""
-_MAX_RUNS = 8
-"""Where the readers take more turns among those files, the embedded engine reads them all."""
+"""Files of one query of polars, whose footers are read before it starts. If polars cannot read one
+of them, the embedded engine reads them all."""
 
 _BATCH_ROWS = 131_072
 """Rows of a frame: by default polars collects four times as many, in more memory."""
@@ -58,22 +57,12 @@ _PATH = "\0path"
 _IS_END = "\0end"
 """The column that is true in a row after all rows of a filtered read."""
 
-_STORED_AS = {
-    "string": ("BYTE_ARRAY", "STRING"),
-    "binary": ("BYTE_ARRAY", "NONE"),
-    "byte": ("INT32", "INT"),
-    "short": ("INT32", "INT"),
-    "integer": ("INT32", None),
-    "long": ("INT64", None),
-    "float": ("FLOAT", "NONE"),
-    "double": ("DOUBLE", "NONE"),
-    "boolean": ("BOOLEAN", "NONE"),
-    "date": ("INT32", "DATE"),
-    # Never INT96, which polars reads as nanoseconds.
-    "timestamp": ("INT64", "TIMESTAMP"),
-    "timestamp_ntz": ("INT64", "TIMESTAMP"),
-}
-"""The physical type of a column that polars reads, and the logical one; None for any."""
+_FLAT_TYPES = frozenset(
+    {
+        *("string", "binary", "byte", "short", "integer", "long", "float", "double", "boolean"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
 _DECIMAL_BYTES = 16
 _DECIMALS = ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY")
 _TEXTS = {
@@ -114,7 +103,7 @@ def _is_pattern(name: str) -> bool:
 
 def _is_flat(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or (
-        isinstance(data_type, PrimitiveType) and data_type.name in _STORED_AS
+        isinstance(data_type, PrimitiveType) and data_type.name in _FLAT_TYPES
     )
 
 
@@ -145,73 +134,40 @@ class FileFrames:
         self._leaves: list[tuple[pa.Schema, list[int | None] | None]] = []
         self._values: dict[tuple[str, str | None], pl.Series] = {}
 
-    def batches(self, predicate: pl.Expr | None, n_rows: int | None) -> Iterator[pl.DataFrame]:
+    def batches(self, predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The rows in bounded memory.
 
         Args:
             predicate: filter of the rows; None for all.
-            n_rows: number of rows to filter, from the first; None for all.
 
         Raises:
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
             StorageFailure.
         """
-        if n_rows is None:
-            for files in self._segments(_FILES_AT_ONCE):
-                yield from self._read(files, predicate, None, _in_batches)
-            return
-        for files in self._segments(1) if n_rows else ():
-            for frame in self._read(files, None, n_rows, _in_batches):
-                first = frame.head(n_rows)
-                n_rows -= first.height
-                yield first if predicate is None else first.filter(predicate)
-                if not n_rows:
-                    return
+        return self._frames(predicate, _in_batches)
 
     def frame(self) -> pl.DataFrame:
         """All rows. Raises as `batches` does."""
-        empty = pl.DataFrame(schema=self._polars_schema)
-        segments = self._segments(_FILES_AT_ONCE, at_most=self._plan.files.num_rows)
-        read = (self._read(files, None, None, _whole) for files in segments)
-        found = [frame for frames in read for frame in frames if frame.height]
-        return pl.concat(found or [empty], rechunk=False)
+        found = [frame for frame in self._frames(None, _whole) if frame.height]
+        return pl.concat(found or [pl.DataFrame(schema=self._polars_schema)], rechunk=False)
 
-    def _segments(
-        self, count: int, at_most: int = _FILES_AT_ONCE
-    ) -> Iterator[list[tuple[DataFile, _NativeFile | None]]]:
-        """Neighbouring files that one reader reads, `count` files at first and more each time."""
+    def _frames(self, predicate: pl.Expr | None, collect: _Collect) -> Iterator[pl.DataFrame]:
         files = data_files(self._plan.files)
-        while some := list(islice(files, count)):
-            known = [(file, self._native(file)) for file in some]
-            if not any(native for _, native in known):
-                # The files of a table are mostly alike.
-                yield [*known, *((file, None) for file in files)]
-                return
-            runs = [list(run) for _, run in groupby(known, lambda pair: pair[1] is None)]
-            if len(runs) > _MAX_RUNS:
-                runs = [[(file, None) for file, _ in known]]
-            yield from runs
-            count = min(4 * count, max(count, at_most))
+        while some := list(islice(files, _FILES_AT_ONCE)):
+            yield from self._read(some, predicate, collect)
 
     def _read(
-        self,
-        files: list[tuple[DataFile, _NativeFile | None]],
-        predicate: pl.Expr | None,
-        n_rows: int | None,
-        collect: _Collect,
+        self, files: list[DataFile], predicate: pl.Expr | None, collect: _Collect
     ) -> Iterator[pl.DataFrame]:
-        """The rows of a segment. A limit may be exceeded."""
         done = 0
-        native = [(file, found) for file, found in files if found is not None]
-        if native:
-            query = self._query(native)
-            query = query if n_rows is None else query.head(n_rows)
+        native = self._native(files)
+        if native is not None:
+            query = self._query(files, [file.local_path for file in native])
             with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
                 for frame in collect(query) if predicate is None else _filtered(query, predicate):
                     done += frame.height
                     yield frame
-                expected = sum(found.num_rows for _, found in native)
-                if predicate is not None or done == min(expected, n_rows or expected):
+                if predicate is not None or done == sum(file.num_rows for file in native):
                     return
         # The embedded engine raises its own error for what polars cannot read, or reads it.
         for frame in self._by_arrow(files):
@@ -219,21 +175,20 @@ class FileFrames:
             yield rows.slice(done)
             done = max(0, done - rows.height)
 
-    def _by_arrow(self, files: list[tuple[DataFile, _NativeFile | None]]) -> Iterator[pl.DataFrame]:
+    def _by_arrow(self, files: list[DataFile]) -> Iterator[pl.DataFrame]:
         # It loads what decodes files, which polars does for most tables.
         from dagster_delta.parquet.reader import read_files
 
         plan = self._plan
-        chosen = plan.files.slice(files[0][0].ordinal, len(files))
+        chosen = plan.files.slice(files[0].ordinal, len(files))
         return (pl.DataFrame(batch) for batch in read_files(replace(plan, files=chosen)))
 
-    def _query(self, files: list[tuple[DataFile, _NativeFile]]) -> pl.LazyFrame:
+    def _query(self, files: list[DataFile], paths: list[str]) -> pl.LazyFrame:
         """The rows of files that polars reads, under logical names."""
         names = dict(zip(self._stored.names, self._stored_names, strict=True))
         columns = {name: pl.col(stored).alias(name) for name, stored in names.items()}
-        paths = [native.local_path for _, native in files]
         for field in self._constants:
-            values = [self._partition_value(field, file) for file, _ in files]
+            values = [self._partition_value(field, file) for file in files]
             columns[field.name] = _by_path(paths, values).alias(field.name)
         rows = pl.scan_parquet(
             paths,
@@ -258,7 +213,17 @@ class FileFrames:
             value = self._values[field.name, text] = row.struct.field("")
         return value
 
-    def _native(self, file: DataFile) -> _NativeFile | None:
+    def _native(self, files: list[DataFile]) -> list[_NativeFile] | None:
+        """The files as polars reads them; None if it cannot read one of them."""
+        found = []
+        for file in files:
+            native = self._native_file(file)
+            if native is None:
+                return None
+            found.append(native)
+        return found
+
+    def _native_file(self, file: DataFile) -> _NativeFile | None:
         """None if polars does not read the file. Raises as `batches` does."""
         store = self._plan.store
         if file.deletion_vector is not None or not len(self._stored):
@@ -290,26 +255,23 @@ class FileFrames:
         return found
 
     def _are_proven(self, schema: pq.ParquetSchema, leaves: list[int | None]) -> bool:
-        """Whether each column has the name and the form in which polars reads it."""
+        """Whether polars finds each column by its name, and reads its physical type."""
         columns = [schema.column(index) for index in range(len(schema))]
         names = Counter(column.path for column in columns)
-        for field, name, leaf in zip(self._stored, self._stored_names, leaves, strict=True):
-            if names[name] != (leaf is not None):
-                return False
-            if leaf is None:
-                continue
-            if columns[leaf].path != name or not _is_stored_plainly(columns[leaf], field.data_type):
-                return False
-        return True
+        return all(
+            names[name] == (leaf is not None)
+            and (leaf is None or (columns[leaf].path == name and _is_read_alike(columns[leaf])))
+            for name, leaf in zip(self._stored_names, leaves, strict=True)
+        )
 
 
-def _is_stored_plainly(column: pq.ColumnSchema, data_type: DataType) -> bool:
-    if isinstance(data_type, DecimalType):
+def _is_read_alike(column: pq.ColumnSchema) -> bool:
+    """Whether polars reads the values of a column as Arrow does."""
+    if column.logical_type.type == "DECIMAL":
         is_wide = column.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length > _DECIMAL_BYTES
         return column.physical_type in _DECIMALS and not is_wide
-    assert isinstance(data_type, PrimitiveType)  # noqa: S101  see `is_readable`
-    physical, logical = _STORED_AS[data_type.name]
-    return column.physical_type == physical and logical in (None, column.logical_type.type)
+    # polars reads INT96 as nanoseconds.
+    return bool(column.physical_type != "INT96")
 
 
 def _by_path(paths: list[str], values: list[pl.Series]) -> pl.Expr:

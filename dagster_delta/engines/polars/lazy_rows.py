@@ -260,9 +260,9 @@ def lazy_frame(
         names = schema.names if columns is None else columns
         # A limit applies to the rows before the filter.
         where = None if n_rows is not None else to_condition(predicate, fields)
-        planned = plan(names, where)
+        planned = plan(names, where) if n_rows is None else None
         if planned is not None and is_readable(planned):
-            yield from FileFrames(planned).batches(predicate, n_rows)
+            yield from FileFrames(planned).batches(predicate)
             return
         found = (pl.DataFrame(batch.select(names)) for batch in read(names, where))
         for frame in found if n_rows is None else _first_rows(found, n_rows):
