@@ -98,10 +98,10 @@ class FooterReader:
         physical = iter([columns.column(i).physical_type for i in range(len(columns))])
         schema = from_arrow_schema(pa.schema([_nullable(field, physical) for field in found]))
         format_ = FileFormat.of(WriteSpec(self._store.location, self._define(schema)))
-        model = encode_rows(format_.arrow_schema.empty_table(), format_).metadata.schema
+        _, model = encode_rows(format_.arrow_schema.empty_table(), format_)
         usable = {
             index: place
-            for index, place in _usable(columns, model).items()
+            for index, place in _usable(columns, model.schema).items()
             if not (has_legacy_times and columns.column(place).logical_type.type in _MOMENTS)
         }
         statistics = FileStatistics.of_foreign(format_.statistics, usable)

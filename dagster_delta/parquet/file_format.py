@@ -12,7 +12,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
-from dagster_delta.parquet.nested_arrays import list_elements, map_entries, rename_nested
+from dagster_delta.parquet.nested_arrays import children_of, rename_nested
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.parquet.statistics import (
     FileStatistics,
@@ -82,7 +82,7 @@ class FileFormat(msgspec.Struct, frozen=True):
         physical = physical_arrow_schema(schema, configuration.column_mapping_mode)
         return cls(
             columns=schema.names,
-            arrow_schema=pa.schema([_relax(each) for each in physical]),
+            arrow_schema=pa.schema([_relax(field) for field in physical]),
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
             compression_level=spec.compression_level if is_levelled else None,
@@ -97,8 +97,8 @@ class FileFormat(msgspec.Struct, frozen=True):
     def file_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a batch that the files store, in their stored form."""
         columns = [
-            rename_nested(batch.column(name), each.type)
-            for name, each in zip(self.columns, self.arrow_schema, strict=True)
+            rename_nested(batch.column(name), field.type)
+            for name, field in zip(self.columns, self.arrow_schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
@@ -111,7 +111,7 @@ class ColumnEncodings(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_rows(cls, rows: pa.Table) -> ColumnEncodings:
-        """The encodings for all files of a write, by a sample of its first rows.
+        """The encodings of a row group, by a sample of its first rows.
 
         A dictionary saves space only if values repeat; other numbers and times are stored as
         differences. Spark's vectorized reader reads all of them.
@@ -137,32 +137,21 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
     statistics: FileStatistics
 
     @classmethod
-    def of_rows(
-        cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
-    ) -> EncodedRowGroup:
+    def of_rows(cls, rows: pa.Table, format_: FileFormat) -> EncodedRowGroup:
         """All `rows`, a `pyarrow.Table` of the format's schema, as one row group."""
         statistics = FileStatistics(format_.statistics)
         statistics.observe(rows)
-        encoded = encode_rows(rows, format_, encodings)
-        return cls(RowGroupBytes.of_file(memoryview(encoded.file)), encoded.metadata, statistics)
+        file, metadata = encode_rows(rows, format_, ColumnEncodings.for_rows(rows))
+        return cls(RowGroupBytes.of_file(memoryview(file)), metadata, statistics)
 
 
 _PLAIN = ColumnEncodings()
 
 
-class EncodedFile(msgspec.Struct, frozen=True):
-    """A Parquet file in memory."""
-
-    file: pa.Buffer
-    """`pyarrow.Buffer` of all its bytes."""
-    metadata: pq.FileMetaData
-    """`pyarrow.parquet.FileMetaData`."""
-
-
 def encode_rows(
     rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings = _PLAIN
-) -> EncodedFile:
-    """A file of one row group.
+) -> tuple[pa.Buffer, pq.FileMetaData]:
+    """A file of one row group: all its bytes, and its footer.
 
     `rows`: a `pyarrow.Table` of all columns of the format's schema, or of some of them.
     """
@@ -196,7 +185,7 @@ def encode_rows(
     file = sink.getvalue()
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
-    return EncodedFile(file, writer.metadata)
+    return file, writer.metadata
 
 
 def _sample(column: pa.ChunkedArray) -> pa.Array:
@@ -215,11 +204,11 @@ def leaf_arrays(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         for field, child in zip(array.type, array.flatten(), strict=True):
             yield from leaf_arrays(f"{path}.{field.name}", child)
     elif pa.types.is_map(array.type):
-        keys, values = map_entries(array)
+        keys, values = children_of(array)
         yield from leaf_arrays(f"{path}.key_value.key", keys)
         yield from leaf_arrays(f"{path}.key_value.value", values)
     elif pa.types.is_list(array.type):
-        yield from leaf_arrays(f"{path}.list.element", list_elements(array))
+        yield from leaf_arrays(f"{path}.list.element", children_of(array)[0])
     else:
         yield path, array
 
@@ -282,8 +271,7 @@ class FileInWriting:
             self._metadata.append_row_groups(group.metadata)
         self._statistics.take(group.statistics)
         self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
-        for pages in group.content.pages:
-            self._write(pages)
+        self._write(group.content.pages)
 
     def close(self) -> tuple[int, str]:
         """Finish the file, which has a row group.
@@ -334,7 +322,7 @@ class FileInWriting:
 
 def _file_schema(configuration: TableConfiguration) -> StructType:
     """Logical schema of the columns that data files store."""
-    materialized = any(configuration.supports(each) for each in _MATERIALIZING_FEATURES)
+    materialized = any(map(configuration.supports, _MATERIALIZING_FEATURES))
     fields = configuration.schema if materialized else configuration.data_schema
     return StructType(tuple(_without_void(fields, ())))
 
@@ -358,7 +346,7 @@ def _stored_type(data_type: DataType, path: tuple[str, ...]) -> DataType:
         inner = inner_types(data_type)
         if not inner:
             return data_type
-        return with_inner_types(data_type, [_stored_type(each, path) for each in inner])
+        return with_inner_types(data_type, [_stored_type(part, path) for part in inner])
     column = ".".join(path)
     raise UnsupportedFeature(
         f"column {column} is an array, a map or a struct of nothing but type void and cannot be "
@@ -378,9 +366,9 @@ def _relax(field: pa.Field) -> pa.Field:
 
 def _relax_type(arrow_type: pa.DataType) -> pa.DataType:
     if is_marked_variant(arrow_type):
-        return pa.struct([each.with_nullable(False) for each in arrow_type])
+        return pa.struct([part.with_nullable(False) for part in arrow_type])
     if pa.types.is_struct(arrow_type):
-        return pa.struct([_relax(each) for each in arrow_type])
+        return pa.struct([_relax(field) for field in arrow_type])
     if pa.types.is_map(arrow_type):
         key = arrow_type.key_field
         return pa.map_(key.with_type(_relax_type(key.type)), _relax(arrow_type.item_field))

@@ -37,8 +37,8 @@ _METADATA_POSITIONS = frozenset({9, 10, 11, 14})
 class RowGroupBytes(msgspec.Struct, frozen=True):
     """The row groups of one Parquet file in memory, and their metadata in its footer."""
 
-    pages: tuple[memoryview | bytes, ...]
-    """Everything between the opening magic and the footer, in pieces of any length."""
+    pages: memoryview
+    """Everything between the opening magic and the footer."""
     footer: bytes
     """The file's Thrift metadata."""
 
@@ -50,12 +50,7 @@ class RowGroupBytes(msgspec.Struct, frozen=True):
         """
         end = len(data) - len(MAGIC) - _LENGTH_BYTES
         start = end - int.from_bytes(data[end : end + _LENGTH_BYTES], "little")
-        return cls((data[len(MAGIC) : start],), bytes(data[start:end]))
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the pages."""
-        return sum(map(len, self.pages))
+        return cls(data[len(MAGIC) : start], bytes(data[start:end]))
 
 
 def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:

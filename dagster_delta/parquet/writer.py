@@ -18,8 +18,9 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -30,7 +31,6 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.parquet.file_format import (
-    ColumnEncodings,
     EncodedRowGroup,
     FileFormat,
     FileInWriting,
@@ -82,7 +82,7 @@ def write_data_files(
         return writer.finish()
 
 
-class DataFileWriter:
+class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     """Writes the rows it is given as data files; no log entry is written.
 
     A context manager: left by an error, it deletes its files if the store allows it.
@@ -101,11 +101,31 @@ class DataFileWriter:
         self._is_filled = True
         if self._shadow is not None:
             spec, schema = self._shadow.write_spec(spec), self._shadow.schema(schema)
+        configuration = spec.configuration
+        self._num_rows = 0
+        self._spec = spec
         self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
-        self._job = _WriteJob(schema, spec, self._files)
-
-    def __enter__(self) -> Self:
-        return self
+        self._schema = self._files.format.arrow_schema
+        columns = PartitionColumn.all_of(configuration, schema)
+        self._partition_positions = [column.position for column in columns]
+        self._partition_columns = [
+            replace(column, position=len(self._schema) + index)
+            for index, column in enumerate(columns)
+        ]
+        """In `_unsplit`."""
+        self._sort_keys = [
+            (configuration.physical_name(name), "ascending") for name in spec.sort_by
+        ]
+        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
+        """Partitions that may have an open file, least recently written first."""
+        self._unsplit: list[pa.RecordBatch] = []
+        """Rows as files store them, followed by their partition columns."""
+        self._unsplit_bytes = 0
+        self._waiting_bytes = 0
+        self._taken_bytes = 0
+        self._flushes = 0
+        self._tasks: _WorkerTasks | None = None
 
     def __exit__(
         self,
@@ -114,25 +134,157 @@ class DataFileWriter:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._job.stop()
+            if self._tasks is not None:
+                self._tasks.stop()
             self._files.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a record batch of the schema."""
+        """Take the rows of a record batch of the schema, and pass rows on if they are enough for a
+        row group.
+        """
         if self._shadow is not None:
             filled = self._shadow.fill(batch)
             self._is_filled &= not filled.num_problems
             batch = filled.batch
-        self._job.add(batch)
+        self._num_rows += batch.num_rows
+        rows = self._files.format.file_rows(batch)
+        self._taken_bytes += rows.nbytes
+        if not self._partition_columns:
+            self._wait_in_partition((), rows)
+            self._flush_largest()
+            return
+        # Splitting takes time for each partition, so batches are split together.
+        columns = [
+            *rows.columns,
+            *(batch.column(position) for position in self._partition_positions),
+        ]
+        unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
+        size_bytes = unsplit.nbytes + _COLUMN_OVERHEAD_BYTES * len(columns)
+        enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
+        if size_bytes >= enough_bytes:
+            # Joining it with others would copy it, and nested texts must stay below 2 GiB.
+            self._split()
+        self._unsplit.append(unsplit)
+        self._unsplit_bytes += size_bytes
+        if self._unsplit_bytes >= enough_bytes:
+            self._split()
+            self._flush_largest()
 
     def finish(self) -> WriteResult:
         """Write what waits, close every file, and return an add action for each."""
-        self._job.finish()
+        self._split(shares_memory=True)
+        for partition in list(self._partitions.values()):
+            if partition.waiting_rows:
+                self._flush(partition)
+            if partition.key in self._open:
+                self._close(partition)
+        if self._tasks is not None:
+            self._tasks.finish()
         written = self._files.in_order()
         if not self._is_filled:
             # The write does not fail: the column change reads the values later and reports it.
-            written = tuple(untagged(each) for each in written)
-        return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
+            written = tuple(untagged(file) for file in written)
+        return WriteResult(written, self._num_rows, sum(file.size_bytes for file in written))
+
+    def _split(self, *, shares_memory: bool = False) -> None:
+        if not self._unsplit:
+            return
+        rows = pa.Table.from_batches(self._unsplit).combine_chunks()
+        self._unsplit, self._unsplit_bytes = [], 0
+        for batch in rows.to_batches():
+            stored = batch.columns[: len(self._schema)]
+            for key, part in split_by_partition(
+                batch,
+                self._partition_columns,
+                stored=pa.RecordBatch.from_arrays(stored, schema=self._schema),
+                shares_memory=shares_memory,
+            ):
+                self._wait_in_partition(key, part)
+
+    def _wait_in_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = _Partition(key)
+        before = partition.waiting_bytes
+        partition.add(rows)
+        self._waiting_bytes += partition.waiting_bytes - before
+        if self._is_due(partition):
+            self._flush(partition)
+
+    def _flush_largest(self) -> None:
+        """Flush partitions until the others fit into the common budget."""
+        if self._waiting_bytes <= self._spec.buffer_bytes:
+            return
+        for partition in sorted(
+            self._partitions.values(), key=lambda partition: -partition.waiting_bytes
+        ):
+            if self._waiting_bytes <= self._spec.buffer_bytes:
+                break
+            self._flush(partition)
+
+    def _is_due(self, partition: _Partition) -> bool:
+        if self._sort_keys:
+            # A file is sorted as a whole, so its rows wait together.
+            return partition.waiting_bytes >= self._spec.target_file_size_bytes
+        return (
+            partition.waiting_rows >= self._spec.row_group_rows
+            or partition.waiting_bytes >= self._spec.row_group_bytes
+        )
+
+    def _flush(self, partition: _Partition) -> None:
+        size_bytes = partition.waiting_bytes
+        self._waiting_bytes -= size_bytes
+        # Release the rows to the worker: encoded row groups may wait long.
+        rows = [partition.take(self._schema)]
+        number = self._flushes
+        self._flushes += 1
+        self._make_room_for(partition)
+        self._run(
+            partition,
+            size_bytes,
+            lambda: self._encode(rows.pop()),
+            lambda groups: self._append(partition, groups, number),
+        )
+
+    def _encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
+        ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
+        return self._files.encode(ordered)
+
+    def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
+        self._files.append(partition, groups, number)
+        if self._sort_keys:
+            self._files.close(partition)
+
+    def _make_room_for(self, partition: _Partition) -> None:
+        self._open[partition.key] = partition
+        self._open.move_to_end(partition.key)
+        while len(self._open) > max(1, self._spec.max_open_partitions):
+            self._close(next(iter(self._open.values())))
+
+    def _close(self, partition: _Partition) -> None:
+        del self._open[partition.key]
+        if not partition.waiting:
+            del self._partitions[partition.key]
+        self._run(partition, 0, list, lambda _: self._files.close(partition))
+
+    def _run(
+        self,
+        partition: _Partition,
+        size_bytes: int,
+        encode: Callable[[], list[EncodedRowGroup]],
+        write: Callable[[list[EncodedRowGroup]], None],
+    ) -> None:
+        """Encode at once, and write to a partition's file in order of arrival."""
+        if self._tasks is None:
+            if (
+                self._taken_bytes < self._spec.row_group_bytes
+                and self._flushes <= _FILES_OF_ONE_THREAD
+            ):
+                # Small writes end before a thread would start.
+                write(encode())
+                return
+            self._tasks = _WorkerTasks(self._spec.buffer_bytes // 2)
+        self._tasks.run(partition, size_bytes, encode, write)
 
 
 class _Partition(msgspec.Struct):
@@ -181,19 +333,12 @@ class _DataFiles:
         self._partition_names = spec.configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
-        self._encodings: ColumnEncodings | None = None
-
-    def choose_encodings(self, rows: pa.Table) -> None:
-        """Choose how all files are encoded, if these are the first rows of the write."""
-        if self._encodings is None:
-            self._encodings = ColumnEncodings.for_rows(rows)
 
     def encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of the write."""
-        encodings = self._encodings or ColumnEncodings()
         step = self._spec.row_group_rows
         return [
-            EncodedRowGroup.of_rows(rows.slice(start, step), self.format, encodings)
+            EncodedRowGroup.of_rows(rows.slice(start, step), self.format)
             for start in range(0, rows.num_rows, step)
         ]
 
@@ -232,12 +377,12 @@ class _DataFiles:
 
     def abandon(self) -> None:
         """Delete the written files if the store allows it: nothing refers to them."""
-        for each in self._begun:
+        for file in self._begun:
             try:
-                each.discard()
+                file.discard()
             except Exception:  # noqa: BLE001 the original error matters more
-                _LOG.warning("%s could not be given up", each.path, exc_info=True)
-        delete_unreferenced(self._store, [each.path for each in self._begun])
+                _LOG.warning("%s could not be given up", file.path, exc_info=True)
+        delete_unreferenced(self._store, [file.path for file in self._begun])
 
     def _new_path(self, key: PartitionKey, number: int) -> str:
         kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
@@ -257,180 +402,6 @@ class _DataFiles:
 def _random_prefix(length: int) -> str:
     letters = string.ascii_letters + string.digits
     return "".join(random.choices(letters, k=length))  # noqa: S311  no secret depends on it
-
-
-class _WriteJob:
-    """Collects the rows of one call of `write_data_files` and passes row groups to workers."""
-
-    def __init__(self, schema: pa.Schema, spec: WriteSpec, files: _DataFiles) -> None:
-        configuration = spec.configuration
-        self.num_rows = 0
-        self._spec = spec
-        self._files = files
-        self._schema = files.format.arrow_schema
-        columns = PartitionColumn.all_of(configuration, schema)
-        self._partition_positions = [column.position for column in columns]
-        self._partition_columns = [
-            replace(column, position=len(self._schema) + index)
-            for index, column in enumerate(columns)
-        ]
-        """In `_unsplit`."""
-        self._sort_keys = [
-            (configuration.physical_name(name), "ascending") for name in spec.sort_by
-        ]
-        self._partitions: dict[PartitionKey, _Partition] = {}
-        self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
-        """Partitions that may have an open file, least recently written first."""
-        self._unsplit: list[pa.RecordBatch] = []
-        """Rows as files store them, followed by their partition columns."""
-        self._unsplit_bytes = 0
-        self._waiting_bytes = 0
-        self._taken_bytes = 0
-        self._flushes = 0
-        self._tasks: WorkerTasks | None = None
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of a batch, and pass rows on if they are enough for a row group."""
-        self.num_rows += batch.num_rows
-        rows = self._files.format.file_rows(batch)
-        self._taken_bytes += rows.nbytes
-        if not self._partition_columns:
-            self._wait_in_partition((), rows)
-            self._flush_largest()
-            return
-        # Splitting takes time for each partition, so batches are split together.
-        columns = [
-            *rows.columns,
-            *(batch.column(position) for position in self._partition_positions),
-        ]
-        unsplit = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
-        size_bytes = unsplit.nbytes + _COLUMN_OVERHEAD_BYTES * len(columns)
-        enough_bytes = min(self._spec.row_group_bytes, self._spec.buffer_bytes // 4)
-        if size_bytes >= enough_bytes:
-            # Joining it with others would copy it, and nested texts must stay below 2 GiB.
-            self._split()
-        self._unsplit.append(unsplit)
-        self._unsplit_bytes += size_bytes
-        if self._unsplit_bytes >= enough_bytes:
-            self._split()
-            self._flush_largest()
-
-    def _split(self, *, shares_memory: bool = False) -> None:
-        if not self._unsplit:
-            return
-        rows = pa.Table.from_batches(self._unsplit).combine_chunks()
-        self._unsplit, self._unsplit_bytes = [], 0
-        stored_columns = rows.columns[: len(self._schema)]
-        self._files.choose_encodings(pa.Table.from_arrays(stored_columns, schema=self._schema))
-        for batch in rows.to_batches():
-            stored = batch.columns[: len(self._schema)]
-            for key, part in split_by_partition(
-                batch,
-                self._partition_columns,
-                stored=pa.RecordBatch.from_arrays(stored, schema=self._schema),
-                shares_memory=shares_memory,
-            ):
-                self._wait_in_partition(key, part)
-
-    def _wait_in_partition(self, key: PartitionKey, rows: pa.RecordBatch) -> None:
-        partition = self._partitions.get(key)
-        if partition is None:
-            partition = self._partitions[key] = _Partition(key)
-        before = partition.waiting_bytes
-        partition.add(rows)
-        self._waiting_bytes += partition.waiting_bytes - before
-        if self._is_due(partition):
-            self._flush(partition)
-
-    def _flush_largest(self) -> None:
-        """Flush partitions until the others fit into the common budget."""
-        if self._waiting_bytes <= self._spec.buffer_bytes:
-            return
-        for partition in sorted(self._partitions.values(), key=lambda each: -each.waiting_bytes):
-            if self._waiting_bytes <= self._spec.buffer_bytes:
-                break
-            self._flush(partition)
-
-    def finish(self) -> None:
-        """Write what waits, close every file, and wait for the workers."""
-        self._split(shares_memory=True)
-        for partition in list(self._partitions.values()):
-            if partition.waiting_rows:
-                self._flush(partition)
-            if partition.key in self._open:
-                self._close(partition)
-        if self._tasks is not None:
-            self._tasks.finish()
-
-    def stop(self) -> None:
-        """Let the workers finish their current tasks, and drop the others."""
-        if self._tasks is not None:
-            self._tasks.stop()
-
-    def _is_due(self, partition: _Partition) -> bool:
-        if self._sort_keys:
-            # A file is sorted as a whole, so its rows wait together.
-            return partition.waiting_bytes >= self._spec.target_file_size_bytes
-        return (
-            partition.waiting_rows >= self._spec.row_group_rows
-            or partition.waiting_bytes >= self._spec.row_group_bytes
-        )
-
-    def _flush(self, partition: _Partition) -> None:
-        size_bytes = partition.waiting_bytes
-        self._waiting_bytes -= size_bytes
-        # Release the rows to the worker: encoded row groups may wait long.
-        rows = [partition.take(self._schema)]
-        self._files.choose_encodings(rows[0])
-        number = self._flushes
-        self._flushes += 1
-        self._make_room_for(partition)
-        self._run(
-            partition,
-            size_bytes,
-            lambda: self._encode(rows.pop()),
-            lambda groups: self._append(partition, groups, number),
-        )
-
-    def _encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
-        ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
-        return self._files.encode(ordered)
-
-    def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
-        self._files.append(partition, groups, number)
-        if self._sort_keys:
-            self._files.close(partition)
-
-    def _make_room_for(self, partition: _Partition) -> None:
-        self._open[partition.key] = partition
-        self._open.move_to_end(partition.key)
-        while len(self._open) > max(1, self._spec.max_open_partitions):
-            self._close(next(iter(self._open.values())))
-
-    def _close(self, partition: _Partition) -> None:
-        del self._open[partition.key]
-        if not partition.waiting:
-            del self._partitions[partition.key]
-        self._run(partition, 0, list, lambda _: self._files.close(partition))
-
-    def _run(
-        self,
-        partition: _Partition,
-        size_bytes: int,
-        encode: Callable[[], list[EncodedRowGroup]],
-        write: Callable[[list[EncodedRowGroup]], None],
-    ) -> None:
-        """Encode at once, and write to a partition's file in order of arrival."""
-        if self._tasks is None:
-            if (
-                self._taken_bytes < self._spec.row_group_bytes
-                and self._flushes <= _FILES_OF_ONE_THREAD
-            ):
-                # Small writes end before a thread would start.
-                write(encode())
-                return
-            self._tasks = WorkerTasks(self._spec.buffer_bytes // 2)
-        self._tasks.run(partition, size_bytes, encode, write)
 
 
 def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
@@ -454,19 +425,13 @@ _FILE_BYTES = 32 * 1024
 """Bytes of rows whose encoding takes about as long as creating a file."""
 
 
-class Ordered(Protocol):
-    """A partition whose row groups are written in the order in which they are passed."""
-
-    last_task: Future[None] | None
-
-
-class _Step(msgspec.Struct, frozen=True):
-    partition: Ordered
-    encode: Callable[[], list[EncodedRowGroup]]
-    write: Callable[[list[EncodedRowGroup]], None]
+_Step = tuple[
+    "_Partition", Callable[[], list[EncodedRowGroup]], Callable[[list[EncodedRowGroup]], None]
+]
+"""A partition, what encodes row groups for it, and what writes them."""
 
 
-class WorkerTasks:
+class _WorkerTasks:
     """Passes work to threads, several partitions at a time if they are small.
 
     `max_bytes`: Arrow bytes of the rows that may be with the workers before `run` waits.
@@ -483,7 +448,7 @@ class WorkerTasks:
 
     def run(
         self,
-        partition: Ordered,
+        partition: _Partition,
         size_bytes: int,
         encode: Callable[[], list[EncodedRowGroup]],
         write: Callable[[list[EncodedRowGroup]], None],
@@ -492,7 +457,7 @@ class WorkerTasks:
 
         Raises the error of an earlier task.
         """
-        self._steps.append(_Step(partition, encode, write))
+        self._steps.append((partition, encode, write))
         self._step_bytes += size_bytes + _FILE_BYTES
         if self._step_bytes >= _TASK_BYTES:
             self._submit()
@@ -510,7 +475,7 @@ class WorkerTasks:
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self) -> None:
-        turns = [(step.encode, step.write, step.partition.last_task) for step in self._steps]
+        turns = [(encode, write, partition.last_task) for partition, encode, write in self._steps]
 
         def run_in_turn() -> None:
             for encode, write, previous in turns:
@@ -521,8 +486,8 @@ class WorkerTasks:
                 write(groups)
 
         task = self._workers.submit(run_in_turn)
-        for step in self._steps:
-            step.partition.last_task = task
+        for partition, _, _ in self._steps:
+            partition.last_task = task
         self._running.append((task, self._step_bytes))
         self._running_bytes += self._step_bytes
         self._steps, self._step_bytes = [], 0
@@ -551,8 +516,8 @@ class PartitionColumn(msgspec.Struct, frozen=True):
         """The partition columns of a table, in directory order."""
         position = {name: index for index, name in enumerate(schema.names)}
         return [
-            cls(each.name, position[each.name], each.data_type)
-            for each in configuration.partition_schema
+            cls(field.name, position[field.name], field.data_type)
+            for field in configuration.partition_schema
         ]
 
 
@@ -620,8 +585,8 @@ def _encode(
     dictionary = pc.dictionary_encode(column, null_encoding="encode")
     data_type, name = partition_column.data_type, partition_column.name
     texts = [
-        serialize_partition_value(each, data_type, column=name)
-        for each in dictionary.dictionary.to_pylist()
+        serialize_partition_value(value, data_type, column=name)
+        for value in dictionary.dictionary.to_pylist()
     ]
     distinct = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(distinct)}

@@ -47,7 +47,7 @@ def splice(files: list[bytes]) -> bytes:
     for file in files:
         content = RowGroupBytes.of_file(memoryview(file))
         parts.append((content.footer, len(spliced) - len(MAGIC)))
-        spliced += b"".join(content.pages)
+        spliced += content.pages
     return spliced + spliced_footer(parts)
 
 
