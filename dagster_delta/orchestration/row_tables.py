@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
 
-from dagster_delta.engines.statements.constraint_check import python_rows
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_values import python_rows
 
 Row: TypeAlias = Mapping[str, Any]
 """Values by column."""

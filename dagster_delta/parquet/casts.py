@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_values import python_value
 
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
@@ -63,7 +64,7 @@ def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
         cast(array)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         if len(array) == 1:
-            return [_render(array[0])]
+            return [python_value(array[0])]
     else:
         return []
     middle = len(array) // 2
@@ -83,14 +84,6 @@ def floor_to_microseconds(array: pa.Array) -> pa.Array:
         naive = array.cast(pa.timestamp("ns"))
         floored = pc.floor_temporal(naive, unit="microsecond")
         return floored.cast(_UTC_MICROSECONDS)
-
-
-def _render(scalar: pa.Scalar) -> object:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError, UnicodeDecodeError):
-        # Dates and times outside the years of Python's datetime.
-        return f"{scalar.value} in {scalar.type}"
 
 
 def _find_cast(source: pa.DataType, target: DataType, is_exact: bool) -> Cast | None:

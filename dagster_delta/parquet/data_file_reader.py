@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.nested_arrays import with_padded_text, without_views
+from dagster_delta.parquet.nested_arrays import without_views
 from dagster_delta.parquet.opened_file import (
     DataFile,
     OpenedFile,
@@ -35,7 +35,7 @@ from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import FETCHED_BYTES, decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.features.text_limits import padded_type
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -431,6 +431,8 @@ class _PartitionColumn:
             parsed = parse_partition_column(
                 string_column([text]), self._field.data_type, column=self._field.name
             )
-            padded = with_padded_text(parsed, padded_type(self._field))
-            scalar = self._scalars[text] = padded[0]
+            length = char_length(padded_type(self._field))
+            if length is not None:
+                parsed = pc.utf8_rpad(parsed, width=length, padding=" ")
+            scalar = self._scalars[text] = parsed[0]
         return pa.repeat(scalar, count)

@@ -1,4 +1,4 @@
-"""Splits nested Arrow arrays into their children and rebuilds them, also with padded texts.
+"""Splits nested Arrow arrays into their children and rebuilds them.
 
 Slices, null lists with hidden elements and null structs with hidden children need care; only this
 module handles them. All arrays are `pyarrow.Array`.
@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.protocol.features.text_limits import char_length
-from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,39 +84,10 @@ def null_mask(array: pa.Array) -> pa.BooleanArray | None:
     return array.is_null() if array.null_count else None
 
 
-def list_elements(array: pa.Array) -> pa.Array:
-    """The elements of all non-null lists, one after the other."""
-    return pc.list_flatten(array)
-
-
-def map_entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of all non-null maps, one after the other."""
-    entries = pc.list_flatten(_as_list_of_entries(array))
-    keys, values = entries.flatten()
-    return keys, values
-
-
 def list_numbers(array: pa.Array) -> pa.Array:
     """Position of the list, or map, of each element or entry: a `numpy.ndarray`."""
     shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
     return np.repeat(np.arange(len(array)), np.diff(_offsets(shape).to_numpy()))
-
-
-def rebuild_list(array: pa.Array, elements: pa.Array, data_type: pa.ListType) -> pa.ListArray:
-    """A list array shaped like `array` over new `elements` (as `list_elements` ordered them)."""
-    return pa.ListArray.from_arrays(
-        _offsets(array), elements, type=data_type, mask=null_mask(array)
-    )
-
-
-def rebuild_map(
-    array: pa.MapArray, keys: pa.Array, values: pa.Array, data_type: pa.MapType
-) -> pa.MapArray:
-    """A map array shaped like `array` (a map, or a list of entries) over new keys and values."""
-    shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
-    return pa.MapArray.from_arrays(
-        _offsets(shape), keys, values, type=data_type, mask=null_mask(array)
-    )
 
 
 def rebuild_struct(
@@ -130,33 +99,53 @@ def rebuild_struct(
     return pa.StructArray.from_arrays(children, fields=list(data_type), mask=null_mask(array))
 
 
+def children_of(array: pa.Array) -> list[pa.Array]:
+    """The fields of a struct array, the elements of a list array, or the keys and values of a map
+    array: everything that is inside non-null lists and maps, in order.
+    """
+    if is_list_like(array.type):
+        return [pc.list_flatten(array)]
+    if pa.types.is_map(array.type):
+        array = pc.list_flatten(_as_list_of_entries(array))
+    children: list[pa.Array] = array.flatten()
+    return children
+
+
+def with_children(array: pa.Array, children: list[pa.Array], data_type: pa.DataType) -> pa.Array:
+    """An array of a nested type, shaped like `array` over new children (as of `children_of`).
+
+    A list of entries is the shape of a map too.
+    """
+    if pa.types.is_struct(data_type):
+        return rebuild_struct(array, children, data_type)
+    shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
+    kind = pa.MapArray if pa.types.is_map(data_type) else pa.ListArray
+    return kind.from_arrays(_offsets(shape), *children, type=data_type, mask=null_mask(array))
+
+
+def inner_fields(data_type: pa.DataType) -> list[pa.Field]:
+    """The fields inside a nested Arrow type, in the order of `children_of`."""
+    if pa.types.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
+    return list(data_type) if pa.types.is_struct(data_type) else [data_type.value_field]
+
+
 def rename_nested(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The same values as `data_type`, which may differ only in the names of struct fields and in
     whether the parts of variants are required, and may lack struct fields of type null.
     """
     if array.type == data_type:
         return array
-    if pa.types.is_struct(data_type):
-        found = array.flatten()
-        if len(found) > data_type.num_fields:
-            found = [child for child in found if not pa.types.is_null(child.type)]
-        children = [
-            _without_hidden_nulls(rename_nested(child, field.type), field)
-            for child, field in zip(found, data_type, strict=True)
-        ]
-        return rebuild_struct(array, children, data_type)
-    if pa.types.is_map(data_type):
-        keys, values = map_entries(array)
-        return rebuild_map(
-            array,
-            rename_nested(keys, data_type.key_type),
-            rename_nested(values, data_type.item_type),
-            data_type,
-        )
-    if pa.types.is_list(data_type):
-        elements = rename_nested(list_elements(array), data_type.value_type)
-        return rebuild_list(array, elements, data_type)
-    return array.cast(data_type)
+    if not pa.types.is_nested(data_type):
+        return array.cast(data_type)
+    fields, found = inner_fields(data_type), children_of(array)
+    if len(found) > len(fields):
+        found = [child for child in found if not pa.types.is_null(child.type)]
+    children = [
+        _without_hidden_nulls(rename_nested(child, field.type), field)
+        for child, field in zip(found, fields, strict=True)
+    ]
+    return with_children(array, children, data_type)
 
 
 def _without_hidden_nulls(child: pa.Array, field: pa.Field) -> pa.Array:
@@ -186,36 +175,6 @@ def _validity(array: pa.Array) -> pa.Buffer | None:
     if not array.null_count:
         return None
     return pc.is_valid(array).buffers()[1]
-
-
-def with_padded_text(array: pa.Array, declared: DataType | None) -> pa.Array:
-    """A `pyarrow.Array` of a column with its texts padded; longer texts do not change.
-
-    `declared`: see `padded_type`; None changes nothing.
-    """
-    length = char_length(declared)
-    if length is not None:
-        return pc.utf8_rpad(array, width=length, padding=" ")
-    match declared:
-        case StructType(fields):
-            inner = {each.name: each.data_type for each in fields}
-            children = [
-                with_padded_text(child, inner.get(field.name))
-                for child, field in zip(array.flatten(), array.type, strict=True)
-            ]
-            return rebuild_struct(array, children, array.type)
-        case ArrayType(element_type):
-            elements = with_padded_text(list_elements(array), element_type)
-            return rebuild_list(array, elements, array.type)
-        case MapType(key_type, value_type):
-            keys, values = map_entries(array)
-            return rebuild_map(
-                array,
-                with_padded_text(keys, key_type),
-                with_padded_text(values, value_type),
-                array.type,
-            )
-    return array
 
 
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}

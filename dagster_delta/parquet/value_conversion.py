@@ -17,25 +17,19 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.parquet.casts import value_cast
-from dagster_delta.parquet.nested_arrays import (
-    list_elements,
-    list_numbers,
-    map_entries,
-    rebuild_list,
-    rebuild_map,
-    rebuild_struct,
-)
+from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
     DecimalType,
-    MapType,
     PrimitiveType,
     StructField,
     StructType,
+    inner_parts,
+    inner_types,
 )
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.sql.text_conversion import text_conversion
 
 if TYPE_CHECKING:
@@ -92,7 +86,10 @@ class ValueConversion:
         pieces = list(self._pieces(candidates, 0, failed))
         values = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
         positions = np.flatnonzero(failed)
-        examples = [_as_text(array[int(position)]) for position in positions[:MAX_EXAMPLES]]
+        examples = [
+            repr(python_value(array[int(position)]))[:_EXAMPLE_LENGTH]
+            for position in positions[:MAX_EXAMPLES]
+        ]
         return Converted(values, len(positions), examples, positions)
 
     def _pieces(self, array: pa.Array, start: int, failed: NDArray[np.bool_]) -> list[pa.Array]:
@@ -137,50 +134,17 @@ def convert_at(
     """
     if not steps:
         return conversion.convert(array)
-    match old, new:
-        case ArrayType(), ArrayType():
-            elements = list_elements(array)
-            inner = convert_at(elements, old.element_type, new.element_type, steps[1:], conversion)
-            inner.values = rebuild_list(array, inner.values, to_arrow_type(new))
-            inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
-        case MapType(), MapType():
-            keys, values = map_entries(array)
-            inner = convert_at(values, old.value_type, new.value_type, steps[1:], conversion)
-            inner.values = rebuild_map(array, keys, inner.values, to_arrow_type(new))
-            inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
-        case StructType(), StructType():
-            inner = _convert_field(array, old, new, steps, conversion)
-        case _:
-            raise TypeError(f"{steps[0]} is not part of {old}")
+    names = [name.casefold() for name, _ in inner_parts(old)]
+    if steps[0].casefold() not in names:
+        raise TypeError(f"{steps[0]} is not part of {old}")
+    index, children = names.index(steps[0].casefold()), children_of(array)
+    inner_old, inner_new = inner_types(old)[index], inner_types(new)[index]
+    inner = convert_at(children[index], inner_old, inner_new, steps[1:], conversion)
+    children[index] = inner.values
+    inner.values = with_children(array, children, to_arrow_type(new))
+    if not isinstance(old, StructType):
+        inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
     return inner
-
-
-def _convert_field(
-    array: pa.Array,
-    old: StructType,
-    new: StructType,
-    steps: tuple[str, ...],
-    conversion: ValueConversion,
-) -> Converted:
-    position = _position(old.fields, steps[0])
-    children = array.flatten()
-    inner = convert_at(
-        children[position],
-        old.fields[position].data_type,
-        new.fields[position].data_type,
-        steps[1:],
-        conversion,
-    )
-    children[position] = inner.values
-    inner.values = rebuild_struct(array, children, to_arrow_type(new))
-    return inner
-
-
-def _position(fields: tuple[StructField, ...], name: str) -> int:
-    names = [each.name for each in fields]
-    if name in names:
-        return names.index(name)
-    return [each.casefold() for each in names].index(name.casefold())
 
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
@@ -299,10 +263,3 @@ def _moments_of_decimals(array: pa.Array) -> pa.Array:
 
 def _without(array: pa.Array, failed: NDArray[np.bool_]) -> pa.Array:
     return pc.if_else(pa.array(~failed), array, pa.scalar(None, array.type))
-
-
-def _as_text(scalar: pa.Scalar) -> str:
-    try:
-        return repr(scalar.as_py())[:_EXAMPLE_LENGTH]
-    except (ValueError, OverflowError, UnicodeDecodeError):
-        return f"{scalar.value} in {scalar.type}"

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
 from dagster_delta.parquet.nested_arrays import (
+    children_of,
     is_list_like,
-    list_elements,
     plain_array,
     rebuild_struct,
 )
@@ -153,7 +153,7 @@ def _merge(
 
 def _encoded_arrays(typed: pa.ListArray, names: _Names) -> _Encoded:
     lengths = pc.list_value_length(typed).to_pylist()
-    parts = _parts(plain_array(list_elements(typed)))
+    parts = _parts(plain_array(children_of(typed)[0]))
     element_names = [*chain.from_iterable(map(repeat, names, [length or 0 for length in lengths]))]
     # Spec: an array has no missing elements; where a variant is required, missing means null.
     elements = iter(_present(_encoded_values(parts, element_names)))

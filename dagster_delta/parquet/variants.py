@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -189,7 +189,7 @@ def variant_cast(source: pa.DataType) -> _Convert:
 
 
 def _encoded_simple(
-    array: pa.Array, wrap: Callable[[object], object] = lambda value: value
+    array: pa.Array, wrap: Callable[[Any], object] = lambda value: value
 ) -> pa.StructArray:
     try:
         values = [None if value is None else wrap(value) for value in array.to_pylist()]

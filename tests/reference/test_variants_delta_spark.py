@@ -19,7 +19,6 @@ from dagster_delta import (
     variants_to_json,
     variants_to_python,
 )
-from dagster_delta.errors import InvalidCast
 from dagster_delta.protocol.variant.variant import SingleFloat
 from tests.engines.shredding import is_shredded
 from tests.families import family

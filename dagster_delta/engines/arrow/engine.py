@@ -73,7 +73,7 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.engines.statements.constraint_check import python_rows
+        from dagster_delta.protocol.values.arrow_values import python_rows
 
         for batch in self.read(plan):
             if batch.num_rows:

@@ -6,7 +6,6 @@ Spec: Column Invariants; CHECK Constraints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,28 +13,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
-
-_NO_PYTHON_VALUE = "(outside the years 1 to 9999)"
-
-
-def python_rows(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """The rows as values by column, to be shown: dates that Python does not have are a text."""
-    try:
-        rows: list[dict[str, Any]] = batch.to_pylist()
-    except (OverflowError, ValueError):
-        # Dates of Python end at the year 9999, those of a table do not.
-        columns = zip(batch.schema.names, batch.columns, strict=True)
-        values = {name: [_python_value(each) for each in column] for name, column in columns}
-        return [{name: values[name][at] for name in values} for at in range(batch.num_rows)]
-    return rows
-
-
-def _python_value(scalar: pa.Scalar) -> object:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        return _NO_PYTHON_VALUE
-
+from dagster_delta.protocol.values.arrow_values import python_rows
 
 _MAX_EXAMPLES = 5
 _MAX_EXAMPLE_LENGTH = 300

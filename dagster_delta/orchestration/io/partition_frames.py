@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines import is_spark_frame
-from dagster_delta.engines.statements.constraint_check import python_rows
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
@@ -26,6 +25,7 @@ from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.sql.evaluation import evaluate_filter
 
 _MAX_EXAMPLES = 3
