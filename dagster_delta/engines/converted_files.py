@@ -16,7 +16,7 @@ import pyarrow as pa
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.parquet.file_format import FileFormat, encode_rows
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.nested_arrays import is_list_like
+from dagster_delta.parquet.nested_arrays import inner_fields, with_inner_fields
 from dagster_delta.parquet.opened_file import naming_data_file, read_data_footer
 from dagster_delta.parquet.statistics import FileStatistics
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -142,13 +142,7 @@ def _nullable(field: pa.Field, physical: Iterator[str]) -> pa.Field:
 
 
 def _nullable_type(data_type: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    if pa.types.is_struct(data_type):
-        return pa.struct(
-            [_nullable(data_type.field(i), physical) for i in range(data_type.num_fields)]
-        )
-    if pa.types.is_map(data_type):
-        key = _nullable_type(data_type.key_type, physical)
-        return pa.map_(key, _nullable(data_type.item_field, physical))
-    if is_list_like(data_type):
-        return pa.list_(_nullable(data_type.value_field, physical))
-    return _INSTANT if next(physical) == "INT96" else data_type
+    if not pa.types.is_nested(data_type):
+        return _INSTANT if next(physical) == "INT96" else data_type
+    fields = [_nullable(field, physical) for field in inner_fields(data_type)]
+    return with_inner_fields(data_type, fields)

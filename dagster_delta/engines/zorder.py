@@ -63,7 +63,7 @@ class ZOrderCurve:
     def positions(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64]:
         """The position of each row along the curve, a numpy array of uint64; nulls come first."""
         ranks = [
-            self._ranks(column_at(rows, each), index) for index, each in enumerate(self.columns)
+            self._ranks(column_at(rows, column), index) for index, column in enumerate(self.columns)
         ]
         if self.is_hilbert:
             ranks = _along_hilbert(ranks, self.bits)
@@ -107,7 +107,7 @@ def _along_hilbert(ranks: list[NDArray[np.uint64]], bits: int) -> list[NDArray[n
     turned = np.zeros_like(x[0])
     for power in powers:
         turned ^= np.where((x[-1] & power) != 0, power - np.uint64(1), np.uint64(0))
-    return [each ^ turned for each in x]
+    return [rank ^ turned for rank in x]
 
 
 def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any] | list[bytes]:
@@ -121,7 +121,7 @@ def _quantiles(values: pa.ChunkedArray, most: int) -> NDArray[Any] | list[bytes]
         found = np.sort(_as_numbers(values.drop_null()))
     if len(found) > most:
         chosen = np.linspace(0, len(found) - 1, most).astype(np.int64)
-        found = [found[each] for each in chosen] if isinstance(found, list) else found[chosen]
+        found = [found[place] for place in chosen] if isinstance(found, list) else found[chosen]
     return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
 
 
@@ -132,7 +132,7 @@ def _rank(
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
     encoded = pc.dictionary_encode(whole_array(values))
-    ranks = [bisect_right(quantiles, each) for each in _as_bytes(encoded.dictionary)]
+    ranks = [bisect_right(quantiles, value) for value in _as_bytes(encoded.dictionary)]
     if not ranks:
         return np.zeros(len(values), dtype=np.int64)
     indexes = np.from_dlpack(pc.fill_null(encoded.indices, integer_scalar(0).cast(pa.int32())))
@@ -147,7 +147,7 @@ def _is_text(data_type: pa.DataType) -> bool:
         pa.types.is_binary,
         pa.types.is_large_binary,
     )
-    return any(each(data_type) for each in is_any)
+    return any(is_kind(data_type) for is_kind in is_any)
 
 
 def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:

@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
-from dagster_delta.parquet.nested_arrays import without_views
+from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns, without_views
 from dagster_delta.parquet.opened_file import (
     DataFile,
     OpenedFile,
@@ -95,7 +95,7 @@ class DataFileReader:
         self._vectors = DeletionVectorLoader(store, expected_vectors)
         referenced = {path[0] for path in where.references} if where is not None else set(columns)
         schema = configuration.schema
-        first = [each.name for each in schema if each.name in referenced] if where else columns
+        first = [field.name for field in schema if field.name in referenced] if where else columns
         self._first = _ColumnSet(configuration, first)
         """The columns that are always decoded: those of the filter, or all if there is none."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
@@ -297,7 +297,7 @@ def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.Reco
         return rows, count
     # A batch without columns cannot be filtered: it would lose its number of rows.
     if not rows.num_columns:
-        return _rows(count), count
+        return rows_without_columns(count), count
     # `RecordBatch.filter` has no parameter for an allocator.
     drop = pc.FilterOptions("drop")
     return pc.call_function("filter", [without_views(rows), mask], drop, decoding_pool()), count
@@ -307,8 +307,7 @@ def _positions(
     file: DataFile, start: int, length: int, mask: pa.BooleanArray | None
 ) -> list[pa.Array]:
     """The position columns of those rows of a file from `start` on where the mask is true."""
-    rows = np.arange(start, start + length, dtype=np.int64)
-    indexes = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows)])
+    indexes = index_of(np.arange(start, start + length))
     if mask is not None:
         indexes = pc.filter(indexes, mask)
     return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
@@ -333,13 +332,9 @@ def _fill_row_ids(
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _rows(count)
-
-
-def _rows(count: int) -> pa.RecordBatch:
-    """A `pyarrow.RecordBatch` of rows without columns."""
-    nothing = pa.struct([])
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))
+    return (
+        pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else rows_without_columns(count)
+    )
 
 
 class _RawRows:

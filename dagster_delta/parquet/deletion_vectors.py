@@ -34,8 +34,8 @@ class DeletionVectorLoader:
         self, store: ObjectStore, expected: Iterable[DeletionVectorDescriptor] = ()
     ) -> None:
         self._store = store
-        stored = (each for each in expected if each.storage_type != "i")
-        counts = Counter(deletion_vector_path(each) for each in stored)
+        stored = (vector for vector in expected if vector.storage_type != "i")
+        counts = Counter(deletion_vector_path(vector) for vector in stored)
         self._shared = {path: _SharedFile(uses) for path, uses in counts.items() if uses > 1}
 
     def load(

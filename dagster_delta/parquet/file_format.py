@@ -12,7 +12,12 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
-from dagster_delta.parquet.nested_arrays import children_of, rename_nested
+from dagster_delta.parquet.nested_arrays import (
+    children_of,
+    inner_fields,
+    rename_nested,
+    with_inner_fields,
+)
 from dagster_delta.parquet.plans import WriteSpec
 from dagster_delta.parquet.statistics import (
     FileStatistics,
@@ -200,17 +205,16 @@ def _sample(column: pa.ChunkedArray) -> pa.Array:
 
 def leaf_arrays(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """Parquet columns under their paths. Spec of the paths: Parquet's nested types."""
-    if pa.types.is_struct(array.type):
-        for field, child in zip(array.type, array.flatten(), strict=True):
-            yield from leaf_arrays(f"{path}.{field.name}", child)
-    elif pa.types.is_map(array.type):
-        keys, values = children_of(array)
-        yield from leaf_arrays(f"{path}.key_value.key", keys)
-        yield from leaf_arrays(f"{path}.key_value.value", values)
-    elif pa.types.is_list(array.type):
-        yield from leaf_arrays(f"{path}.list.element", children_of(array)[0])
-    else:
+    if not pa.types.is_nested(array.type):
         yield path, array
+        return
+    for field, child in zip(inner_fields(array.type), children_of(array), strict=True):
+        name = field.name
+        if pa.types.is_list(array.type):
+            name = "list.element"
+        elif pa.types.is_map(array.type):
+            name = f"key_value.{name}"
+        yield from leaf_arrays(f"{path}.{name}", child)
 
 
 def _pays_as_dictionary(values: pa.Array) -> bool:
@@ -367,11 +371,6 @@ def _relax(field: pa.Field) -> pa.Field:
 def _relax_type(arrow_type: pa.DataType) -> pa.DataType:
     if is_marked_variant(arrow_type):
         return pa.struct([part.with_nullable(False) for part in arrow_type])
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([_relax(field) for field in arrow_type])
-    if pa.types.is_map(arrow_type):
-        key = arrow_type.key_field
-        return pa.map_(key.with_type(_relax_type(key.type)), _relax(arrow_type.item_field))
-    if pa.types.is_list(arrow_type):
-        return pa.list_(_relax(arrow_type.value_field))
-    return arrow_type
+    if not pa.types.is_nested(arrow_type):
+        return arrow_type
+    return with_inner_fields(arrow_type, [_relax(field) for field in inner_fields(arrow_type)])

@@ -35,6 +35,12 @@ def is_list_like(data_type: pa.DataType) -> bool:
     )
 
 
+def mask_of(bits: NDArray[np.bool_]) -> pa.BooleanArray:
+    """Bits of a numpy array as a `pa.BooleanArray`; `pyarrow.array` would import pandas."""
+    data = pa.py_buffer(np.packbits(bits, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(bits), [None, data])
+
+
 def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of the values without dictionaries, runs and extension types."""
     while True:
@@ -130,6 +136,19 @@ def inner_fields(data_type: pa.DataType) -> list[pa.Field]:
     return list(data_type) if pa.types.is_struct(data_type) else [data_type.value_field]
 
 
+def with_inner_fields(data_type: pa.DataType, fields: list[pa.Field]) -> pa.DataType:
+    """The nested Arrow type with other fields inside, in the order of `inner_fields`."""
+    if pa.types.is_struct(data_type):
+        return pa.struct(fields)
+    if pa.types.is_map(data_type):
+        key, item = fields
+        return pa.map_(key.with_nullable(False), item, data_type.keys_sorted)
+    (element,) = fields
+    if pa.types.is_fixed_size_list(data_type):
+        return pa.list_(element, data_type.list_size)
+    return pa.large_list(element) if pa.types.is_large_list(data_type) else pa.list_(element)
+
+
 def rename_nested(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The same values as `data_type`, which may differ only in the names of struct fields and in
     whether the parts of variants are required, and may lack struct fields of type null.
@@ -194,20 +213,13 @@ def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @cache
 def _plain(data_type: pa.DataType) -> pa.DataType:
-    types = pa.types
-    if types.is_struct(data_type):
-        return pa.struct([_plain_field(field) for field in data_type])
-    if types.is_map(data_type):
-        key, item = _plain_field(data_type.key_field), _plain_field(data_type.item_field)
-        return pa.map_(key, item, data_type.keys_sorted)
-    if types.is_list(data_type):
-        return pa.list_(_plain_field(data_type.value_field))
-    if types.is_fixed_size_list(data_type):
-        return pa.list_(_plain_field(data_type.value_field), data_type.list_size)
-    if types.is_large_list(data_type):
-        return pa.large_list(_plain_field(data_type.value_field))
-    return _PLAIN.get(data_type, data_type)
+    if not pa.types.is_nested(data_type) or "list_view" in str(data_type):
+        return _PLAIN.get(data_type, data_type)
+    fields = [field.with_type(_plain(field.type)) for field in inner_fields(data_type)]
+    return with_inner_fields(data_type, fields)
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_plain(field.type))
+def rows_without_columns(count: int) -> pa.RecordBatch:
+    """A `pyarrow.RecordBatch` of rows that have no columns."""
+    nothing = pa.struct([])
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))

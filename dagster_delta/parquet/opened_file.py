@@ -107,7 +107,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 def data_files(files: pa.Table) -> Iterator[DataFile]:
     """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
-    names = [*_NEEDED_COLUMNS, *(each for each in ROW_ID_COLUMNS if each in files.column_names)]
+    names = [*_NEEDED_COLUMNS, *(name for name in ROW_ID_COLUMNS if name in files.column_names)]
     needed = files.select(names)
     ordinals = count()
     for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):

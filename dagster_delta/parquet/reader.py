@@ -86,7 +86,7 @@ def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
     column = files.column("deletion_vector")
     if column.null_count == len(column):
         return ()
-    return [DeletionVectorDescriptor(**each) for each in pc.drop_null(column).to_pylist()]
+    return [DeletionVectorDescriptor(**vector) for vector in pc.drop_null(column).to_pylist()]
 
 
 def _is_little(store: ObjectStore, files: pa.Table) -> bool:

@@ -96,11 +96,11 @@ def _bounds(
     try:
         return ColumnBounds(
             data_type=data_type,
-            minimum=pc.cast(decode([each.minimum for each in known]), arrow_type),
-            maximum=pc.cast(decode([each.maximum for each in known]), arrow_type),
-            may_hold_null=boolean_column([each.null_count != 0 for each in known]),
+            minimum=pc.cast(decode([chunk.minimum for chunk in known]), arrow_type),
+            maximum=pc.cast(decode([chunk.maximum for chunk in known]), arrow_type),
+            may_hold_null=boolean_column([chunk.null_count != 0 for chunk in known]),
             may_hold_value=boolean_column(
-                [each.null_count != size for each, size in zip(known, sizes, strict=True)]
+                [chunk.null_count != size for chunk, size in zip(known, sizes, strict=True)]
             ),
             # Footer bounds ignore NaN.
             maximum_covers_nan=not pa.types.is_floating(arrow_type),
@@ -127,7 +127,7 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
         return lambda raw: string_column([b if b is None else b.decode() for b in raw])
     if types.is_decimal(file_type):
         return lambda raw: array_of(
-            [_decimal(each, file_type.scale) for each in raw], from_arrow_type(file_type)
+            [_decimal(bound, file_type.scale) for bound in raw], from_arrow_type(file_type)
         )
     return None
 

@@ -105,7 +105,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
                 leaves.append(leaf)
                 continue
             if named is not None:
-                if not any(_is_prefix(each, logical_path) for each in named):
+                if not any(_is_prefix(path, logical_path) for path in named):
                     continue
             elif 0 <= limit < indexed:
                 continue
@@ -123,7 +123,7 @@ class FileStatistics:
     def __init__(self, layout: StatisticsLayout) -> None:
         self._layout = layout
         self._observed = [leaf for leaf in layout.leaves if leaf.is_nested or leaf.is_float]
-        self._null_counts = {each.positions: 0 for each in self._observed}
+        self._null_counts = {leaf.positions: 0 for leaf in self._observed}
         # The least number of the row groups with NaN, by column; None if there is none or if it is
         # unknown or infinite.
         self._nan_minimums: dict[_Positions, float | None] = {}
@@ -166,7 +166,7 @@ class FileStatistics:
         )
         statistics = cls(replace(layout, leaves=bounded, has_tight_bounds=False))
         statistics._null_counts.clear()
-        statistics._nan_minimums = {each.positions: None for each in bounded if each.is_float}
+        statistics._nan_minimums = {leaf.positions: None for leaf in bounded if leaf.is_float}
         return statistics
 
     def to_json(self, footer: pq.FileMetaData, known: ChunkStatistics | None = None) -> str:
@@ -204,14 +204,14 @@ class FileStatistics:
     def _null_count(self, leaf: _Leaf, found: list[ChunkBounds]) -> int | None:
         if leaf.positions in self._null_counts:
             return self._null_counts[leaf.positions]
-        counts = [each.null_count for each in found]
+        counts = [bounds.null_count for bounds in found]
         return None if None in counts else sum(cast("list[int]", counts))
 
     def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
         """Minimum and maximum over the row groups that have values."""
         render = _renderer(leaf.data_type, self._layout.string_prefix_length)
         of_nan = self._nan_minimums.get(leaf.positions)
-        minimums = [of_nan if each.minimum is None else each.minimum for each in valued]
+        minimums = [of_nan if bounds.minimum is None else bounds.minimum for bounds in valued]
         # A row group with values but no bounds: the values are too long for a footer, or all NaN.
         if render is None or not valued or None in minimums:
             return None, None
@@ -219,7 +219,7 @@ class FileStatistics:
         lowest = render_min(min(_comparable(leaf, minimum) for minimum in minimums))
         if leaf.positions in self._nan_minimums:
             return lowest, None
-        return lowest, render_max(max(_comparable(leaf, each.maximum) for each in valued))
+        return lowest, render_max(max(_comparable(leaf, bounds.maximum) for bounds in valued))
 
 
 def holds_nan(values: pa.Array | pa.ChunkedArray) -> bool:
@@ -235,13 +235,13 @@ def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
     found = [chunk.statistics for chunk in chunks]
     return [
         ChunkBounds()
-        if each is None
+        if statistics is None
         else ChunkBounds(
-            each.min_raw if each.has_min_max else None,
-            each.max_raw if each.has_min_max else None,
-            each.null_count if each.has_null_count else None,
+            statistics.min_raw if statistics.has_min_max else None,
+            statistics.max_raw if statistics.has_min_max else None,
+            statistics.null_count if statistics.has_null_count else None,
         )
-        for each in found
+        for statistics in found
     ]
 
 
@@ -278,8 +278,8 @@ def _count_parquet_columns(data_type: DataType) -> int:
 
 
 def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    folded = tuple(each.casefold() for each in path)
-    return tuple(each.casefold() for each in other[: len(path)]) == folded
+    folded = tuple(name.casefold() for name in path)
+    return tuple(name.casefold() for name in other[: len(path)]) == folded
 
 
 def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:

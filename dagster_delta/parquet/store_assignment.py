@@ -18,6 +18,7 @@ from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatc
 from dagster_delta.parquet.casts import failing_values, value_cast
 from dagster_delta.parquet.column_conversion import ColumnConversion, Convert, FieldPlan, Path
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField, StructType
+from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import (
     is_marked_variant,
     is_variant_storage,
@@ -55,6 +56,16 @@ def assign_batches(
     # Plan before the generator first advances, so that the caller gets a schema error at once.
     rules = _StoreAssignment(table, is_exact)
     return _assign_all(source, rules, rules.plan_fields(list(source.schema), schema), schema)
+
+
+def assign_rows(rows: pa.RecordBatch, schema: StructType, *, table: str) -> pa.RecordBatch:
+    """The rows as one batch of exactly the Arrow form of `schema`. Raises as `assign_batches`."""
+    reader = pa.RecordBatchReader.from_batches(rows.schema, [rows])
+    assigned = list(assign_batches(reader, schema, table=table))
+    if len(assigned) == 1:
+        return assigned[0]
+    whole = pa.Table.from_batches(assigned, to_arrow_schema(schema))
+    return pa.RecordBatch.from_arrays(list(map(whole_array, whole.columns)), schema=whole.schema)
 
 
 def _assign_all(

@@ -255,8 +255,8 @@ def _exact_seconds(array: pa.Array) -> pa.Array:
 
 
 def _moments_of_decimals(array: pa.Array) -> pa.Array:
-    cut = [None if each is None else int(each.scaleb(6)) for each in array.to_pylist()]
-    if any(each is not None and not -(2**63) <= each < 2**63 for each in cut):
+    cut = [None if seconds is None else int(seconds.scaleb(6)) for seconds in array.to_pylist()]
+    if any(seconds is not None and not -(2**63) <= seconds < 2**63 for seconds in cut):
         raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
     return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
 

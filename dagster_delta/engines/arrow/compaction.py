@@ -107,7 +107,7 @@ def _stretch_count(
 ) -> int:
     if num_rows is None:
         return _MAX_STRETCHES // 4
-    per_row = size / max(1, sum(each.num_rows for each in waiting))
+    per_row = size / max(1, sum(batch.num_rows for batch in waiting))
     # Half full on average, as the sample gives the ends of the ranges only roughly.
     return min(_MAX_STRETCHES, int(2 * per_row * num_rows / sort_bytes) + 2)
 
@@ -119,7 +119,7 @@ def _spilled(
     num_stretches: int,
     sort_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    places = np.concatenate([curve.positions(each) for each in waiting])
+    places = np.concatenate([curve.positions(batch) for batch in waiting])
     # The first rows are the sample: uneven ranges only cost memory.
     ends = np.quantile(places.astype(np.float64), np.linspace(0, 1, num_stretches + 1)[1:-1])
     schema = waiting[0].schema
@@ -196,8 +196,8 @@ def compact_files(
     count = min(num_workers, len(groups))
     # The workers finish before files are deleted.
     with created, ThreadPoolExecutor(count, "delta-compact") as workers:
-        running = [workers.submit(rewrite, each) for each in groups]
+        running = [workers.submit(rewrite, group) for group in groups]
         try:
-            return [each.result() for each in running]
+            return [task.result() for task in running]
         finally:
             workers.shutdown(cancel_futures=True)

@@ -87,7 +87,7 @@ class ArrowEngine:
         self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
     ) -> pa.RecordBatchReader:
         """The changed rows of all sets by ascending version. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.change_data_reader import read_changes
+        from dagster_delta.engines.arrow.change_data_files import read_changes
 
         schema = sets[0].configuration.schema
         read = StructType(tuple(schema.field(name) for name in columns))

@@ -22,7 +22,7 @@ from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.statements.merge_condition import MergeCondition
 from dagster_delta.engines.statements.source_rows import SourceRows
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
@@ -75,9 +75,7 @@ class SemiJoinFilter:
 
         `values`: `pyarrow.Array` of the type of the keys; a null may or may not pass.
         """
-        passes = self._is_there[self._places(values)]
-        bits = pa.py_buffer(np.packbits(passes, bitorder="little"))
-        return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+        return mask_of(self._is_there[self._places(values)])
 
     def _places(self, values: pa.Array) -> NDArray[np.int64]:
         # DLPack does not support nulls.
@@ -136,16 +134,16 @@ class SourceKeys(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, source: SourceRows, condition: MergeCondition) -> SourceKeys:
         """The keys of a source."""
-        source_only = [Evaluator(each) for each in condition.source_only]
-        keys = [Evaluator(each.source) for each in condition.keys]
+        source_only = [Evaluator(part) for part in condition.source_only]
+        keys = [Evaluator(key.source) for key in condition.keys]
         numbers: list[NDArray[np.int64]] = []
         parts: list[list[pa.Array]] = [[] for _ in keys]
         for start, batch in source.batches():
             places = np.arange(batch.num_rows, dtype=np.int64)
             rows = batch
-            for each in source_only:
-                columns = source_columns(rows, each.columns)
-                kept = places_where(each.is_true(columns, rows.num_rows))
+            for own in source_only:
+                columns = source_columns(rows, own.columns)
+                kept = places_where(own.is_true(columns, rows.num_rows))
                 rows, places = pc.take(rows, index_of(kept)), places[kept]
             for part, key in zip(parts, keys, strict=True):
                 part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
@@ -183,11 +181,11 @@ class MergeJoin:
         self._keys = [Evaluator(key.target) for key in condition.keys]
         self._nulls_match = [key.nulls_match for key in condition.keys]
         self._types = [key.data_type for key in condition.keys]
-        self._target_only = [Evaluator(each) for each in condition.target_only]
-        self._rest = [Evaluator(each) for each in condition.rest]
+        self._target_only = [Evaluator(part) for part in condition.target_only]
+        self._rest = [Evaluator(part) for part in condition.rest]
         of_pairs = dict(wanted)
-        for each in self._rest:
-            of_pairs |= each.columns
+        for part in self._rest:
+            of_pairs |= part.columns
         self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
         self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
         self.source_key_names = tuple(
@@ -202,7 +200,7 @@ class MergeJoin:
     def target_paths(self) -> frozenset[tuple[str, ...]]:
         """The columns of the target that batches must have."""
         computed = [*self._target_only, *self._keys]
-        return frozenset(self._carried).union(*(each.columns for each in computed))
+        return frozenset(self._carried).union(*(value.columns for value in computed))
 
     @property
     def num_candidates(self) -> int:
@@ -379,9 +377,9 @@ class MergeJoin:
         """The rows of the target that can match, with their columns."""
         for batch in batches:
             rows = batch
-            for each in self._target_only:
-                columns = target_columns(rows, each.columns)
-                rows = pc.filter(rows, each.is_true(columns, rows.num_rows))
+            for part in self._target_only:
+                columns = target_columns(rows, part.columns)
+                rows = pc.filter(rows, part.is_true(columns, rows.num_rows))
             yield rows, target_columns(rows, self.target_paths)
 
     def _matching(self, batch: pa.RecordBatch, needed: list[str]) -> Iterator[Pairs]:
@@ -393,8 +391,8 @@ class MergeJoin:
             taken = self._source.take(source_rows, needed)
             columns |= source_columns(taken, self._source_paths)
         kept = None
-        for each in self._rest:
-            is_true = each.is_true(columns, batch.num_rows)
+        for part in self._rest:
+            is_true = part.is_true(columns, batch.num_rows)
             kept = is_true if kept is None else pc.and_(kept, is_true)
         ordinals, rows = _numpy(batch.column("f")), _numpy(batch.column("r"))
         if kept is not None:
@@ -406,7 +404,7 @@ class MergeJoin:
 
 
 def _paths(typed: Typed) -> Iterator[tuple[str, ...]]:
-    return (each.path for each in walk(typed) if isinstance(each, Column))
+    return (node.path for node in walk(typed) if isinstance(node, Column))
 
 
 def _numpy(values: pa.Array) -> NDArray[Any]:

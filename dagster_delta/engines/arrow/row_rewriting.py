@@ -22,7 +22,7 @@ from dagster_delta.parquet.data_file_reader import (
     ROW_INDEX,
     DataFileReader,
 )
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.parquet.reader import plan_reader, read_ahead
@@ -128,9 +128,7 @@ def _mark(batches: Iterable[pa.RecordBatch], matches: BitMap64 | None) -> Iterat
             nearby = matches & BitMap64(range(int(indexes[0]), int(indexes[-1]) + 1))
             # Every match is a live row, so its insertion point is its position.
             marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype=np.int64))] = True
-        bits = pa.py_buffer(np.packbits(marks, bitorder="little"))
-        mask = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
-        columns = [*batch.columns[:-2], mask]
+        columns = [*batch.columns[:-2], mask_of(marks)]
         names = [*batch.schema.names[:-2], _MATCHES]
         yield pa.RecordBatch.from_arrays(columns, names=names)
 

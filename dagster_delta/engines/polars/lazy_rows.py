@@ -146,7 +146,7 @@ def _boolean_function(
             return _membership(column, inputs[1])
         case {"IsBetween": {"closed": closed}} if closed in _BOUNDS:
             bounds = zip(_BOUNDS[closed], inputs[1:3], strict=True)
-            sides = [_compared(column, sign, _literal(each, column)) for sign, each in bounds]
+            sides = [_compared(column, sign, _literal(bound, column)) for sign, bound in bounds]
             known = [side for side in sides if side is not None]
             return all_of(known) if len(known) == len(sides) else None
     return None

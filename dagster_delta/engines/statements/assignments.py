@@ -100,10 +100,10 @@ def refuse_lacking_fields(column: Sequence[str], source: DataType, target: DataT
 def _lacking_fields(source: DataType, target: DataType) -> Iterator[tuple[str, ...]]:
     match source, target:
         case StructType(), StructType():
-            for each in target:
-                held = source.get(each.name)
-                below = [()] if held is None else _lacking_fields(held.data_type, each.data_type)
-                yield from ((each.name, *path) for path in below)
+            for field in target:
+                held = source.get(field.name)
+                below = [()] if held is None else _lacking_fields(held.data_type, field.data_type)
+                yield from ((field.name, *path) for path in below)
         case (ArrayType(), ArrayType()) | (MapType(), MapType()):
             for held_type, (step, wanted) in zip(
                 inner_types(source), inner_parts(target), strict=True
@@ -192,9 +192,9 @@ def resolve_defaults(
     """
     if not any(_is_default(sql) for sql in values.values()):
         return dict(values)
-    defaults = {each.column: each.sql for each in column_defaults(configuration)}
-    numbered = {each.column for each in identity_columns(configuration)} if fills else set()
-    computed = {each.column for each in generated_columns(configuration)} | numbered
+    defaults = {value.column: value.sql for value in column_defaults(configuration)}
+    numbered = {value.column for value in identity_columns(configuration)} if fills else set()
+    computed = {value.column for value in generated_columns(configuration)} | numbered
     moment = dt.datetime.now(dt.UTC)
     resolved = {}
     for name, sql in values.items():

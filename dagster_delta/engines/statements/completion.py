@@ -19,7 +19,7 @@ from dagster_delta.engines.plans import Assignment, Constraint
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.parquet.store_assignment import assign_batches, misfit
+from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
     ColumnValues,
@@ -122,13 +122,11 @@ class ComputedColumns:
                 that is not allowed.
         """
         if not self._assignments or not rows.num_rows:
-            return {each.name: pa.nulls(0, each.type) for each in to_arrow_schema(self._fields)}
+            return {field.name: pa.nulls(0, field.type) for field in to_arrow_schema(self._fields)}
         arrays = [compute(assignment.value, rows) for assignment in self._assignments]
         source = pa.RecordBatch.from_arrays(arrays, names=list(self.names))
-        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
-        assigned = list(assign_batches(reader, self._fields, table=self._table))
-        fitted = pa.Table.from_batches(assigned).combine_chunks()
-        return {name: fitted[name].chunk(0) for name in self.names}
+        fitted = assign_rows(source, self._fields, table=self._table)
+        return dict(zip(self.names, fitted.columns, strict=True))
 
 
 class IdentityNumbers:
@@ -169,10 +167,10 @@ class RowCompletion:
         zone: str,
     ) -> None:
         filled = frozenset(values.columns)
-        later = frozenset(each.column for each in values.generated)
-        self.given = StructType(tuple(each for each in schema if each.name not in filled))
+        later = frozenset(column.column for column in values.generated)
+        self.given = StructType(tuple(field for field in schema if field.name not in filled))
         """The columns that the rows have, or that are null."""
-        before = StructType(tuple(each for each in schema if each.name not in later))
+        before = StructType(tuple(field for field in schema if field.name not in later))
         self._identities, self._numbers = values.identities, numbers
         moment = dt.datetime.now(dt.UTC)
         constants = [
@@ -198,14 +196,14 @@ class RowCompletion:
                 for identity in self._identities
             }
             columns |= self._generated.compute(_rows(columns, batch.num_rows))
-            arrays = [columns[each.name] for each in arrow_schema]
+            arrays = [columns[field.name] for field in arrow_schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
     def _take_defaults(self, num_rows: int) -> dict[str, pa.Array]:
         if not self._default_values and self._defaults.names:
             # Constants are computed once.
             self._default_values = self._defaults.compute(_rows({}, 1))
-        return {name: pa.repeat(each[0], num_rows) for name, each in self._default_values.items()}
+        return {name: pa.repeat(value[0], num_rows) for name, value in self._default_values.items()}
 
 
 def _rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
@@ -232,8 +230,8 @@ class RowUpdate:
         table: str,
         zone: str,
     ) -> None:
-        for each in assignments:
-            check_computable(each)
+        for assignment in assignments:
+            check_computable(assignment)
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
@@ -259,11 +257,8 @@ class RowUpdate:
         source = pa.RecordBatch.from_arrays(
             [new_values.get(name, rows.column(name)) for name in names], names=names
         )
-        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
-        assigned = pa.Table.from_batches(
-            list(assign_batches(reader, self._schema, table=self._table))
-        )
-        changed = {name: whole_array(assigned[name]) for name in self._changed.names}
+        assigned = assign_rows(source, self._schema, table=self._table)
+        changed = {name: assigned.column(name) for name in self._changed.names}
         updated = _with_columns(rows, changed)
         if self._generated.names:
             updated = _with_columns(updated, self._generated.compute(updated))
@@ -276,13 +271,16 @@ class RowUpdate:
         own = self._by_column[field.name]
         if len(own[0].column) == 1:
             return compute_assigned(own[0], scope, table=self._table)
-        nested = {each.column[1:]: compute_assigned(each, scope, table=self._table) for each in own}
-        structs = {
-            each.column[1 : depth + 1]: struct
-            for each in own
-            for depth, struct in enumerate(each.structs)
+        nested = {
+            assignment.column[1:]: compute_assigned(assignment, scope, table=self._table)
+            for assignment in own
         }
-        nulls = {path: compute(each, scope).is_null() for path, each in structs.items()}
+        structs = {
+            assignment.column[1 : depth + 1]: struct
+            for assignment in own
+            for depth, struct in enumerate(assignment.structs)
+        }
+        nulls = {path: compute(struct, scope).is_null() for path, struct in structs.items()}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
 
@@ -315,7 +313,7 @@ def _with_fields(
             children.append(below[()])
         elif below:
             assert isinstance(field.data_type, StructType)  # noqa: S101
-            inner = {path[1:]: each for path, each in nulls.items() if path[:1] == (field.name,)}
+            inner = {path[1:]: mask for path, mask in nulls.items() if path[:1] == (field.name,)}
             children.append(_with_fields(child, field.data_type, below, inner))
         else:
             children.append(child)

@@ -70,8 +70,8 @@ class ConstraintCheck:
             self._parsed = [
                 parse_expression(constraint.sql, schema, zone) for constraint in constraints
             ]
-        for each in self._parsed:
-            each.check_embeddable()
+        for expression in self._parsed:
+            expression.check_embeddable()
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same `pyarrow.RecordBatch`, after `check`."""
@@ -83,5 +83,5 @@ class ConstraintCheck:
         if self._parsed:
             from dagster_delta.sql.evaluation import evaluate_filter
 
-            results = [evaluate_filter(each, batch) for each in self._parsed]
+            results = [evaluate_filter(expression, batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)

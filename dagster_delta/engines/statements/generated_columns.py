@@ -24,8 +24,10 @@ def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
     """The constraints on generated columns that the data contain."""
     # Spec: (<value> <=> <generation expression>) IS TRUE.
     return tuple(
-        Constraint(f"GENERATED {each.column}", f"{quote(each.column)} <=> {_parenthesised(each)}")
-        for each in values.verified
+        Constraint(
+            f"GENERATED {column.column}", f"{quote(column.column)} <=> {_parenthesised(column)}"
+        )
+        for column in values.verified
     )
 
 
@@ -51,8 +53,8 @@ def changed_values(configuration: TableConfiguration, assigned: Collection[str])
     schema = configuration.schema
     changed = {schema.field(name).name for name in assigned}
     affected = tuple(
-        each
-        for each in values.generated
-        if changed.intersection(path[0] for path in parse_expression(each.sql, schema).references)
+        column
+        for column in values.generated
+        if changed.intersection(path[0] for path in parse_expression(column.sql, schema).references)
     )
     return replace(values, generated=affected)

@@ -207,7 +207,7 @@ class MergeNames:
             if not batch.num_columns:
                 continue
             columns[self._aliases[side]] = pa.StructArray.from_arrays(
-                batch.columns, fields=[each.with_nullable(True) for each in batch.schema]
+                batch.columns, fields=[field.with_nullable(True) for field in batch.schema]
             )
         if not columns:
             # Constants only need the number of rows.
@@ -285,7 +285,7 @@ class MergeNames:
 
 def _side_scope(alias: str, schema: StructType) -> StructType:
     """The columns of one side, with and without its alias."""
-    columns = (each for each in schema if each.name.casefold() != alias.casefold())
+    columns = (field for field in schema if field.name.casefold() != alias.casefold())
     return StructType((StructField(alias, schema), *columns))
 
 
@@ -311,7 +311,9 @@ def parse_clauses(
     if not texts:
         raise InvalidArgument("a merge needs at least one clause, such as when_matched_update")
     for position, text in enumerate(texts):
-        if text.condition is None and any(each.kind == text.kind for each in texts[position + 1 :]):
+        if text.condition is None and any(
+            later.kind == text.kind for later in texts[position + 1 :]
+        ):
             kind = text.kind.replace("_", " ")
             raise InvalidArgument(
                 f"a 'when {kind}' clause without a condition precedes another one, which would "
@@ -384,7 +386,7 @@ def _every_column(names: MergeNames, filled: _Filled) -> dict[str, str]:
 
     `filled`: columns that the source may lack; None for all.
     """
-    lacking = [each.name for each in names.assigned if names.source.get(each.name) is None]
+    lacking = [field.name for field in names.assigned if names.source.get(field.name) is None]
     missing = [name for name in lacking if filled is not None and name not in filled]
     if missing:
         raise SchemaMismatch(
@@ -395,9 +397,9 @@ def _every_column(names: MergeNames, filled: _Filled) -> dict[str, str]:
         )
     alias = names.alias(SOURCE)
     return {
-        _quote((each.name,)): _quote((alias, each.name))
-        for each in names.assigned
-        if each.name not in lacking
+        _quote((field.name,)): _quote((alias, field.name))
+        for field in names.assigned
+        if field.name not in lacking
     }
 
 
@@ -437,7 +439,7 @@ def _covers(source: DataType, table: DataType) -> bool:
     """Whether a struct of the source has all fields of the table's, at every depth of structs."""
     if not isinstance(source, StructType) or not isinstance(table, StructType):
         return True
-    found = ((source.get(each.name), each) for each in table)
+    found = ((source.get(field.name), field) for field in table)
     return all(
         theirs is not None and _covers(theirs.data_type, ours.data_type) for theirs, ours in found
     )

@@ -87,7 +87,7 @@ def _join_key(node: Typed) -> JoinKey | None:
 
 
 def _sides(node: Typed) -> set[str]:
-    return {each.path[0] for each in walk(node) if isinstance(each, Column)}
+    return {column.path[0] for column in walk(node) if isinstance(column, Column)}
 
 
 def in_table(node: Typed) -> Typed:

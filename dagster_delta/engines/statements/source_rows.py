@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.data_input import to_reader
-from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.parquet.nested_arrays import index_of, rows_without_columns
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
@@ -82,7 +82,7 @@ class SourceRows:
         `rows`: numpy int64 array of row numbers, in any order, maybe repeated.
         """
         if not columns or not self._batches:
-            return _rows_without_columns(len(rows))
+            return rows_without_columns(len(rows))
         found = [batch.select(list(columns)) for batch in self._batches]
         if len(found) == 1:
             return pc.take(found[0], index_of(rows))
@@ -119,7 +119,7 @@ def _materialize(
         size += batch.nbytes
         if size > memory_bytes:
             return _put_down(kept, remaining, schema, directory)
-    return [each for each in kept if each.num_rows]
+    return [batch for batch in kept if batch.num_rows]
 
 
 def _put_down(
@@ -136,9 +136,4 @@ def _put_down(
         for batch in remaining:
             writer.write_batch(batch)
     table = pa.ipc.open_file(pa.memory_map(path)).read_all()
-    return [each for each in table.to_batches() if each.num_rows]
-
-
-def _rows_without_columns(count: int) -> pa.RecordBatch:
-    nothing = pa.struct([])
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))
+    return [batch for batch in table.to_batches() if batch.num_rows]

@@ -34,12 +34,11 @@ from dagster_delta.engines.spark.executor_reports import (
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.write.tasks import joined_batches, nonempty
 from dagster_delta.engines.statements.constraint_check import refuse_violations
-from dagster_delta.parquet.store_assignment import assign_batches, misfit
+from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
 if TYPE_CHECKING:
@@ -231,12 +230,7 @@ class _Batch:
             pa.field(each.name, column.type) for each, column in zip(schema, columns, strict=True)
         ]
         source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
-        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
-        assigned = list(assign_batches(reader, schema, table=self.task.table))
-        if len(assigned) == 1:
-            return assigned[0]
-        joined = pa.Table.from_batches(assigned, to_arrow_schema(schema)).combine_chunks()
-        return joined.to_batches()[0]
+        return assign_rows(source, schema, table=self.task.table)
 
 
 def _known(values: pa.Int64Array) -> NDArray[Any]:
