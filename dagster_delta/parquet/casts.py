@@ -19,23 +19,12 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import python_value
 
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
 
-_INTEGERS: dict[str, pa.DataType] = {
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-}
-_FLOATS: dict[str, pa.DataType] = {"float": pa.float32(), "double": pa.float64()}
-_TIMES: dict[str, pa.DataType] = {
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 _UTC_MICROSECONDS = pa.timestamp("us", "UTC")
 _MAX_DIGITS = 38
 _WIDE_BYTES = 16
@@ -88,37 +77,31 @@ def floor_to_microseconds(array: pa.Array) -> pa.Array:
 
 def _find_cast(source: pa.DataType, target: DataType, is_exact: bool) -> Cast | None:
     types = pa.types
-    if isinstance(target, DecimalType):
-        return _to_decimal(source, target, is_exact)
-    if not isinstance(target, PrimitiveType):
+    if not isinstance(target, DecimalType | PrimitiveType):
         return None
+    arrow_type = to_arrow_type(target)
     if types.is_null(source):
-        return _null_cast(target.name)
-    if target.name in _INTEGERS:
-        return _to_integer(source, _INTEGERS[target.name], is_exact)
-    if target.name in _FLOATS:
-        return _to_float(source, _FLOATS[target.name])
-    if target.name in _TIMES:
-        return _to_time(source, _TIMES[target.name], is_exact)
-    if target.name == "string":
-        return _to_string(source)
-    if target.name == "boolean" and types.is_boolean(source):
-        return _identity
-    if target.name == "binary" and _is_binary(source):
-        return lambda array: array.cast(pa.binary())
+        return lambda array: pa.nulls(len(array), arrow_type)
+    if isinstance(target, DecimalType):
+        return _to_decimal(source, arrow_type, is_exact)
+    match target.name:
+        case "byte" | "short" | "integer" | "long":
+            return _to_integer(source, arrow_type, is_exact)
+        case "float" | "double":
+            return _to_float(source, arrow_type)
+        case "date" | "timestamp" | "timestamp_ntz":
+            return _to_time(source, arrow_type, is_exact)
+        case "string":
+            return _to_string(source)
+        case "boolean" if types.is_boolean(source):
+            return _identity
+        case "binary" if _is_binary(source):
+            return lambda array: array.cast(arrow_type)
     return None
 
 
 def _identity(array: pa.Array) -> pa.Array:
     return array
-
-
-def _null_cast(name: str) -> Cast | None:
-    others = {"string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_()}
-    arrow_type = {**_INTEGERS, **_FLOATS, **_TIMES, **others, "void": pa.null()}.get(name)
-    if arrow_type is None:
-        return None
-    return lambda array: pa.nulls(len(array), arrow_type)
 
 
 def _is_binary(source: pa.DataType) -> bool:
@@ -205,23 +188,20 @@ def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.array(digits / 10.0**source.scale, target, mask=missing)
 
 
-def _to_decimal(source: pa.DataType, target: DecimalType, is_exact: bool) -> Cast | None:
+def _to_decimal(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:
     types = pa.types
-    arrow_type = pa.decimal128(target.precision, target.scale)
-    if source == arrow_type:
+    if source == target:
         return _identity
-    if types.is_null(source):
-        return lambda array: pa.nulls(len(array), arrow_type)
     if types.is_integer(source):
         digits = pa.decimal128(20, 0)
-        rescale = _rescale_decimals(digits, arrow_type)
+        rescale = _rescale_decimals(digits, target)
         return lambda array: rescale(array.cast(digits))
     if types.is_decimal(source):
         if target.scale >= source.scale:
-            return _rescale_decimals(source, arrow_type)
-        return lambda array: _round_decimals(array, arrow_type, is_exact)
+            return _rescale_decimals(source, target)
+        return lambda array: _round_decimals(array, target, is_exact)
     if types.is_floating(source):
-        return lambda array: _decimals_from_floats(array, arrow_type, is_exact)
+        return lambda array: _decimals_from_floats(array, target, is_exact)
     return None
 
 

@@ -100,19 +100,9 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     raise InvalidArgument(
         f"cannot write a {type(data).__module__}.{type(data).__qualname__}: pass a pyarrow table, "
         "batch, reader or dataset, a pandas, polars or Spark frame, a DuckDB relation, or any "
-        f"object with __arrow_c_stream__{_conversion(data)}"
+        "object with __arrow_c_stream__; pyarrow.table and pyarrow.Table.from_pylist make tables "
+        "of plain values"
     )
-
-
-def _conversion(data: object) -> str:
-    """How to convert plain Python rows to a table, appended to the message."""
-    if isinstance(data, list) and data and isinstance(data[0], dict):
-        return "; pyarrow.Table.from_pylist makes a table of a list of rows"
-    if isinstance(data, list) and data and isinstance(data[0], pa.RecordBatch):
-        return "; pyarrow.Table.from_batches makes a table of a list of batches"
-    if isinstance(data, dict):
-        return "; pyarrow.table makes one of a mapping from column to values"
-    return ""
 
 
 _Foreign: TypeAlias = Any
@@ -137,17 +127,9 @@ def _from_stream(data: _Foreign) -> pa.RecordBatchReader:
                 "a series"
             ) from error
         raise InvalidArgument(
-            f"the {kind} has a column of a type that Arrow does not have ({error})"
-            f"{_odd_columns(data)}: cast it first; the 128-bit integers of polars, for example, to "
-            "Decimal(38, 0)"
+            f"the {kind} has a column of a type that Arrow does not have ({error}): cast it first; "
+            "the 128-bit integers of polars, for example, to Decimal(38, 0)"
         ) from error
-
-
-def _odd_columns(data: _Foreign) -> str:
-    """The columns of a polars frame that hold 128-bit integers, at any depth."""
-    types = getattr(data, "schema", {})
-    found = [str(name) for name in types if "Int128" in str(types[name])]
-    return f" in column {', '.join(found)}" if found else ""
 
 
 def _from_pandas(data: _Foreign) -> pa.RecordBatchReader | None:

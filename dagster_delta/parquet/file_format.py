@@ -24,7 +24,6 @@ from dagster_delta.parquet.statistics import (
     StatisticsLayout,
     holds_nan,
 )
-from dagster_delta.protocol.checkpoint.parquet_footer import sealed
 from dagster_delta.protocol.checkpoint.parquet_reader import (
     decoding_pool,
     release_scratch_memory,
@@ -53,7 +52,6 @@ _SAMPLE_ROWS = 64_000
 _SAMPLE_BYTES = 64 * 1024 * 1024
 _MAX_DISTINCT_SHARE = 0.25
 """Share of distinct values in the sample up to which a dictionary pays."""
-_LENGTH_BYTES = 4
 _LARGE_FILE_BYTES = 1024 * 1024
 _PUT_BYTES = 256 * 1024
 """Files up to this size are written in one call, which takes less time than a stream."""
@@ -283,8 +281,7 @@ class FileInWriting:
         Returns:
             Its size in bytes, and its statistics as JSON text.
         """
-        end = spliced_footer(self._footers)
-        self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]) + end)
+        self._write(spliced_footer(self._footers))
         with self._naming():
             if self._sink is None:
                 held, self._held = self._held, []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,6 @@ class OpenedFile:
     """The store, if it fetches ranges together."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
-    _wanted: dict[tuple[int, int], pa.BooleanArray | None] = field(default_factory=dict, init=False)
 
     @cached_property
     def first_rows(self) -> list[int]:
@@ -157,22 +156,13 @@ class OpenedFile:
 
     def wanted_rows(self, position: int, count: int) -> pa.BooleanArray | None:
         """A `pyarrow.BooleanArray` of the wanted rows; None for all."""
-        if self.left_out is None and self.file.selected is None:
-            return None
-        # Columns that are read separately request the same rows.
-        known = self._wanted.get((position, count))
-        if known is None:
-            known = self._wanted[position, count] = self._find_wanted(position, count)
-        return None if known.true_count == count else known
-
-    def _find_wanted(self, position: int, count: int) -> pa.BooleanArray:
         wanted = None
         if self.left_out is not None:
             wanted = pc.invert(deleted_row_mask(self.left_out, position, count))
         if self.file.selected is not None:
             selected = deleted_row_mask(self.file.selected, position, count)
             wanted = selected if wanted is None else pc.and_(wanted, selected)
-        return wanted
+        return None if wanted is None or wanted.true_count == count else wanted
 
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[pa.RecordBatch]:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es of at most `BATCH_BYTES` after
@@ -206,13 +196,33 @@ class OpenedFile:
         return column_ranges(self.footer, group, parquet_columns) if self.is_remote else []
 
     def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
-        """The Parquet columns to decode as dictionaries."""
-        repetitive = repetitive_columns(self.footer, group, parquet_columns)
-        if self.is_remote:
-            # Checking the other dictionaries costs a round trip each.
+        """The Parquet columns to decode as dictionaries: top-level text with few distinct values,
+        which takes half the time, and with long entries. Any row may have such an entry, so the
+        decoded size of rows is known only from their indexes into the dictionary.
+        """
+        repetitive, expandable = [], []
+        for index in parquet_columns:
+            chunk = self.footer.row_group(group).column(index)
+            column = self.footer.schema.column(index)
+            is_text = column.physical_type == "BYTE_ARRAY" and column.path == column.name
+            if not is_text or not chunk.has_dictionary_page:
+                continue
+            if chunk.total_uncompressed_size <= chunk.num_values * _MAX_INDEX_BYTES:
+                repetitive.append(index)
+            elif may_expand(chunk, column):
+                expandable.append(index)
+        if self.is_remote or not expandable:
+            # Checking a dictionary costs a round trip.
             return repetitive
-        rest = [index for index in parquet_columns if index not in repetitive]
-        return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
+        reader = open_parquet(self.handle, footer=self.footer, dictionaries=expandable)
+        first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
+        # The columns of a batch are in the order of the file.
+        entries = zip(sorted(expandable), first.columns if first is not None else (), strict=False)
+        return repetitive + [
+            index
+            for index, column in entries
+            if longest_entry(column.dictionary) * BATCH_ROWS > BATCH_BYTES
+        ]
 
     @contextmanager
     def _reader(
@@ -276,60 +286,6 @@ def open_parquet(
 def read_data_footer(handle: pa.NativeFile) -> ParquetFooter:
     """The footer of an open data file."""
     return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
-
-
-def repetitive_columns(
-    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
-) -> list[int]:
-    """Those of the Parquet columns that are top-level text with few distinct values.
-
-    Decoding them as dictionaries, and the dictionary arrays afterwards, takes half the time.
-    """
-    row_group = footer.row_group(group)
-    found = []
-    for index in parquet_columns:
-        if not _is_top_level_text(footer.schema.column(index)):
-            continue
-        chunk = row_group.column(index)
-        if chunk.has_dictionary_page and (
-            chunk.total_uncompressed_size <= chunk.num_values * _MAX_INDEX_BYTES
-        ):
-            found.append(index)
-    return found
-
-
-def columns_with_long_entries(
-    handle: pa.NativeFile, footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
-) -> list[int]:
-    """Those of the Parquet columns that are top-level text with long entries in the dictionary.
-
-    Any row may have such an entry, so the decoded size of rows is known only from their indexes
-    into the dictionary.
-    """
-    row_group, schema = footer.row_group(group), footer.schema
-    expandable = [
-        index
-        for index in parquet_columns
-        if _is_top_level_text(schema.column(index))
-        and row_group.column(index).has_dictionary_page
-        and may_expand(row_group.column(index), schema.column(index))
-    ]
-    if not expandable:
-        return []
-    reader = open_parquet(handle, footer=footer, dictionaries=expandable)
-    first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
-    if first is None:
-        return []
-    # The columns of a batch are in the order of the file.
-    return [
-        index
-        for index, column in zip(sorted(expandable), first.columns, strict=True)
-        if longest_entry(column.dictionary) * BATCH_ROWS > BATCH_BYTES
-    ]
-
-
-def _is_top_level_text(column: pq.ColumnSchema) -> bool:
-    return bool(column.physical_type == "BYTE_ARRAY" and column.path == column.name)
 
 
 class BatchSizes:

@@ -17,10 +17,6 @@ process. In `_parquet.pxd` and `libparquet.pxd`, `except +` is missing for
 The other values in use are numbers and texts that were parsed with the footer, and page decoders
 catch exceptions.
 
-Pages have a checksum, but the footer has none: a flipped bit in it changes statistics, counts and
-names. Data files written here have twelve bytes before the footer, which readers ignore: a mark,
-and the CRC-32 of the footer up to its length.
-
 Spec: none; Parquet's file format and its Thrift definition.
 """
 
@@ -29,7 +25,6 @@ from __future__ import annotations
 import io
 import math
 import struct
-import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -55,18 +50,11 @@ _GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
 _MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
 _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
 
-_MARK = b"DltFtCrc"
-_SEAL_BYTES = len(_MARK) + 4
 _MAGIC = b"PAR1"
 _END_BYTES = 8
 """Length of the footer, and magic."""
 _TAIL_BYTES = 64 * 1024
 """Bytes of the first read at the end of a file: nearly always the whole footer."""
-
-
-def sealed(footer: bytes | memoryview) -> bytes:
-    """The bytes before a footer."""
-    return _MARK + zlib.crc32(footer).to_bytes(4, "little")
 
 
 class ParquetFooter(msgspec.Struct, frozen=True):
@@ -87,19 +75,15 @@ class ParquetFooter(msgspec.Struct, frozen=True):
 def read_footer(handle: pa.NativeFile, **options: object) -> ParquetFooter:
     """The footer of an open file, in one request.
 
-    ArrowInvalid or OSError: it is not a Parquet file, cannot be read, its footer does not match its
-    checksum, or contradicts itself.
+    ArrowInvalid or OSError: it is not a Parquet file, cannot be read, or its footer contradicts
+    itself.
     """
     size = handle.size()
     tail = _read_tail(handle, size, _TAIL_BYTES)
-    needed = _footer_length(tail) + _END_BYTES + _SEAL_BYTES
+    needed = _footer_length(tail) + _END_BYTES
     if len(tail) < needed <= size:
         tail = _read_tail(handle, size, needed)
-    seal = tail[max(0, len(tail) - needed) :][:_SEAL_BYTES]
-    footer = memoryview(tail)[len(tail) - needed + _SEAL_BYTES : -_END_BYTES]
-    is_sealed = len(tail) >= needed and tail.endswith(_MAGIC) and seal.startswith(_MARK)
-    if is_sealed and seal != sealed(footer):
-        raise pa.ArrowInvalid("the footer does not match the checksum before it")
+    footer = memoryview(tail)[len(tail) - needed : -_END_BYTES]
     source = pa.BufferReader(tail)
     reader = of_whole = open_parquet_reader(source, **options)
     metadata = reader.metadata
