@@ -48,18 +48,34 @@ def value_cast(source: pa.DataType, target: DataType, *, is_exact: bool = False)
 
 
 def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
-    """Up to `limit` values that `cast` refuses, found by bisection."""
+    """Up to `limit` values that `cast` refuses."""
+    places = failing_places(
+        lambda start, stop: cast(array.slice(start, stop - start)),
+        (pa.ArrowInvalid, UnicodeDecodeError),
+        range(len(array)),
+        limit,
+    )
+    return [python_value(array[place]) for place in places]
+
+
+def failing_places(
+    attempt: Callable[[int, int], object],
+    errors: tuple[type[Exception], ...],
+    places: range,
+    limit: int,
+) -> list[int]:
+    """Up to `limit` of the places that make `attempt(start, stop)` fail, found by bisection."""
     try:
-        cast(array)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        if len(array) == 1:
-            return [python_value(array[0])]
+        attempt(places.start, places.stop)
+    except errors:
+        if len(places) == 1:
+            return list(places)
     else:
         return []
-    middle = len(array) // 2
-    found = failing_values(array.slice(0, middle), cast, limit)
+    middle = len(places) // 2
+    found = failing_places(attempt, errors, places[:middle], limit)
     if len(found) < limit:
-        found += failing_values(array.slice(middle), cast, limit - len(found))
+        found += failing_places(attempt, errors, places[middle:], limit - len(found))
     return found
 
 

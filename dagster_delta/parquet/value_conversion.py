@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.parquet.casts import value_cast
+from dagster_delta.parquet.casts import failing_places, value_cast
 from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
 from dagster_delta.protocol.schema import (
     DataType,
@@ -83,28 +83,25 @@ class ValueConversion:
             likely = self.passes(array).fill_null(True)
             failed |= ~np.asarray(likely.to_numpy(zero_copy_only=False), dtype=bool)
             candidates = _without(array, failed)
-        pieces = list(self._pieces(candidates, 0, failed))
-        values = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
+        places = failing_places(
+            lambda start, stop: self.kernel(candidates.slice(start, stop - start)),
+            _FAILURES,
+            range(len(array)),
+            len(array),
+        )
+        failed[places] = True
+        pieces, start = [], 0
+        for place in [*places, len(array)]:
+            if place > start:
+                pieces.append(self.kernel(candidates.slice(start, place - start)))
+            pieces.append(pa.nulls(int(place < len(array)), self.arrow_type))
+            start = place + 1
         positions = np.flatnonzero(failed)
         examples = [
             repr(python_value(array[int(position)]))[:_EXAMPLE_LENGTH]
             for position in positions[:MAX_EXAMPLES]
         ]
-        return Converted(values, len(positions), examples, positions)
-
-    def _pieces(self, array: pa.Array, start: int, failed: NDArray[np.bool_]) -> list[pa.Array]:
-        """The converted array in pieces, found by bisection around the values that fail."""
-        try:
-            return [self.kernel(array)]
-        except _FAILURES:
-            if len(array) == 1:
-                failed[start] = True
-                return [pa.nulls(1, self.arrow_type)]
-        middle = len(array) // 2
-        return [
-            *self._pieces(array.slice(0, middle), start, failed),
-            *self._pieces(array.slice(middle), start + middle, failed),
-        ]
+        return Converted(pa.concat_arrays(pieces), len(positions), examples, positions)
 
 
 def value_conversion(source: DataType, target: DataType) -> ValueConversion:

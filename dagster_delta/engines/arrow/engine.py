@@ -122,7 +122,7 @@ class ArrowEngine:
         given = assign_batches(
             to_reader(data), completion.given, table=table, is_exact=spec.is_exact
         )
-        written = _write_checked(completion.complete(given), spec, store)
+        written = _write_checked(map(completion.complete, given), spec, store)
         return replace(written, high_water_marks=numbers.high_water_marks)
 
     def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:

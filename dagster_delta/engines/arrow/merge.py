@@ -118,10 +118,9 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     rows = {paths[ordinal].as_py(): found for ordinal, found in actions.bitmaps().items()}
     tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
     with RowWriters.opened(tracked, change_data, plan.target.store) as writers:
-        writing = _Writing(plan, source, actions, writers)
-        _Changing(writing).run()
+        _Changing(plan, source, actions, writers).run()
         numbers = IdentityNumbers()
-        num_inserted = _insert_rows(writing, numbers)
+        num_inserted = _insert_rows(plan, source, actions, writers, numbers)
         num_copied = 0
         rest = remaining_rows(plan.target, plan.data, rows)
         if rest is not None:
@@ -140,19 +139,14 @@ def merge_rows(plan: MergePlan) -> MergedRows:
     )
 
 
-class _Writing(msgspec.Struct, frozen=True):
-    plan: MergePlan
-    source: SourceRows
-    actions: RowActions
-    writers: RowWriters
-
-
 class _Changing:
     """Rows of the table to update and, if changes are recorded, rows to delete."""
 
-    def __init__(self, writing: _Writing) -> None:
-        self._writing, self._writers, self._plan = writing, writing.writers, writing.plan
-        plan, spec = writing.plan, writing.plan.data
+    def __init__(
+        self, plan: MergePlan, source: SourceRows, actions: RowActions, writers: RowWriters
+    ) -> None:
+        self._plan, self._source, self._actions, self._writers = plan, source, actions, writers
+        spec = plan.data
         self._configuration = tracked_configuration(plan.target.configuration)
         schema = self._configuration.schema
         self._updates = {
@@ -172,7 +166,7 @@ class _Changing:
         }
 
     def run(self) -> None:
-        actions = self._writing.actions
+        actions = self._actions
         wanted = np.ones(len(actions), dtype=bool)
         if self._writers.changes is None:
             wanted = np.isin(actions.clauses, list(self._updates))
@@ -245,7 +239,7 @@ class _Changing:
             if index in self._updates and self._plan.clauses[index].text.kind == "matched":
                 mine = source_rows[places]
                 # Wide rows of the source do not show in the size of the batches of the table.
-                for part in self._writing.source.parts(mine, self._source_names[index]):
+                for part in self._source.parts(mine, self._source_names[index]):
                     changing = chosen.slice(part.start, part.stop - part.start)
                     self._update(index, changing, mine[part])
             elif index in self._updates:
@@ -258,7 +252,7 @@ class _Changing:
     ) -> None:
         sides = {TARGET: self._writers.ids.of_table(rows)}
         if source_rows is not None:
-            sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
+            sides[SOURCE] = self._source.take(source_rows, self._source_names[index])
         changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
         changed = self._writers.ids.as_changed(changed)
         self._writers.data.add(changed)
@@ -266,17 +260,22 @@ class _Changing:
         self._writers.record(changed, "update_postimage")
 
 
-def _insert_rows(writing: _Writing, numbers: IdentityNumbers) -> int:
+def _insert_rows(
+    plan: MergePlan,
+    source: SourceRows,
+    actions: RowActions,
+    writers: RowWriters,
+    numbers: IdentityNumbers,
+) -> int:
     """Write the rows of the source that match none of the table's; returns their number."""
-    plan, source_matched = writing.plan, writing.actions.source_matched
     clauses = [clause for clause in plan.clauses if clause.text.kind == "not_matched"]
     if not clauses:
         return 0
     choice = ClauseChoice(clauses)
     insertions = [_Insertion(plan, clause, numbers) for clause in clauses]
     num_rows = 0
-    for start, batch in writing.source.batches():
-        places = np.flatnonzero(~source_matched[start : start + batch.num_rows])
+    for start, batch in source.batches():
+        places = np.flatnonzero(~actions.source_matched[start : start + batch.num_rows])
         if not len(places):
             continue
         rows = batch if len(places) == batch.num_rows else pc.take(batch, index_of(places))
@@ -285,8 +284,8 @@ def _insert_rows(writing: _Writing, numbers: IdentityNumbers) -> int:
             mine = np.flatnonzero(chosen == index)
             if len(mine):
                 new = insertion.rows(pc.take(rows, index_of(mine)))
-                writing.writers.data.add(writing.writers.ids.as_new(new))
-                writing.writers.record(new, "insert")
+                writers.data.add(writers.ids.as_new(new))
+                writers.record(new, "insert")
                 num_rows += new.num_rows
     return num_rows
 
@@ -311,7 +310,7 @@ class _Insertion:
         names = [assignment.column[0] for assignment in self._assignments]
         given = pa.RecordBatch.from_arrays(values, names=names)
         assigned = assign_rows(given, self._completion.given, table=self._table)
-        (new,) = self._completion.complete([assigned])
+        new = self._completion.complete(assigned)
         self._check.check(new)
         return new
 

@@ -57,12 +57,6 @@ _PATH = "\0path"
 _IS_END = "\0end"
 """The column that is true in a row after all rows of a filtered read."""
 
-_FLAT_TYPES = frozenset(
-    {
-        *("string", "binary", "byte", "short", "integer", "long", "float", "double", "boolean"),
-        *("date", "timestamp", "timestamp_ntz"),
-    }
-)
 _DECIMAL_BYTES = 16
 _DECIMALS = ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY")
 _TEXTS = {
@@ -103,7 +97,7 @@ def _is_pattern(name: str) -> bool:
 
 def _is_flat(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or (
-        isinstance(data_type, PrimitiveType) and data_type.name in _FLAT_TYPES
+        isinstance(data_type, PrimitiveType) and data_type.name not in ("variant", "void")
     )
 
 
@@ -160,8 +154,13 @@ class FileFrames:
         self, files: list[DataFile], predicate: pl.Expr | None, collect: _Collect
     ) -> Iterator[pl.DataFrame]:
         done = 0
-        native = self._native(files)
-        if native is not None:
+        native: list[_NativeFile] = []
+        for file in files:
+            found = self._native_file(file)
+            if found is None:
+                break
+            native.append(found)
+        if len(native) == len(files):
             query = self._query(files, [file.local_path for file in native])
             with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
                 for frame in collect(query) if predicate is None else _filtered(query, predicate):
@@ -212,16 +211,6 @@ class FileFrames:
             row = pl.Series(pa.RecordBatch.from_arrays([parsed], [""]))
             value = self._values[field.name, text] = row.struct.field("")
         return value
-
-    def _native(self, files: list[DataFile]) -> list[_NativeFile] | None:
-        """The files as polars reads them; None if it cannot read one of them."""
-        found = []
-        for file in files:
-            native = self._native_file(file)
-            if native is None:
-                return None
-            found.append(native)
-        return found
 
     def _native_file(self, file: DataFile) -> _NativeFile | None:
         """None if polars does not read the file. Raises as `batches` does."""

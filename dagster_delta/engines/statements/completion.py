@@ -8,7 +8,7 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from dagster_delta.engines.plans import Assignment, Constraint
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.parquet.casts import failing_places
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
@@ -28,6 +29,7 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.evaluator import column_at
 from dagster_delta.sql.expressions import SqlExpression
@@ -54,30 +56,20 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
         if assignment.uncast is None:
             raise
         values = compute(assignment.uncast, rows)
+        places = failing_places(
+            lambda start, stop: compute(assignment.value, rows.slice(start, stop - start)),
+            (InvalidArgument,),
+            range(rows.num_rows),
+            _MAX_EXAMPLES,
+        )
         data_type = assignment.value.data_type
         assert data_type is not None  # noqa: S101  of a cast
         raise misfit(
             ".".join(assignment.column),
             data_type,
-            [repr(values[place].as_py()) for place in _failing_rows(assignment.value, rows)],
+            [repr(python_value(values[place])) for place in places],
             table=table,
         ) from error
-
-
-def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) -> list[int]:
-    """Positions of up to `_MAX_EXAMPLES` rows for which a value fails, found by bisection."""
-    try:
-        compute(value, rows)
-    except InvalidArgument:
-        if rows.num_rows == 1:
-            return [start]
-    else:
-        return []
-    middle = rows.num_rows // 2
-    found = _failing_rows(value, rows.slice(0, middle), start)
-    if len(found) < _MAX_EXAMPLES:
-        found += _failing_rows(value, rows.slice(middle), start + middle)
-    return found[:_MAX_EXAMPLES]
 
 
 class ComputedColumns:
@@ -182,22 +174,21 @@ class RowCompletion:
         self._default_values: dict[str, pa.Scalar] = {}
         self._schema = schema
 
-    def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows with all columns of the table, in its order.
 
-        `batches`: `pyarrow.RecordBatch`es of `given`.
+        `batch`: a `pyarrow.RecordBatch` of `given`.
         """
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= self._take_defaults(batch.num_rows)
+        columns |= {
+            identity.column: self._numbers.take(identity, batch.num_rows)
+            for identity in self._identities
+        }
+        columns |= self._generated.compute(_rows(columns, batch.num_rows))
         arrow_schema = to_arrow_schema(self._schema)
-        for batch in batches:
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            columns |= self._take_defaults(batch.num_rows)
-            columns |= {
-                identity.column: self._numbers.take(identity, batch.num_rows)
-                for identity in self._identities
-            }
-            columns |= self._generated.compute(_rows(columns, batch.num_rows))
-            arrays = [columns[field.name] for field in arrow_schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+        arrays = [columns[field.name] for field in arrow_schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
     def _take_defaults(self, num_rows: int) -> dict[str, pa.Array]:
         if not self._default_values and self._defaults.names:
