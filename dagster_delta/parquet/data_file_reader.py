@@ -113,7 +113,7 @@ class DataFileReader:
         """One source per small file and per row group of a large one, in order."""
         for file, opened in self._opened_ahead(files):
             if opened is None:
-                yield partial(self.read, file)
+                yield partial(self.read_file, file)
                 continue
             for group in self._row_groups(opened):
                 read = partial(self.read_group, opened, group)
@@ -137,7 +137,7 @@ class DataFileReader:
                 yield ahead.popleft().result()
                 ahead.extend(threads.submit(opened, file) for file in islice(rest, 1))
 
-    def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+    def read_file(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as `pyarrow.RecordBatch`es of `schema`."""
         opened = self.open(file)
         for group in self._row_groups(opened):
@@ -204,30 +204,26 @@ class DataFileReader:
     def _read_wanted(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         rest = _RawRows(self._rest.decode(opened, group))
         start = opened.first_rows[group]
+        # Decode.
         for raw in self._first.decode(opened, group):
+            # Mask: a filter never sees a deleted row, as it could fail on one.
             selected = opened.wanted_rows(start, raw.num_rows)
-            # The filter never sees a deleted row: it could fail on one.
             rows, count = _filter(raw, selected)
+            # Project and cast.
             columns = self._first.batch(opened, rows, count)
+            # Filter.
             if self._where is not None:
-                passes = self._passes(columns)
+                passes = _passing(self._where, columns)
                 columns, count = _filter(columns, passes)
                 if selected is not None:
                     passes = pc.replace_with_mask(selected, selected, passes)
                 selected = passes
+            # The other columns are decoded, masked, projected and cast for the rows that remain.
             if count:
                 yield from self._with_rest(opened, start, selected, columns, rest, raw.num_rows)
             else:
-                # These are decoded only if a later row passes.
                 rest.skip(raw.num_rows)
             start += raw.num_rows
-
-    def _passes(self, rows: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows pass the filter."""
-        from dagster_delta.sql.evaluation import evaluate_filter
-
-        assert self._where is not None  # noqa: S101 only then is it called
-        return pc.fill_null(evaluate_filter(self._where, rows), FALSE)
 
     def _with_rest(
         self,
@@ -286,6 +282,13 @@ class DataFileReader:
     def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
         return naming_data_file(self._store, file.path)
+
+
+def _passing(where: SqlExpression, rows: pa.RecordBatch) -> pa.BooleanArray:
+    # Imported late: most reads have no filter.
+    from dagster_delta.sql.evaluation import evaluate_filter
+
+    return pc.fill_null(evaluate_filter(where, rows), FALSE)
 
 
 def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:

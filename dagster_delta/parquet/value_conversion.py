@@ -30,7 +30,10 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import python_value
+from dagster_delta.sql.evaluation import evaluate
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.text_conversion import text_conversion
+from dagster_delta.sql.types import sql_type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,10 +148,6 @@ def convert_at(
 
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
-    from dagster_delta.sql.evaluation import evaluate
-    from dagster_delta.sql.expressions import parse_expression
-    from dagster_delta.sql.types import sql_type_name
-
     schema = StructType((StructField("value", source),))
     expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)
     try:

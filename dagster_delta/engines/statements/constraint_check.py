@@ -14,6 +14,8 @@ from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_values import python_rows
+from dagster_delta.sql.evaluation import evaluate_filter
+from dagster_delta.sql.expressions import parse_expression
 
 _MAX_EXAMPLES = 5
 _MAX_EXAMPLE_LENGTH = 300
@@ -62,14 +64,10 @@ class ConstraintCheck:
         self, constraints: Sequence[Constraint], schema: StructType, *, table: str, zone: str
     ) -> None:
         self._constraints = tuple(constraints)
-        self._parsed = []
+        self._parsed = [
+            parse_expression(constraint.sql, schema, zone) for constraint in constraints
+        ]
         self._table = table
-        if self._constraints:
-            from dagster_delta.sql.expressions import parse_expression
-
-            self._parsed = [
-                parse_expression(constraint.sql, schema, zone) for constraint in constraints
-            ]
         for expression in self._parsed:
             expression.check_embeddable()
 
@@ -81,7 +79,5 @@ class ConstraintCheck:
     def check(self, batch: pa.RecordBatch) -> None:
         """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint."""
         if self._parsed:
-            from dagster_delta.sql.evaluation import evaluate_filter
-
             results = [evaluate_filter(expression, batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)
