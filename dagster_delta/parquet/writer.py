@@ -65,7 +65,6 @@ _FILES_OF_ONE_THREAD = 16
 
 def write_data_files(
     batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
     spec: WriteSpec,
     store: ObjectStore,
     *,
@@ -74,9 +73,9 @@ def write_data_files(
 ) -> WriteResult:
     """Write the rows and return an add action for each file; no log entry is written.
 
-    `schema`: `pyarrow.Schema` of the table's logical schema, partition columns included.
+    `batches`: in the Arrow form of the schema of `spec`, partition columns included.
     """
-    with DataFileWriter(schema, spec, store, clock=clock, new_uuid=new_uuid) as writer:
+    with DataFileWriter(spec, store, clock=clock, new_uuid=new_uuid) as writer:
         for batch in batches:
             writer.add(batch)
         return writer.finish()
@@ -90,7 +89,6 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
 
     def __init__(
         self,
-        schema: pa.Schema,
         spec: WriteSpec,
         store: ObjectStore,
         *,
@@ -100,13 +98,13 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         self._shadow = _shadow_column(spec)
         self._is_filled = True
         if self._shadow is not None:
-            spec, schema = self._shadow.write_spec(spec), self._shadow.schema(schema)
+            spec = self._shadow.write_spec(spec)
         configuration = spec.configuration
         self._num_rows = 0
         self._spec = spec
         self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
         self._schema = self._files.format.arrow_schema
-        columns = PartitionColumn.all_of(configuration, schema)
+        columns = PartitionColumn.all_of(configuration)
         self._partition_positions = [column.position for column in columns]
         self._partition_columns = [
             replace(column, position=len(self._schema) + index)
@@ -139,9 +137,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
             self._files.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a record batch of the schema, and pass rows on if they are enough for a
-        row group.
-        """
+        """Take the rows of a record batch, and pass on those that are enough for a row group."""
         if self._shadow is not None:
             filled = self._shadow.fill(batch)
             self._is_filled &= not filled.num_problems
@@ -512,9 +508,9 @@ class PartitionColumn(msgspec.Struct, frozen=True):
     data_type: DataType
 
     @classmethod
-    def all_of(cls, configuration: TableConfiguration, schema: pa.Schema) -> list[PartitionColumn]:
+    def all_of(cls, configuration: TableConfiguration) -> list[PartitionColumn]:
         """The partition columns of a table, in directory order."""
-        position = {name: index for index, name in enumerate(schema.names)}
+        position = {name: index for index, name in enumerate(configuration.schema.names)}
         return [
             cls(field.name, position[field.name], field.data_type)
             for field in configuration.partition_schema

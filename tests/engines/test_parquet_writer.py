@@ -28,7 +28,6 @@ from dagster_delta.parquet import writer
 from dagster_delta.parquet.file_format import EncodedRowGroup
 from dagster_delta.parquet.writer import split_by_partition, write_data_files
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (
@@ -132,7 +131,6 @@ def test_an_add_action_tells_size_time_and_that_data_changed() -> None:
     )
     result = write_data_files(
         ROWS.to_batches(),
-        ROWS.schema,
         spec,
         store,
         clock=lambda: 17,
@@ -557,7 +555,7 @@ def test_batches_that_conform_are_written_without_an_engine() -> None:
     store = MemoryStore()
     config = configuration(schema, ["p"])
     spec = WriteSpec(location=store.location, configuration=config)
-    result = write_data_files(iter(ROWS.to_batches()), to_arrow_schema(schema), spec, store)
+    result = write_data_files(iter(ROWS.to_batches()), spec, store)
     assert read(store, result.files, config).num_rows == 4
 
 

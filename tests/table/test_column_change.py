@@ -70,9 +70,7 @@ def as_foreign_writer(store: Any, rows: pa.Table) -> None:
     schema = to_arrow_schema(snapshot.schema)
     spec = write_spec(plain, store.location)
     transaction = Transaction(store, snapshot)
-    transaction.stage_written(
-        write_data_files(rows.cast(schema).to_batches(), schema, spec, store).files
-    )
+    transaction.stage_written(write_data_files(rows.cast(schema).to_batches(), spec, store).files)
     transaction.commit("WRITE")
 
 

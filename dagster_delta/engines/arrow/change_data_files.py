@@ -65,7 +65,7 @@ class RowWriters(msgspec.Struct, frozen=True):
         """
         configuration = data.configuration
         with ExitStack() as stack:
-            rows = DataFileWriter(to_arrow_schema(configuration.schema), data, store)
+            rows = DataFileWriter(data, store)
             stack.enter_context(rows)
             changes = None if change_data is None else ChangeDataWriter(change_data, store)
             if changes is not None:
@@ -93,7 +93,6 @@ class ChangeDataWriter:
         configuration = change_data_configuration(spec.configuration)
         self._schema = to_arrow_schema(configuration.schema)
         self._writer = DataFileWriter(
-            self._schema,
             replace(spec, configuration=configuration, constraints=(), is_change_data=True),
             store,
         )

@@ -20,7 +20,6 @@ from dagster_delta.parquet.ordered_prefetch import BatchSource
 from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.parquet.writer import DataFileWriter
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 _NUM_POSITION_COLUMNS = 2
 
@@ -49,14 +48,12 @@ class _Backfill:
         self._shadow = shadow
         self._spec = spec
         self._paths = plan.files["path"].to_pylist()
-        self._schema = to_arrow_schema(plan.configuration.schema)
         self.problems = Problems()
         self.num_nulled = 0
 
     def run(self) -> Backfilled:
         spec = self._shadow.write_spec(self._spec)
-        schema = self._shadow.schema(self._schema)
-        with DataFileWriter(schema, spec, self._plan.store) as writer:
+        with DataFileWriter(spec, self._plan.store) as writer:
             for batch in read_ahead(self._plan.store, self._sources()):
                 self._take(batch, writer)
             if self.problems.num_rows:

@@ -211,4 +211,4 @@ def _write_checked(
         table, zone = spec.location.uri, spec.time_zone
         check = ConstraintCheck(spec.constraints, schema, table=table, zone=zone)
         batches = map(check.checked, batches)
-    return write_data_files(batches, to_arrow_schema(schema), spec, store)
+    return write_data_files(batches, spec, store)

@@ -29,7 +29,6 @@ from dagster_delta.parquet.writer import (
     write_data_files,
 )
 from dagster_delta.protocol.features.column_values import IdentityColumn
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
 _TASK_BATCH_ROWS = 65_536
@@ -56,8 +55,7 @@ class WriteTask:
         location = self.spec.location
         store = open_store(location.uri, location.options)
         checked = _CheckedRows(self, batches)
-        schema = to_arrow_schema(self.spec.configuration.schema)
-        result = write_data_files(checked.conforming(), schema, self.spec, store)
+        result = write_data_files(checked.conforming(), self.spec, store)
         return report_result(result, checked.marks)
 
 
