@@ -18,9 +18,8 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -81,7 +80,7 @@ def write_data_files(
         return writer.finish()
 
 
-class DataFileWriter(AbstractContextManager["DataFileWriter"]):
+class DataFileWriter:
     """Writes the rows it is given as data files; no log entry is written.
 
     A context manager: left by an error, it deletes its files if the store allows it.
@@ -124,6 +123,9 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         self._taken_bytes = 0
         self._flushes = 0
         self._tasks: _WorkerTasks | None = None
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,

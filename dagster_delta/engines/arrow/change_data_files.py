@@ -13,14 +13,13 @@ import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.plans import ChangeFileSet, WriteResult, WriteSpec
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.parquet.data_file_reader import DataFileReader
@@ -65,25 +64,24 @@ class RowWriters(msgspec.Struct, frozen=True):
         """
         configuration = data.configuration
         with ExitStack() as stack:
-            rows = DataFileWriter(data, store)
-            stack.enter_context(rows)
-            changes = None if change_data is None else ChangeDataWriter(change_data, store)
-            if changes is not None:
-                stack.enter_context(changes)
+            rows = stack.enter_context(DataFileWriter(data, store))
+            changes = None
+            if change_data is not None:
+                changes = stack.enter_context(ChangeDataWriter(change_data, store))
             yield cls(rows, changes, CarriedIds.of(configuration))
 
     def record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         """Record rows, which may carry ids, as changed."""
         if self.changes is not None:
-            self.changes.add(self.ids.of_table(rows), change)
+            self.changes.record(self.ids.of_table(rows), change)
 
     def finish(self) -> tuple[tuple[AddFile, ...], tuple[AddCDCFile, ...]]:
         """Write what waits; returns the data files and the change data files."""
         files = self.data.finish().files
-        return files, self.changes.finish() if self.changes is not None else ()
+        return files, self.changes.change_files() if self.changes is not None else ()
 
 
-class ChangeDataWriter:
+class ChangeDataWriter(DataFileWriter):
     """Writes changed rows; a context manager that deletes its files on an error.
 
     `spec`: how the table's data files are written, `is_change_data` set or not.
@@ -91,33 +89,20 @@ class ChangeDataWriter:
 
     def __init__(self, spec: WriteSpec, store: ObjectStore) -> None:
         configuration = change_data_configuration(spec.configuration)
-        self._schema = to_arrow_schema(configuration.schema)
-        self._writer = DataFileWriter(
-            replace(spec, configuration=configuration, constraints=(), is_change_data=True),
-            store,
+        self._change_schema = to_arrow_schema(configuration.schema)
+        super().__init__(
+            replace(spec, configuration=configuration, constraints=(), is_change_data=True), store
         )
 
-    def __enter__(self) -> Self:
-        self._writer.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
-
-    def add(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
+    def record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed."""
         changes: pa.Array = pa.repeat(string_column([change])[0], rows.num_rows)
         arrays = [*rows.columns, changes]
-        self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self.add(pa.RecordBatch.from_arrays(arrays, schema=self._change_schema))
 
-    def finish(self) -> tuple[AddCDCFile, ...]:
+    def change_files(self) -> tuple[AddCDCFile, ...]:
         """Write the waiting rows and close every file."""
-        return change_files_of(self._writer.finish())
+        return change_files_of(self.finish())
 
 
 _ROWS_AT_ONCE = 10_000
@@ -147,7 +132,7 @@ class _ChangeFileReader:
             columns,
             where=changes.where,
             expected_vectors=deletion_vectors_of(
-                changes.files.filter(pc.is_null(changes.files["selection"]))
+                pc.filter(changes.files, pc.is_null(changes.files["selection"]))
             ),
         )
         selections = DeletionVectorLoader(store)

@@ -195,8 +195,8 @@ class ArrowEngine:
 
         with ChangeDataWriter(spec, plan.store) as changes:
             for batch in self.read(plan):
-                changes.add(batch, "insert")
-            return changes.finish()
+                changes.record(batch, "insert")
+            return changes.change_files()
 
 
 def _write_checked(
