@@ -14,7 +14,6 @@ import decimal
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
@@ -188,20 +187,7 @@ def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The nearest floats; Arrow's own cast is sometimes off by a digit."""
-    source = array.type
-    digits_of_double = 15
-    if (
-        source.precision > digits_of_double
-        or source.byte_width != _WIDE_BYTES
-        or not pa.types.is_float64(target)
-    ):
-        return array.cast(pa.string()).cast(target)
-    # Both the digits and the power of ten are exact as doubles, so that their quotient is rounded
-    # once. The low half of the 128 bits holds all of the digits.
-    halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
-    digits = halves[array.offset : array.offset + len(array), 0]
-    missing = array.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(digits / 10.0**source.scale, target, mask=missing)
+    return array.cast(pa.string()).cast(target)
 
 
 def _to_decimal(source: pa.DataType, target: pa.DataType, is_exact: bool) -> Cast | None:

@@ -5,21 +5,19 @@ Spec: none; the footer is part of the Parquet format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.parquet.legacy_calendar import LegacyCalendar
-from dagster_delta.parquet.projection import locate_leaf, num_steps_found
+from dagster_delta.parquet.projection import locate_leaf
 from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
-from dagster_delta.protocol.features.existing_defaults import existing_default, has_existing_default
 from dagster_delta.protocol.features.text_limits import char_paths
-from dagster_delta.protocol.schema import DataType, StructField, StructType
-from dagster_delta.protocol.statistics.bounds import ColumnBounds, bounds_of_partition_values
+from dagster_delta.protocol.schema import DataType, StructType
+from dagster_delta.protocol.statistics.bounds import ColumnBounds
 from dagster_delta.protocol.statistics.predicates import Predicate, may_match, referenced_columns
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_columns import (
@@ -28,7 +26,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     string_column,
 )
 from dagster_delta.protocol.values.arrow_schema import from_arrow_type, to_arrow_type
-from dagster_delta.protocol.values.arrow_values import array_of, every
+from dagster_delta.protocol.values.arrow_values import array_of
 
 _EXACT = Context(prec=40)
 
@@ -42,44 +40,24 @@ def matching_row_groups(
 ) -> list[int]:
     """Indexes of the row groups that may hold a matching row, in order."""
     count = statistics.metadata.num_row_groups
-    paths = referenced_columns(predicate)
-    along = {path: schema.fields_along(path) for path in paths}
-    fields = {path: found[-1] for path, found in along.items() if len(found) == len(path)}
-    bounds = {
-        path: _default_bounds(field, count, is_nested=len(path) > 1)
-        for path, field in fields.items()
-        if has_existing_default(field)
-        and num_steps_found(file_schema, schema, path, mode) == len(path) - 1
-    }
-    # For a file of one row group the log has the same bounds, except for columns that it lacks.
-    if count < 2 and not bounds:
+    # For a file of one row group the log has the same bounds.
+    if count < 2:
         return list(range(count))
     has_legacy_times = LegacyCalendar.of(file_schema.metadata) is not None
     padded = char_paths(schema)
-    for path, field in fields.items():
+    bounds = {}
+    for path in referenced_columns(predicate):
         located = locate_leaf(file_schema, schema, path, mode)
-        if located is not None:
-            index, file_type = located
-            if path in padded or (has_legacy_times and pa.types.is_temporal(file_type)):
-                continue
-            known = _bounds(statistics, index, file_type, field.data_type)
-            if known is not None:
-                bounds[path] = known
-    return _true_positions(predicate, bounds, count)
-
-
-def _true_positions(
-    predicate: Predicate, bounds: Mapping[tuple[str, ...], ColumnBounds], count: int
-) -> list[int]:
+        if located is None or path in padded:
+            continue
+        index, file_type = located
+        if has_legacy_times and pa.types.is_temporal(file_type):
+            continue
+        known = _bounds(statistics, index, file_type, schema.fields_along(path)[-1].data_type)
+        if known is not None:
+            bounds[path] = known
     matches = may_match(predicate, bounds, count).to_pylist()
     return [index for index, may in enumerate(matches) if may]
-
-
-def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> ColumnBounds:
-    """Bounds of a column that a file lacks, if its rows have a default."""
-    bounds = bounds_of_partition_values(pa.repeat(existing_default(field), count), field.data_type)
-    # The struct that holds it may be null itself.
-    return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
 
 
 def _bounds(
