@@ -209,26 +209,34 @@ def encode_names(names: Sequence[str]) -> bytes:
 
 def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
     """Field id and position of the value of each field of the object at a position."""
-    flags = take(data, position, 1)[0] >> 2
-    count, start = _element_count(data, position + 1, is_large=bool(flags >> 4 & 1))
-    id_size, offset_size = (flags >> 2 & 3) + 1, (flags & 3) + 1
-    ids = _unsigned(data, start, id_size, count)
-    start += id_size * count
-    offsets = _unsigned(data, start, offset_size, count + 1)
-    start += offset_size * (count + 1)
-    take(data, start, offsets[-1])
-    return [(field_id, start + offset) for field_id, offset in zip(ids, offsets, strict=False)]
+    ids, places = _parts(data, position)
+    return list(zip(ids, places, strict=False))
 
 
 def locate_elements(data: bytes, position: int) -> list[int]:
     """Position of each element of the array at a position."""
-    flags = take(data, position, 1)[0] >> 2
-    count, start = _element_count(data, position + 1, is_large=bool(flags >> 2 & 1))
+    return _parts(data, position)[1][:-1]
+
+
+def _parts(data: bytes, position: int) -> tuple[list[int], list[int]]:
+    """Field ids of the object or array at a position, and the positions of its values and its
+    end; an array has no ids.
+    """
+    first = take(data, position, 1)[0]
+    flags, is_object = first >> 2, first & 3 == BasicType.OBJECT
+    count_size = 4 if flags >> (4 if is_object else 2) & 1 else 1
+    (count,) = _unsigned(data, position + 1, count_size, 1)
+    start = position + 1 + count_size
+    ids = []
+    if is_object:
+        id_size = (flags >> 2 & 3) + 1
+        ids = _unsigned(data, start, id_size, count)
+        start += id_size * count
     offset_size = (flags & 3) + 1
     offsets = _unsigned(data, start, offset_size, count + 1)
     start += offset_size * (count + 1)
     take(data, start, offsets[-1])
-    return [start + offset for offset in offsets[:-1]]
+    return ids, [start + offset for offset in offsets]
 
 
 def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
@@ -319,26 +327,13 @@ def _value_size(data: bytes, position: int) -> int:
     match first & 3:
         case BasicType.SHORT_STRING:
             return 1 + header
-        case BasicType.OBJECT:
-            count, start = _element_count(data, position + 1, is_large=bool(header >> 4 & 1))
-            start += ((header >> 2 & 3) + 1) * count
-        case BasicType.ARRAY:
-            count, start = _element_count(data, position + 1, is_large=bool(header >> 2 & 1))
-        case _:
-            if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
-                return 5 + _unsigned(data, position + 1, 4, 1)[0]
-            if header not in PRIMITIVE_SIZES:
-                raise unknown_primitive(header)
-            return 1 + PRIMITIVE_SIZES[header]
-    offset_size = (header & 3) + 1
-    (size,) = _unsigned(data, start + offset_size * count, offset_size, 1)
-    return start + offset_size * (count + 1) + size - position
-
-
-def _element_count(data: bytes, position: int, *, is_large: bool) -> tuple[int, int]:
-    """The number of elements in a container, and the position after that number."""
-    size = 4 if is_large else 1
-    return _unsigned(data, position, size, 1)[0], position + size
+        case BasicType.OBJECT | BasicType.ARRAY:
+            return _parts(data, position)[1][-1] - position
+    if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
+        return 5 + _unsigned(data, position + 1, 4, 1)[0]
+    if header not in PRIMITIVE_SIZES:
+        raise unknown_primitive(header)
+    return 1 + PRIMITIVE_SIZES[header]
 
 
 def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
