@@ -19,7 +19,6 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import python_value
 
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
@@ -54,7 +53,16 @@ def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
         range(len(array)),
         limit,
     )
-    return [python_value(array[place]) for place in places]
+    return [shown_value(array[place]) for place in places]
+
+
+def shown_value(scalar: pa.Scalar) -> object:
+    """The value of a `pyarrow.Scalar`, to be shown: one that Python does not have is a number."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        # Dates and times outside the years of Python's datetime.
+        return f"{scalar.value} in {scalar.type}"
 
 
 def failing_places(

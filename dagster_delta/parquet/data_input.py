@@ -127,9 +127,17 @@ def _from_stream(data: _Foreign) -> pa.RecordBatchReader:
                 "a series"
             ) from error
         raise InvalidArgument(
-            f"the {kind} has a column of a type that Arrow does not have ({error}): cast it first; "
-            "the 128-bit integers of polars, for example, to Decimal(38, 0)"
+            f"the {kind} has a column of a type that Arrow does not have ({error})"
+            f"{_odd_columns(data)}: cast it first; the 128-bit integers of polars, for example, to "
+            "Decimal(38, 0)"
         ) from error
+
+
+def _odd_columns(data: _Foreign) -> str:
+    """The columns of a polars frame that hold 128-bit integers, at any depth."""
+    types = getattr(data, "schema", {})
+    found = [str(name) for name in types if "Int128" in str(types[name])]
+    return f" in column {', '.join(found)}" if found else ""
 
 
 def _from_pandas(data: _Foreign) -> pa.RecordBatchReader | None:

@@ -114,7 +114,8 @@ class ColumnEncodings(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_rows(cls, rows: pa.Table) -> ColumnEncodings:
-        """The encodings of a row group, by a sample of its first rows.
+        """The encodings for all files of a write, by a sample of its first rows: choosing anew for
+        each row group took 90 µs for 20 rows and 20 ms for 300,000, a seventh of writing them.
 
         A dictionary saves space only if values repeat; other numbers and times are stored as
         differences. Spark's vectorized reader reads all of them.
@@ -140,11 +141,13 @@ class EncodedRowGroup(msgspec.Struct, frozen=True):
     statistics: FileStatistics
 
     @classmethod
-    def of_rows(cls, rows: pa.Table, format_: FileFormat) -> EncodedRowGroup:
+    def of_rows(
+        cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
+    ) -> EncodedRowGroup:
         """All `rows`, a `pyarrow.Table` of the format's schema, as one row group."""
         statistics = FileStatistics(format_.statistics)
         statistics.observe(rows)
-        file, metadata = encode_rows(rows, format_, ColumnEncodings.for_rows(rows))
+        file, metadata = encode_rows(rows, format_, encodings)
         return cls(RowGroupBytes.of_file(memoryview(file)), metadata, statistics)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.parquet.casts import failing_places, value_cast
+from dagster_delta.parquet.casts import failing_places, shown_value, value_cast
 from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
 from dagster_delta.protocol.schema import (
     DataType,
@@ -29,7 +29,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
-from dagster_delta.protocol.values.arrow_values import python_value
 from dagster_delta.sql.evaluation import evaluate
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.text_conversion import text_conversion
@@ -101,7 +100,7 @@ class ValueConversion:
             start = place + 1
         positions = np.flatnonzero(failed)
         examples = [
-            repr(python_value(array[int(position)]))[:_EXAMPLE_LENGTH]
+            repr(shown_value(array[int(position)]))[:_EXAMPLE_LENGTH]
             for position in positions[:MAX_EXAMPLES]
         ]
         return Converted(pa.concat_arrays(pieces), len(positions), examples, positions)

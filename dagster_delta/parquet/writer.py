@@ -30,6 +30,7 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.parquet.file_format import (
+    ColumnEncodings,
     EncodedRowGroup,
     FileFormat,
     FileInWriting,
@@ -123,6 +124,7 @@ class DataFileWriter:
         self._taken_bytes = 0
         self._flushes = 0
         self._tasks: _WorkerTasks | None = None
+        self._encodings: ColumnEncodings | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -189,6 +191,11 @@ class DataFileWriter:
             return
         rows = pa.Table.from_batches(self._unsplit).combine_chunks()
         self._unsplit, self._unsplit_bytes = [], 0
+        if self._encodings is None:
+            columns = rows.columns[: len(self._schema)]
+            self._encodings = ColumnEncodings.for_rows(
+                pa.Table.from_arrays(columns, schema=self._schema)
+            )
         for batch in rows.to_batches():
             stored = batch.columns[: len(self._schema)]
             for key, part in split_by_partition(
@@ -234,19 +241,20 @@ class DataFileWriter:
         self._waiting_bytes -= size_bytes
         # Release the rows to the worker: encoded row groups may wait long.
         rows = [partition.take(self._schema)]
+        encodings = self._encodings = self._encodings or ColumnEncodings.for_rows(rows[0])
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)
         self._run(
             partition,
             size_bytes,
-            lambda: self._encode(rows.pop()),
+            lambda: self._encode(rows.pop(), encodings),
             lambda groups: self._append(partition, groups, number),
         )
 
-    def _encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
+    def _encode(self, rows: pa.Table, encodings: ColumnEncodings) -> list[EncodedRowGroup]:
         ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
-        return self._files.encode(ordered)
+        return self._files.encode(ordered, encodings)
 
     def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
         self._files.append(partition, groups, number)
@@ -332,11 +340,11 @@ class _DataFiles:
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
 
-    def encode(self, rows: pa.Table) -> list[EncodedRowGroup]:
+    def encode(self, rows: pa.Table, encodings: ColumnEncodings) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of the write."""
         step = self._spec.row_group_rows
         return [
-            EncodedRowGroup.of_rows(rows.slice(start, step), self.format)
+            EncodedRowGroup.of_rows(rows.slice(start, step), self.format, encodings)
             for start in range(0, rows.num_rows, step)
         ]
 

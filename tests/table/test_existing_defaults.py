@@ -223,7 +223,7 @@ def test_a_file_of_other_values_is_not_decoded(
     decode = opened_file.OpenedFile.decode
 
     def note(self: Any, group: int, columns: list[int]) -> Any:
-        decoded.append(group)
+        decoded.extend(columns)
         return decode(self, group, columns)
 
     monkeypatch.setattr(opened_file.OpenedFile, "decode", note)
