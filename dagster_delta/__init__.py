@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+    from dagster_delta.orchestration.checks.health_asset import delta_health_asset
     from dagster_delta.orchestration.components.computed_assets import (
         DeltaChangeFeedComponent,
         DeltaIngestionComponent,
@@ -45,7 +46,14 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.io.openlineage import openlineage_dataset
     from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
     from dagster_delta.orchestration.io.type_handlers import TableInput, TypeHandler
-    from dagster_delta.orchestration.maintenance.config import (
+    from dagster_delta.orchestration.maintenance.jobs import (
+        delta_clone_job,
+        delta_maintenance_job,
+        delta_maintenance_schedule,
+        delta_restore_job,
+    )
+    from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
+    from dagster_delta.orchestration.maintenance.operations import (
         CheckpointConfig,
         CleanLogConfig,
         CloneConfig,
@@ -58,14 +66,6 @@ if TYPE_CHECKING:
         RestoreConfig,
         VacuumConfig,
     )
-    from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
-    from dagster_delta.orchestration.maintenance.jobs import (
-        delta_clone_job,
-        delta_maintenance_job,
-        delta_maintenance_schedule,
-        delta_restore_job,
-    )
-    from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
     from dagster_delta.orchestration.maintenance.ops import (
         checkpoint_op,
         clean_log_op,
@@ -219,22 +219,22 @@ _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.read.change_data_feed",
     "ChangeFeedConfig": "orchestration.incremental.change_feed_assets",
-    "CheckpointConfig": "orchestration.maintenance.config",
-    "CleanLogConfig": "orchestration.maintenance.config",
-    "CloneConfig": "orchestration.maintenance.config",
+    "CheckpointConfig": "orchestration.maintenance.operations",
+    "CleanLogConfig": "orchestration.maintenance.operations",
+    "CloneConfig": "orchestration.maintenance.operations",
     "Column": "evolution.column_definition",
     "CommitResult": "table.transaction.commit_result",
     "ConflictRetries": "table.transaction.retries",
     "DeltaChangeFeedComponent": "orchestration.components.computed_assets",
-    "DeltaCloneConfig": "orchestration.maintenance.config",
+    "DeltaCloneConfig": "orchestration.maintenance.operations",
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io.io_manager",
     "DeltaIngestionComponent": "orchestration.components.computed_assets",
     "DeltaLakeComponent": "orchestration.components.delta_lake",
     "DeltaMaintenanceComponent": "orchestration.components.delta_maintenance",
-    "DeltaMaintenanceConfig": "orchestration.maintenance.config",
-    "DeltaRestoreConfig": "orchestration.maintenance.config",
+    "DeltaMaintenanceConfig": "orchestration.maintenance.operations",
+    "DeltaRestoreConfig": "orchestration.maintenance.operations",
     "DeltaSchemaChangeConfig": "orchestration.schema_changes.config",
     "DeltaSensorComponent": "orchestration.components.delta_sensor",
     "DeltaSensorOptions": "orchestration.sensors.sensors",
@@ -243,7 +243,7 @@ _HOMES = {
     "DeltaTable": "table.delta_table",
     "DeltaTableComponent": "orchestration.components.delta_table",
     "DeltaTableResource": "orchestration.resources",
-    "FsckConfig": "orchestration.maintenance.config",
+    "FsckConfig": "orchestration.maintenance.operations",
     "FsspecStorageOptions": "orchestration.storage_options",
     "GcsStorageOptions": "orchestration.storage_options",
     "Identity": "evolution.column_definition",
@@ -252,10 +252,10 @@ _HOMES = {
     "MergeOperationsConfig": "orchestration.io.merge_config",
     "MergeType": "orchestration.io.merge_config",
     "MissingFiles": "table.operations.fsck",
-    "OptimizeConfig": "orchestration.maintenance.config",
+    "OptimizeConfig": "orchestration.maintenance.operations",
     "OptimizeResult": "table.operations.optimize",
-    "ReorgConfig": "orchestration.maintenance.config",
-    "RestoreConfig": "orchestration.maintenance.config",
+    "ReorgConfig": "orchestration.maintenance.operations",
+    "RestoreConfig": "orchestration.maintenance.operations",
     "S3StorageOptions": "orchestration.storage_options",
     "Scan": "table.read.scan",
     "SchemaChangeKind": "orchestration.schema_changes.config",
@@ -270,7 +270,7 @@ _HOMES = {
     "UnreferencedFiles": "table.operations.leftover_files",
     "UpstreamChanges": "orchestration.incremental.upstream_changes",
     "UpstreamColumns": "orchestration.io.column_lineage",
-    "VacuumConfig": "orchestration.maintenance.config",
+    "VacuumConfig": "orchestration.maintenance.operations",
     "VacuumResult": "table.operations.vacuum",
     "check_definitions": "orchestration.definition_checks",
     "checkpoint_op": "orchestration.maintenance.ops",
@@ -282,7 +282,7 @@ _HOMES = {
     "delta_clone_job": "orchestration.maintenance.jobs",
     "delta_files_asset": "orchestration.incremental.file_assets",
     "delta_files_sensor": "orchestration.incremental.file_assets",
-    "delta_health_asset": "orchestration.maintenance.health_asset",
+    "delta_health_asset": "orchestration.checks.health_asset",
     "delta_maintenance_job": "orchestration.maintenance.jobs",
     "delta_maintenance_schedule": "orchestration.maintenance.jobs",
     "delta_restore_job": "orchestration.maintenance.jobs",

@@ -66,7 +66,7 @@ title: {name}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _EXAMPLES = re.compile(r"(?m)^Examples:\n((?:    .*\n?|\n)+)")
 _RAISES = re.compile(r"(?m)^Raises:\n((?:    .*\n?|\n)+)")
-_DOCUMENTING = (".documented", ".documented_texts", ".Resolver")
+_DOCUMENTING = ".Resolver"
 _NAME = re.compile(r"\w+")
 _NAMES = re.compile(r"[A-Z]\w+(?:, [A-Z]\w+)*")
 
@@ -136,7 +136,7 @@ class PlainDocstrings(Extension):
 
 
 def _describe(attribute: Attribute) -> None:
-    """The text and default of a field, from `Field(…)` or `Annotated[…, documented("text")]`."""
+    """The text and default of a field, from `Field(…)` or `Annotated[…, Resolver(…)]`."""
     text = _noted(attribute)
     if (
         isinstance(attribute.value, ExprCall)
@@ -146,12 +146,24 @@ def _describe(attribute: Attribute) -> None:
         if "description" in given:
             text = _text(given["description"], attribute)
         if "alias" in given:
-            text = f"{text} Its name is `{_text(given['alias'], attribute)}`."
+            own = attribute.docstring.value if attribute.docstring else ""
+            text = f"{text or own} Its name is `{_text(given['alias'], attribute)}`."
         first = attribute.value.arguments[0] if attribute.value.arguments else None
         positional = None if isinstance(first, ExprKeyword) or str(first) == "..." else first
         attribute.value = given.get("default", positional)
+    if text is None and attribute.docstring is None:
+        text = _of_argument(attribute)
     if text is not None:
         attribute.docstring = Docstring(text, parent=attribute)
+
+
+def _of_argument(attribute: Attribute) -> str | None:
+    """The text of a field that is an argument of a function, which describes it."""
+    owner = attribute.parent
+    if owner is None or not owner.is_class or ".orchestration." not in owner.path:
+        return None
+    field = getattr(pydoc.locate(owner.path), "model_fields", {}).get(attribute.name)
+    return None if field is None else field.description
 
 
 def _noted(attribute: Attribute) -> str | None:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.locations import check_no_password
@@ -25,10 +25,10 @@ class KnownFieldsOnly(BaseModel):
     they are None or false: see `forgives_unset`.
     """
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     forgives_unset: ClassVar[bool] = False
     """Whether unknown fields that are None or false are ignored."""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Earlier names of fields, to the names now."""
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
@@ -37,7 +37,6 @@ class KnownFieldsOnly(BaseModel):
                 del data[name]
                 continue
             close = difflib.get_close_matches(name, sorted(known), n=1)
-            close = [self.renamed[name]] if name in self.renamed else close
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
             raise InvalidArgument(
                 f"{type(self).__name__} has no option {name!r}: {hint} (docs/migration.md lists "

@@ -164,7 +164,7 @@ def test_a_table_is_observed_checked_and_watched_by_ten_lines(sandbox, root, ins
         group_name="raw",
         automation_condition="{{ dg.AutomationCondition.on_cron('0 * * * *') }}",
         checks={"unique": ["id"], "columns": {"id": "BIGINT", "day": "STRING"}},
-        sensor={"name": "changed", "assets": "group:raw", "partitions": {"day": ["d", "1"]}},
+        sensor={"name": "changed", "target": "group:raw", "partitions": {"day": ["d", "1"]}},
     )
     key = dg.AssetKey(["raw", "flights"])
     (spec,) = defs.resolve_all_asset_specs()
@@ -193,7 +193,7 @@ def test_commits_to_a_table_that_is_not_observed_are_reported_as_materialization
     sandbox, root, instance
 ) -> None:
     uri = str(root / "raw" / "flights")
-    sensor_options = {"name": "changed", "start_from": "earliest", "enabled": True}
+    sensor_options = {"name": "changed", "start_from": "earliest", "default_status": "RUNNING"}
     defs = load(
         sandbox, DeltaTableComponent, key="f", uri=uri, observe=False, sensor=sensor_options
     )
@@ -249,7 +249,7 @@ def test_a_sensor_runs_a_job_by_its_name(sandbox, root, instance) -> None:
         DeltaSensorComponent,
         name="changed",
         tables=uri,
-        job="report",
+        job_name="report",
         start_from="earliest",
         partitions_def="{{ dg.StaticPartitionsDefinition(['d', 'e']) }}",
         partition_expr="day",
@@ -283,7 +283,7 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
         exclude=["*/broken"],
         owners=["team:data"],
         checks={"row_count": {"least": 1}},
-        sensor={"name": "any", "assets": "*"},
+        sensor={"name": "any", "target": "*"},
         maintenance={"name": "upkeep"},
     )
     # What is gone since is still there: nothing was looked at.
@@ -294,7 +294,7 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
     assert flights.description == "About raw/flights"
     columns = flights.metadata["dagster/column_schema"].value.columns
     assert [(each.name, each.type, each.description) for each in columns] == [
-        ("id", "long", "the key"),
+        ("id", "bigint", "the key"),
         ("day", "string", None),
     ]
     assert columns[0].constraints.nullable is False
@@ -342,7 +342,7 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
     state = tmp_path / "state"
     DeltaLakeComponent(root=str(root)).write_state_to_path(state)
     found = {each["uri"]: each for each in json.loads(state.read_text())["tables"]}
-    assert found[str(root / "broken")]["columns"] == []
+    assert found[str(root / "broken")]["schema_string"] is None
     assert "broken stay unknown" in caplog.text
 
 
@@ -362,12 +362,12 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
             {"tables": {"a": "u"}, "config": {"vacuum": {"dryrun": True}}},
             "dryrun",
         ),
-        (DeltaSensorComponent, {"name": "s", "assets": "*"}, "either tables or a root"),
+        (DeltaSensorComponent, {"name": "s", "target": "*"}, "either tables or a root"),
         (DeltaSensorComponent, {"name": "s", "tables": "u"}, "nothing to do"),
         (
             DeltaSensorComponent,
-            {"name": "s", "tables": "u", "assets": "*", "job": "j"},
-            "either assets or a job",
+            {"name": "s", "tables": "u", "target": "*", "job_name": "j"},
+            "either a target or a job",
         ),
         (
             DeltaTableComponent,
@@ -419,7 +419,7 @@ def test_templates_and_number_like_texts_are_taken(sandbox, monkeypatch) -> None
         "uri": "u",
         "observe": "{{ env.OBSERVE }}",
         "storage_options": {"provider": "s3", "region": "1", "skip_signature": "{{ True }}"},
-        "sensor": {"name": "s", "assets": "*", "start_from": 3, "partitions": {"p": ["1", None]}},
+        "sensor": {"name": "s", "target": "*", "start_from": 3, "partitions": {"p": ["1", None]}},
         "tags": {"a": "1", "b": "c"},
         "translation": {"group_name": "lake", "key": "lake/{{ spec.key.path[-1] }}"},
     }
@@ -447,7 +447,7 @@ def test_assets_are_translated_before_they_are_defined(
     state = tmp_path / "state"
     translation = {"key": "lake/{{ spec.key.path[-1] }}", "description": "At {{ uri }}"}
     attributes = {"root": str(root), "observe": observe, "translation": translation}
-    attributes |= {"checks": {"row_count": {"least": 1}}, "sensor": {"name": "s", "assets": "*"}}
+    attributes |= {"checks": {"row_count": {"least": 1}}, "sensor": {"name": "s", "target": "*"}}
     monkeypatch.setattr(dagster_delta, "OwnLakeComponent", OwnLakeComponent, raising=False)
     path = declare(sandbox, OwnLakeComponent, attributes, {"root": "r"})
     with sandbox.load_component_and_build_defs(path) as (component, _):
@@ -555,7 +555,7 @@ def test_files_are_ingested_as_declared(sandbox, tmp_path, instance) -> None:
         "mode": "merge",
         "keys": ["id"],
         "columns": {"id": "BIGINT", "code": "STRING"},
-        "sensor": {"enabled": True},
+        "sensor": {"default_status": "RUNNING"},
     }
     path = declare(sandbox, DeltaIngestionComponent, attributes, {"source": "s"})
     with sandbox.load_component_and_build_defs(path) as (_, loaded):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.maintenance.health_asset import delta_health_asset
+from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import Lake, plain
 

@@ -14,11 +14,6 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
-from dagster_delta.orchestration.maintenance.config import (
-    DeltaMaintenanceConfig,
-    OptimizeConfig,
-    VacuumConfig,
-)
 from dagster_delta.orchestration.maintenance.jobs import (
     delta_clone_job,
     delta_maintenance_job,
@@ -26,6 +21,11 @@ from dagster_delta.orchestration.maintenance.jobs import (
     delta_restore_job,
 )
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
+from dagster_delta.orchestration.maintenance.operations import (
+    DeltaMaintenanceConfig,
+    OptimizeConfig,
+    VacuumConfig,
+)
 from dagster_delta.orchestration.maintenance.ops import (
     MAINTENANCE_POOL,
     checkpoint_op,
@@ -547,12 +547,6 @@ def test_tables_may_have_names_that_steps_may_not(lake: Lake) -> None:
         result = run(lake, job, {"tables": [name]})
         assert len([each for each in result.all_events if each.is_step_success]) == 2
         assert run(lake, delta_restore_job(tables={name: uri}), {"table": name, "version": 0})
-
-
-@pytest.mark.parametrize("name", ["mro", "_x_", "__x__", ""])
-def test_a_table_that_the_launchpad_cannot_offer_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="the Launchpad cannot offer"):
-        delta_restore_job(tables={name: "lake/flights", "other": "lake/other"})
 
 
 def test_a_restore_to_no_version_is_refused(lake: Lake) -> None:

@@ -19,7 +19,7 @@ from dagster_delta import (
     delta_schema_change_job,
     vacuum_op,
 )
-from dagster_delta.orchestration.maintenance.config import DeltaCloneConfig, DeltaRestoreConfig
+from dagster_delta.orchestration.maintenance.operations import DeltaCloneConfig, DeltaRestoreConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLES = {"flights": "s3://lake/flights", "weather": "s3://lake/weather"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import dagster as dg
 import pyarrow as pa
@@ -16,7 +16,6 @@ from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
     DeltaAttributes,
     StorageField,
-    documented,
 )
 from dagster_delta.orchestration.components.scaffolders import (
     DeltaChangeFeedScaffolder,
@@ -42,42 +41,33 @@ class ComputedAssetComponent(AssetDeltaComponent):
     """The asset of a component that computes rows."""
 
     asset: dg.ResolvedAssetSpec = Field(
-        description="The asset. Its metadata has the options of the DeltaIOManager, such as mode "
-        "and partition_expr.",
-        examples=[{"key": "reports/delays", "metadata": {"mode": "append"}}],
+        examples=[{"key": "reports/delays", "metadata": {"mode": "append"}}]
     )
-    io_manager_key: Annotated[
-        str, documented("Key of the DeltaIOManager that writes the table.")
-    ] = "io_manager"
-    in_table_pool: Annotated[
-        bool,
-        documented(
-            "Whether the asset runs in the concurrency pool of its table, and so never while the "
-            "table is maintained, if the limit of the pool is 1."
-        ),
-    ] = False
+    """The asset. Its metadata has the options of the DeltaIOManager, such as mode and
+    partition_expr."""
+    io_manager_key: str = "io_manager"
+    """Key of the DeltaIOManager that writes the table."""
+    in_table_pool: bool = False
+    """Whether the asset runs in the concurrency pool of its table, and so never while the table is
+    maintained, if the limit of the pool is 1."""
 
     def asset_options(self, *kinds: str) -> dict[str, Any]:
-        """Arguments of `dg.asset`."""
+        """Arguments of `dg.asset`, and the attributes that the function for the asset takes."""
         spec = self.get_asset_spec(self.asset)
+        passed_on = (
+            *("deps", "description", "metadata", "group_name", "owners", "code_version"),
+            *("automation_condition", "partitions_def", "freshness_policy"),
+        )
         given = {
             "key_prefix": list(spec.key.path[:-1]),
             "pool": delta_table_pool(spec.key) if self.in_table_pool else None,
-            "deps": spec.deps,
-            "description": spec.description,
-            "metadata": spec.metadata,
-            "group_name": spec.group_name,
-            "owners": spec.owners,
-            "code_version": spec.code_version,
-            "automation_condition": spec.automation_condition,
-            "partitions_def": spec.partitions_def,
-            "freshness_policy": spec.freshness_policy,
             "tags": {k: v for k, v in spec.tags.items() if not k.startswith(_KIND_TAG)},
+            **{name: getattr(spec, name) for name in passed_on},
         }
         return {
+            **self.arguments(),
             "name": spec.key.path[-1],
             "kinds": {"deltalake", *kinds, *spec.kinds},
-            "io_manager_key": self.io_manager_key,
             **{name: value for name, value in given.items() if value},
         }
 
@@ -85,6 +75,8 @@ class ComputedAssetComponent(AssetDeltaComponent):
 @dg.scaffold_with(DeltaSqlScaffolder)
 class DeltaSqlComponent(ComputedAssetComponent):
     """An asset computed from other assets by a query in SQL, with the lineage of its columns.
+
+    The attributes without a description are arguments of `delta_sql_asset`.
 
     Examples:
         type: dagster_delta.DeltaSqlComponent
@@ -94,25 +86,16 @@ class DeltaSqlComponent(ComputedAssetComponent):
           sql: SELECT carrier, avg(arr_delay) AS delay FROM {flights} GROUP BY carrier
     """
 
-    upstream: dict[str, str] = Field(
-        description="Name in the query to the key of the asset.",
-        examples=[{"flights": "raw/flights"}],
-    )
-    sql: Annotated[
-        str | None,
-        documented("One query, with its tables in braces.", examples=["SELECT * FROM {flights}"]),
-    ] = None
-    sql_file: Annotated[
-        str | None,
-        documented("Alternative: file with the query, relative to the folder of the component."),
-    ] = None
-    engine: Annotated[
-        Literal["arrow", "spark"],
-        documented("arrow: DuckDB in the process of the step, in its SQL; spark: Spark SQL."),
-    ] = "arrow"
-    memory_limit: Annotated[
-        str, documented("Memory limit of DuckDB; what needs more goes to disk.")
-    ] = "2GB"
+    passed_to = delta_sql_asset
+
+    upstream: dict[str, str] = Field(examples=[{"flights": "raw/flights"}])
+    """Name in the query to the key of the asset."""
+    sql: str | None = Field(default=None, examples=["SELECT * FROM {flights}"])
+    """One query, with its tables in braces."""
+    sql_file: str | None = None
+    """Alternative: file with the query, relative to the folder of the component."""
+    engine: Literal["arrow", "spark"] = "arrow"
+    memory_limit: str = "2GB"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The asset.
@@ -123,26 +106,19 @@ class DeltaSqlComponent(ComputedAssetComponent):
         if (self.sql is None) == (self.sql_file is None):
             key = self.asset.key.to_user_string()
             raise InvalidArgument(f"{key} needs either sql or sql_file: give one of them")
-        sql = self.sql
+        options = self.asset_options("sql", "duckdb" if self.engine == "arrow" else "spark")
+        keys = {name: dg.AssetKey.from_user_string(key) for name, key in self.upstream.items()}
         if self.sql_file is not None:
-            sql = _read(context.path / self.sql_file)
-        asset = delta_sql_asset(
-            sql=str(sql),
-            upstream={
-                name: dg.AssetKey.from_user_string(key) for name, key in self.upstream.items()
-            },
-            engine=self.engine,
-            memory_limit=self.memory_limit,
-            **self.asset_options("sql", "duckdb" if self.engine == "arrow" else "spark"),
-        )
-        return dg.Definitions(assets=[asset])
+            options["sql"] = _read(context.path / self.sql_file)
+        return dg.Definitions(assets=[delta_sql_asset(**{**options, "upstream": keys})])
 
 
 @dg.scaffold_with(DeltaChangeFeedScaffolder)
 class DeltaChangeFeedComponent(ComputedAssetComponent):
     """An asset that is updated incrementally from the changes of another Delta table.
 
-    Without a function, it is a copy of the upstream table, or of some of its columns.
+    Without a function, it is a copy of the upstream table, or of some of its columns. The
+    attributes without a description are arguments of `delta_change_feed_asset`.
 
     Examples:
         type: dagster_delta.DeltaChangeFeedComponent
@@ -153,35 +129,20 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
           function: lakehouse.transforms.late_flights
     """
 
-    upstream: dg.ResolvedAssetKey = Field(
-        description="Key of the asset whose table is read.", examples=["raw/flights"]
-    )
-    keys: Annotated[
-        list[str],
-        documented("Columns that identify the rows of this asset's table; for the mode merge."),
-    ] = Field(default=[])
-    mode: Annotated[ChangeFeedMode, documented("How rows are written: merge or append.")] = "merge"
-    returns: Annotated[
-        Returns, documented("Whether the function returns changes, or rows to insert or update.")
-    ] = "changes"
-    function: Annotated[
-        str | None,
-        documented(
-            "Import path of a function with a parameter `changes`, as for "
-            "`delta_change_feed_asset`. Default: changes are applied as they are.",
-            examples=["lakehouse.transforms.late_flights"],
-        ),
-    ] = None
-    table: Annotated[
-        str | None, documented("Location of the upstream table, if no DeltaIOManager stores it.")
-    ] = None
+    passed_to = delta_change_feed_asset
+
+    upstream: dg.ResolvedAssetKey = Field(examples=["raw/flights"])
+    """Key of the asset whose table is read."""
+    keys: list[str] = Field(default=[])
+    mode: ChangeFeedMode = "merge"
+    returns: Returns = "changes"
+    function: str | None = Field(default=None, examples=["lakehouse.transforms.late_flights"])
+    """Import path of a function with a parameter `changes`, as for `delta_change_feed_asset`.
+    Default: changes are applied as they are."""
+    table: str | None = None
     storage_options: StorageField = None
-    columns: Annotated[
-        list[str] | None, documented("Columns of the upstream table. Default: all.")
-    ] = None
-    on_gap: Annotated[
-        OnGap, documented("What to do if changes can no longer be read: refresh or fail.")
-    ] = "refresh"
+    columns: list[str] | None = None
+    on_gap: OnGap = "refresh"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset.
@@ -189,17 +150,7 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
         Raises:
             InvalidArgument: the attributes are inconsistent, or the function cannot be imported.
         """
-        define = delta_change_feed_asset(
-            self.upstream,
-            keys=self.keys,
-            mode=self.mode,
-            returns=self.returns,
-            table=self.table,
-            storage_options=self.storage_options,
-            columns=self.columns,
-            on_gap=self.on_gap,
-            **self.asset_options(),
-        )
+        define = delta_change_feed_asset(**self.asset_options())
         function = _copy if self.function is None else _imported(self.function)
         return dg.Definitions(assets=[define(function)])
 
@@ -207,17 +158,18 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
 class FilesSensorOptions(DeltaAttributes):
     """A sensor that runs the asset when files were added or changed."""
 
-    minimum_interval_seconds: Annotated[
-        int, documented("Minimum number of seconds between two looks.")
-    ] = 60
-    enabled: Annotated[bool, documented("Whether the sensor is initially running.")] = False
+    passed_to = delta_files_sensor
+
+    minimum_interval_seconds: int = 60
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED
 
 
 @dg.scaffold_with(DeltaIngestionScaffolder)
 class DeltaIngestionComponent(ComputedAssetComponent):
     """An asset of Parquet, CSV or JSON files that others put somewhere; each is loaded once.
 
-    The sensor runs it when files arrive; the automation_condition of the asset is a schedule.
+    The sensor runs it when files arrive; the automation_condition of the asset is a schedule. The
+    attributes without a description are arguments of `delta_files_asset`.
 
     Examples:
         type: dagster_delta.DeltaIngestionComponent
@@ -225,51 +177,23 @@ class DeltaIngestionComponent(ComputedAssetComponent):
           asset: {key: raw/flights, metadata: {partition_by: day}}
           source: s3://landing/flights/*.csv
           columns: {id: BIGINT, day: DATE}
-          sensor: {enabled: true}
+          sensor: {default_status: RUNNING}
     """
 
-    source: str = Field(
-        description="A file, a directory, or a pattern with *, ? and **. Names that begin with _ "
-        "or . do not match.",
-        examples=["s3://landing/flights/*.csv", "/landing/**/*.json"],
-    )
+    passed_to = delta_files_asset
+
+    source: str = Field(examples=["s3://landing/flights/*.csv", "/landing/**/*.json"])
     storage_options: StorageField = None
-    format: Annotated[
-        FileFormat | None,
-        documented(
-            "parquet, csv with a header line, or json with one object per line. Default: by the "
-            "extension of each file; .gz, .bz2 or .zst may follow."
-        ),
-    ] = None
-    mode: Annotated[
-        Literal["append", "merge", "overwrite"],
-        documented(
-            "append adds the rows; merge updates and inserts them by keys; overwrite replaces all "
-            "rows by those of the new files."
-        ),
-    ] = "append"
-    keys: Annotated[list[str], documented("Columns that identify rows; for the mode merge.")] = (
-        Field(default=[])
-    )
-    columns: Annotated[
-        dict[str, str] | None,
-        documented(
-            "Columns to load, with their types in Spark SQL. Default: all of the files.",
-            examples=[{"id": "BIGINT", "day": "DATE"}],
-        ),
-    ] = None
-    delimiter: Annotated[str, documented("Of CSV files.")] = ","
-    encoding: Annotated[str, documented("Of the text in CSV and JSON files.")] = "utf-8"
-    changed_files: Annotated[
-        ChangedFiles,
-        documented("Whether files that change after they were loaded are loaded again."),
-    ] = "skip"
-    minimum_age_seconds: Annotated[
-        float, documented("Younger files may still be written, and are left for the next run.")
-    ] = 0
-    sensor: Annotated[
-        FilesSensorOptions | None, documented("A sensor that runs the asset when files arrive.")
-    ] = None
+    format: FileFormat | None = None
+    mode: Literal["append", "merge", "overwrite"] = "append"
+    keys: list[str] = Field(default=[])
+    columns: dict[str, str] | None = Field(default=None, examples=[{"id": "BIGINT", "day": "DATE"}])
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    changed_files: ChangedFiles = "skip"
+    minimum_age_seconds: float = 0
+    sensor: FilesSensorOptions | None = None
+    """A sensor that runs the asset when files arrive."""
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset and its sensor.
@@ -277,34 +201,18 @@ class DeltaIngestionComponent(ComputedAssetComponent):
         Raises:
             InvalidArgument: the attributes are inconsistent.
         """
-        asset = delta_files_asset(
-            source=self.source,
-            mode=self.mode,
-            keys=self.keys,
+        asset = delta_files_asset(**self.asset_options())
+        if self.sensor is None:
+            return dg.Definitions(assets=[asset])
+        sensor = delta_files_sensor(
+            f"{asset.key.to_python_identifier()}_files",
+            self.source,
+            target=[asset],
             storage_options=self.storage_options,
-            format=self.format,
-            columns=self.columns,
-            delimiter=self.delimiter,
-            encoding=self.encoding,
-            changed_files=self.changed_files,
             minimum_age_seconds=self.minimum_age_seconds,
-            **self.asset_options(),
+            **self.sensor.arguments(),
         )
-        sensors = []
-        if self.sensor is not None:
-            status = dg.DefaultSensorStatus
-            sensors.append(
-                delta_files_sensor(
-                    f"{asset.key.to_python_identifier()}_files",
-                    self.source,
-                    target=[asset],
-                    storage_options=self.storage_options,
-                    minimum_age_seconds=self.minimum_age_seconds,
-                    minimum_interval_seconds=self.sensor.minimum_interval_seconds,
-                    default_status=status.RUNNING if self.sensor.enabled else status.STOPPED,
-                )
-            )
-        return dg.Definitions(assets=[asset], sensors=sensors)
+        return dg.Definitions(assets=[asset], sensors=[sensor])
 
 
 def _read(file: Path) -> str:

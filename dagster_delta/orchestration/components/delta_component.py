@@ -16,7 +16,8 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
+from dagster_delta.orchestration.described_fields import DescribedFields
+from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, StorageOptions
 
 
@@ -37,12 +38,22 @@ _TRANSLATION.description = (
 _TRANSLATION.examples = [{"group_name": "lake", "key": "lake/{{ spec.key.path[-1] }}"}]
 
 
-class DeltaAttributes(dg.Model, dg.Resolvable):
+class DeltaAttributes(DescribedFields, dg.Model, dg.Resolvable):
     """Attributes of a `defs.yaml`; numbers that Dagster has resolved texts to become texts."""
 
     model_config = ConfigDict(
         extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True
     )
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """The schema of the YAML, in which Dagster loses the texts of attributes with a default."""
+        model = super().model()
+        for name, field in model.model_fields.items():
+            field.description = field.description or cls.model_fields[name].description
+            field.examples = field.examples or cls.model_fields[name].examples
+        model.model_rebuild(force=True)
+        return model
 
 
 class AssetDeltaComponent(DeltaComponent, DeltaAttributes):
@@ -64,19 +75,10 @@ class AssetDeltaComponent(DeltaComponent, DeltaAttributes):
         return self.translation(spec, str(spec.metadata.get("dagster/uri", "")))
 
 
-def documented(
-    description: str, *, examples: list[Any] | None = None, template: bool = False
-) -> dg.Resolver:
-    """Documentation of an attribute for editors and `dg docs`; examples are values as in YAML. With
-    `template`, the value must be a template: `{{ … }}`.
-
-    Dagster derives the schema of a `defs.yaml` from the class, but loses the `pydantic.Field`
-    descriptions of attributes with a default.
-    """
-    resolver: dg.Resolver = dg.Resolver.default(
-        description=description, examples=examples, model_field_type=str if template else None
-    )
-    return resolver
+Condition: TypeAlias = Annotated[
+    dg.AutomationCondition[Any] | None, dg.Resolver.default(model_field_type=str)
+]
+"""An automation condition, as a template."""
 
 
 @cache

@@ -5,29 +5,23 @@ from __future__ import annotations
 import fnmatch
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.components.check_options import (
-    HealthOptions,
-    build_checks,
-    build_health,
-)
+from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.orchestration.components.delta_component import (
-    AssetDeltaComponent,
-    StorageField,
-    documented,
+    Condition,
+    DeltaAttributes,
 )
-from dagster_delta.orchestration.components.delta_maintenance import (
-    MaintenanceOptions,
-    build_maintenance,
+from dagster_delta.orchestration.components.delta_maintenance import MaintenanceOptions
+from dagster_delta.orchestration.components.delta_table import (
+    ExternalTable,
+    ExternalTablesComponent,
 )
-from dagster_delta.orchestration.components.delta_sensor import SensorOptions, build_sensor
-from dagster_delta.orchestration.components.delta_table import TableAssetOptions, table_asset
 from dagster_delta.orchestration.components.discovered_tables import (
     DiscoveredTable,
     Discovery,
@@ -36,13 +30,33 @@ from dagster_delta.orchestration.components.discovered_tables import (
     table_key,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
-from dagster_delta.orchestration.storage_options import plain_options
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 
 _log = logging.getLogger(__name__)
 
 
+class HealthOptions(DeltaAttributes):
+    """The health page of tables, and its thresholds."""
+
+    passed_to = delta_health_asset
+
+    name: str = "delta_health"
+    """Name of the asset."""
+    key_prefix: list[str] = Field(default=[])
+    """Prefix of the key of the asset."""
+    group_name: str | None = None
+    """Group of the asset."""
+    thresholds: dict[str, float | None] = Field(
+        default={}, examples=[{"num_small_files": 50, "partition_skew": 20}]
+    )
+    automation_condition: Condition = Field(
+        default=None, examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"]
+    )
+    """When to report."""
+
+
 @dg.scaffold_with(DeltaLakeScaffolder)
-class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAssetOptions):
+class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
     """Every Delta table at or below a root, as an asset with its columns and comments.
 
     The tables are discovered when the state is refreshed: by `dg dev`, or by
@@ -57,40 +71,21 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
           group_name: lake
           maintenance: {name: nightly, cron_schedule: 0 3 * * *}
           health: {automation_condition: "{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"}
-          sensor: {name: lake_changed, assets: "group:reports"}
+          sensor: {name: lake_changed, target: "group:reports"}
     """
 
-    root: str = Field(
-        description="Location at and below which to look for tables.", examples=["s3://lake/raw"]
-    )
-    storage_options: StorageField = None
-    key_prefix: Annotated[
-        list[str],
-        documented("Prefix of the asset keys; the rest is the table's path below the root."),
-    ] = Field(default=[])
-    include: Annotated[
-        list[str],
-        documented("Glob patterns; only tables whose path below the root matches one of them."),
-    ] = Field(default=["*"])
-    exclude: Annotated[
-        list[str],
-        documented("Glob patterns; no tables whose path below the root matches one of them."),
-    ] = Field(default=[])
-    maintenance: Annotated[
-        MaintenanceOptions | None,
-        documented("A job or schedule that maintains all these tables."),
-    ] = None
-    health: Annotated[
-        HealthOptions | None,
-        documented("An asset that reports the state of all these tables on one page."),
-    ] = None
-    sensor: Annotated[
-        SensorOptions | None,
-        documented(
-            "A sensor on all these tables. It reports commits on the assets that are not "
-            "observed, and runs assets or a job."
-        ),
-    ] = None
+    root: str = Field(examples=["s3://lake/raw"])
+    """Location at and below which to look for tables."""
+    key_prefix: list[str] = Field(default=[])
+    """Prefix of the asset keys; the rest is the table's path below the root."""
+    include: list[str] = Field(default=["*"])
+    """Glob patterns; only tables whose path below the root matches one of them."""
+    exclude: list[str] = Field(default=[])
+    """Glob patterns; no tables whose path below the root matches one of them."""
+    maintenance: MaintenanceOptions | None = None
+    """A job or schedule that maintains all these tables."""
+    health: HealthOptions | None = None
+    """An asset that reports the state of all these tables on one page."""
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
 
     @property
@@ -129,30 +124,19 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
         tables = self._tables(discovery)
         if not tables:
             return dg.Definitions()
-        assets = [
-            table_asset(
-                self,
-                self.get_asset_spec,
-                key,
-                table.uri,
-                storage_options=self.storage_options,
-                description=table.description,
-                metadata=table.metadata(),
-            )
+        defs = self.definitions(
+            ExternalTable(key, table.uri, table.description, table.metadata())
             for key, table in tables.items()
-        ]
-        tables = {asset.key: table for asset, table in zip(assets, tables.values(), strict=True)}
-        parts = [dg.Definitions(assets=assets), self._checks(tables)]
-        if self.sensor is not None:
-            parts.append(self._sensor(self.sensor, tables))
+        )
+        parts = [defs]
+        assets: Any = defs.assets
+        options: StorageOptions | dict[str, object] = self.storage_options or {}
         if self.maintenance is not None:
-            parts.append(
-                build_maintenance(
-                    self.maintenance, assets=assets, storage_options=self.storage_options or {}
-                )
-            )
+            parts.append(self.maintenance.definitions(assets=assets, storage_options=options))
         if self.health is not None:
-            parts.append(build_health(self.health, assets, self.storage_options))
+            health = dict(self.health)
+            asset = delta_health_asset(assets=assets, storage_options=options, **health)
+            parts.append(dg.Definitions(assets=[asset]))
         return dg.Definitions.merge(*parts)
 
     def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:
@@ -173,23 +157,3 @@ class DeltaLakeComponent(AssetDeltaComponent, dg.StateBackedComponent, TableAsse
         return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
             fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude
         )
-
-    def _checks(self, tables: dict[dg.AssetKey, DiscoveredTable]) -> dg.Definitions:
-        if self.checks is None:
-            return dg.Definitions()
-        checks = [
-            check
-            for key, table in tables.items()
-            for check in build_checks(self.checks, key, table.uri, self.storage_options)
-        ]
-        return dg.Definitions(asset_checks=checks)
-
-    def _sensor(
-        self, options: SensorOptions, tables: dict[dg.AssetKey, DiscoveredTable]
-    ) -> dg.Definitions:
-        keys = {table.uri: key for key, table in tables.items()}
-        further: dict[str, object] = {} if self.observe else {"asset_key": keys.__getitem__}
-        sensor = build_sensor(
-            options, tables=list(keys), storage_options=self.storage_options, **further
-        )
-        return dg.Definitions(sensors=[sensor])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -12,44 +12,50 @@ from dagster_delta.orchestration.components.delta_component import (
     DeltaComponent,
     MaintenanceConfigField,
     StorageField,
-    documented,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
-from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.maintenance.jobs import (
     delta_maintenance_job,
     delta_maintenance_schedule,
 )
+from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
 
 
 class MaintenanceOptions(DeltaAttributes):
     """The maintenance of tables, and its schedule."""
 
-    name: Annotated[
-        str,
-        documented(
-            "Name of the job; with a cron schedule, name of the schedule, whose job is called "
-            "<name>_job."
-        ),
-    ] = "delta_maintenance"
-    cron_schedule: Annotated[
-        str | None,
-        documented(
-            "Cron expression of the schedule. Default: no schedule, only a job for the Launchpad.",
-            examples=["0 3 * * *"],
-        ),
-    ] = None
-    execution_timezone: Annotated[
-        str | None, documented("Time zone of the cron schedule; UTC by default.")
-    ] = None
-    enabled: Annotated[bool, documented("Whether the schedule is initially running.")] = False
+    name: str = "delta_maintenance"
+    """Name of the job; with a cron schedule, name of the schedule, whose job is called
+    <name>_job."""
+    cron_schedule: str | None = Field(default=None, examples=["0 3 * * *"])
+    """Cron expression of the schedule. Default: no schedule, only a job for the Launchpad."""
+    execution_timezone: str | None = None
+    """Time zone of the cron schedule; UTC by default."""
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED
+    """Whether the schedule is initially running."""
     config: MaintenanceConfigField = DeltaMaintenanceConfig()
-    spark: Annotated[
-        str | None,
-        documented("Key of the SparkSessionResource, for the engine spark."),
-    ] = None
-    description: Annotated[str | None, documented("Description of the job.")] = None
-    tags: Annotated[dict[str, str], documented("Tags of the job.")] = Field(default={})
+    spark: str | None = None
+    """Key of the SparkSessionResource, for the engine spark."""
+    description: str | None = None
+    """Description of the job."""
+    tags: dict[str, str] = Field(default={})
+    """Tags of the job."""
+
+    def definitions(self, **job_options: Any) -> dg.Definitions:
+        """The job of some tables, or the schedule with its job."""
+        given = {"spark": self.spark, "description": self.description, "tags": self.tags}
+        job_options |= {name: value for name, value in given.items() if value}
+        job_options["config"] = self.config
+        if self.cron_schedule is None:
+            return dg.Definitions(jobs=[delta_maintenance_job(self.name, **job_options)])
+        schedule = delta_maintenance_schedule(
+            self.name,
+            self.cron_schedule,
+            execution_timezone=self.execution_timezone,
+            default_status=self.default_status,
+            **job_options,
+        )
+        return dg.Definitions(schedules=[schedule])
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
@@ -70,10 +76,8 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
               dry_run: false
     """
 
-    tables: dict[str, str] = Field(
-        description="Tables by name, with their locations.",
-        examples=[{"raw/flights": "s3://lake/raw/flights"}],
-    )
+    tables: dict[str, str] = Field(examples=[{"raw/flights": "s3://lake/raw/flights"}])
+    """Tables by name, with their locations."""
     storage_options: StorageField = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
@@ -82,25 +86,4 @@ class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
         Raises:
             InvalidArgument: there are no tables, or two have the same name.
         """
-        return build_maintenance(
-            self, tables=self.tables, storage_options=self.storage_options or {}
-        )
-
-
-def build_maintenance(options: MaintenanceOptions, **job_options: Any) -> dg.Definitions:
-    """The job, or the schedule with its job."""
-    given = {"spark": options.spark, "description": options.description, "tags": options.tags}
-    job_options |= {name: value for name, value in given.items() if value}
-    if options.cron_schedule is None:
-        job = delta_maintenance_job(options.name, config=options.config, **job_options)
-        return dg.Definitions(jobs=[job])
-    status = dg.DefaultScheduleStatus
-    schedule = delta_maintenance_schedule(
-        options.name,
-        options.cron_schedule,
-        config=options.config,
-        execution_timezone=options.execution_timezone,
-        default_status=status.RUNNING if options.enabled else status.STOPPED,
-        **job_options,
-    )
-    return dg.Definitions(schedules=[schedule])
+        return self.definitions(tables=self.tables, storage_options=self.storage_options or {})

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from dagster import AssetKey, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+from dagster import AssetKey, MetadataValue, TableSchema
 
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.table_metadata import table_columns
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.table_discovery import find_tables
@@ -24,40 +26,20 @@ _log = logging.getLogger(__name__)
 _TABLES_AT_ONCE = 16
 
 
-class DiscoveredColumn(msgspec.Struct, frozen=True):
-    """A top-level column of a table's schema."""
-
-    name: str
-    type: str
-    nullable: bool
-    comment: str | None
-
-
 class DiscoveredTable(msgspec.Struct, frozen=True):
     """A table, with metadata of its latest version."""
 
     uri: str
     description: str | None = None
-    columns: tuple[DiscoveredColumn, ...] = ()
-    """Empty if the table could not be opened."""
+    schema_string: str | None = None
+    """As in the log; None if the table could not be opened."""
     partition_columns: tuple[str, ...] = ()
 
     def metadata(self) -> RawMetadata:
         """Metadata for the definition of its asset."""
-        if not self.columns:
+        if self.schema_string is None:
             return {}
-        columns = [
-            TableColumn(
-                column.name,
-                column.type,
-                description=column.comment,
-                constraints=TableColumnConstraints(nullable=column.nullable),
-                tags={"delta/partition_column": ""}
-                if column.name in self.partition_columns
-                else {},
-            )
-            for column in self.columns
-        ]
+        columns = table_columns(StructType.from_json(self.schema_string), self.partition_columns)
         return {"dagster/column_schema": MetadataValue.table_schema(TableSchema(columns))}
 
 
@@ -90,21 +72,13 @@ def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discove
 
 
 def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTable:
-
     try:
-        snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
+        metadata = DeltaTable(uri, storage_options=storage_options).metadata()
     except DeltaError as error:
         _log.warning("the columns of %s stay unknown: %s", uri, error)
         return DiscoveredTable(uri)
-    return DiscoveredTable(
-        uri,
-        snapshot.metadata.description,
-        tuple(
-            DiscoveredColumn(field.name, str(field.data_type), field.nullable, field.comment)
-            for field in snapshot.schema
-        ),
-        tuple(snapshot.configuration.partition_columns),
-    )
+    partition_columns = tuple(metadata.partition_columns)
+    return DiscoveredTable(uri, metadata.description, metadata.schema_string, partition_columns)
 
 
 def path_below(root: str, uri: str) -> str:

@@ -97,12 +97,12 @@ DeltaSensorScaffolder = _scaffolder(
     lambda given, folder: {
         "name": given.name or folder,
         "tables": given.uri,
-        "assets": given.assets or "*",
+        "target": given.target or "*",
     },
     {"uri": _TABLE},
     {
         "name": "Name of the sensor; by default that of the folder.",
-        "assets": "What it runs: group:reports",
+        "target": "What it runs: group:reports",
     },
 )
 DeltaLakeScaffolder = _scaffolder(

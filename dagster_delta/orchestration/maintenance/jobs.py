@@ -13,15 +13,9 @@ from typing import Any
 import dagster as dg
 import msgspec
 from pydantic import Field, create_model
-from pydantic.fields import FieldInfo
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.data_versions import data_version_tags
-from dagster_delta.orchestration.maintenance.config import (
-    DeltaCloneConfig,
-    DeltaMaintenanceConfig,
-    DeltaRestoreConfig,
-)
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -31,8 +25,13 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     named_tables,
     plain_config,
 )
+from dagster_delta.orchestration.maintenance.operations import (
+    DeltaCloneConfig,
+    DeltaMaintenanceConfig,
+    DeltaRestoreConfig,
+    OperationConfig,
+)
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
-from dagster_delta.orchestration.maintenance.steps import STEPS, clone_step, restore_step
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata
@@ -169,7 +168,7 @@ def delta_restore_job(
     """
     found = maintained_tables(assets, selection, tables, storage_options)
     what = "Makes a table what it was at an older version"
-    step = StepOnOneTable("restore", DeltaRestoreConfig, _restore, what)
+    step = StepOnOneTable("restore", DeltaRestoreConfig, _restore_or_clone, what)
     return job_on_one_table(name, step, found, job_options)
 
 
@@ -197,7 +196,7 @@ def delta_clone_job(
     """
     found = maintained_tables(assets, selection, tables, storage_options)
     what = "Makes another location a clone of a table"
-    step = StepOnOneTable("clone", DeltaCloneConfig, _clone, what)
+    step = StepOnOneTable("clone", DeltaCloneConfig, _restore_or_clone, what)
     return job_on_one_table(name, step, found, job_options)
 
 
@@ -243,25 +242,17 @@ def job_on_one_table(
     )
 
 
-def _restore(
+def _restore_or_clone(
     context: dg.OpExecutionContext,
     maintained: MaintainedTable,
     table: DeltaTable,
-    config: DeltaRestoreConfig,
+    config: OperationConfig,
 ) -> None:
     before = table.version()
-    metadata = maintain(context, table, maintained.name, [(restore_step, config)])
-    if maintained.asset_key is not None and table.version() > before:
+    metadata = maintain(context, table, maintained.name, [config])
+    is_restored = isinstance(config, DeltaRestoreConfig) and table.version() > before
+    if maintained.asset_key is not None and is_restored:
         context.log_event(_restored(context, maintained, table, metadata))
-
-
-def _clone(
-    context: dg.OpExecutionContext,
-    maintained: MaintainedTable,
-    table: DeltaTable,
-    config: DeltaCloneConfig,
-) -> None:
-    maintain(context, table, maintained.name, [(clone_step, config)])
 
 
 def _pool(table: MaintainedTable) -> str:
@@ -275,7 +266,10 @@ def _mapping(
     naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
     # The Launchpad shows the defaults of the class.
     fields: dict[str, Any] = {
-        key: (field.annotation, _with_default(field, getattr(defaults, key)))
+        key: (
+            field.annotation,
+            Field(default=getattr(defaults, key), description=field.description),
+        )
         for key, field in naming.model_fields.items()
     }
     shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
@@ -290,10 +284,6 @@ def _mapping(
 
     mapping.__annotations__["val"] = shown
     return dg.config_mapping(mapping)
-
-
-def _with_default(field: FieldInfo, default: object) -> Any:  # noqa: ANN401
-    return Field(default=default, description=field.description)
 
 
 class _SelectedTables(dg.Config):
@@ -338,8 +328,8 @@ def _maintenance_op(
             return
         if "spark" in (config.optimize.engine, config.reorg.engine):
             maintained.start_spark(context.resources, spark)
-        configs = ((step, getattr(config, field)) for field, step in STEPS.items())
-        enabled = [(step, asked) for step, asked in configs if asked.enabled]
+        operations = [asked for _, asked in config if isinstance(asked, OperationConfig)]
+        enabled = [asked for asked in operations if getattr(asked, "enabled", True)]
         metadata = maintain(context, table, maintained.name, enabled)
         if maintained.asset_key is not None:
             tags = data_version_tags(table.snapshot(), context.instance, maintained.asset_key)

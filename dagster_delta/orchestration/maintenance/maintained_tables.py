@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
@@ -23,25 +23,9 @@ _URI_KEY = "dagster/uri"
 _DEFAULT_IO_MANAGER = "io_manager"
 
 
-_RESERVED = frozenset(
-    {
-        "arg_dict",
-        "bool",
-        "conf",
-        "config",
-        "context",
-        "dict",
-        "float",
-        "input",
-        "input_arg_dict",
-        "int",
-        "meta",
-        "output",
-        "output_arg_dict",
-        "select_tables",
-        "str",
-        "type",
-    }
+_RESERVED = (
+    "arg_dict bool conf config context dict float input input_arg_dict int meta output "
+    "output_arg_dict select_tables str type"
 )
 """Names that Dagster does not accept for a step, and that of the step that selects the tables."""
 
@@ -86,7 +70,7 @@ class MaintainedTable:
     def op_name(self) -> str:
         """Name of the step that maintains it."""
         name = "".join(char if char.isascii() and char.isalnum() else "_" for char in self.name)
-        return f"{name}_" if name in _RESERVED or iskeyword(name) else name
+        return f"{name}_" if name in _RESERVED.split() or iskeyword(name) else name
 
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialized."""
@@ -118,13 +102,8 @@ class MaintainedTable:
         _ = owner.spark_session
 
     def _manager(self, resources: object) -> DeltaIOManager:
-        manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
-        if not isinstance(manager, DeltaIOManager):
-            raise InvalidArgument(
-                f"the asset {self.name} is stored by {type(manager).__name__}, which is not a "
-                "DeltaIOManager: leave it out of the job, or give its location in the job's tables"
-            )
-        return manager
+        key = self.io_manager_key or _DEFAULT_IO_MANAGER
+        return delta_io_manager(resources, key, asset=self.name)
 
     def _locate(self, resources: object) -> tuple[str, dict[str, object], bool]:
         """Location, storage options, and whether columns may change their type online."""
@@ -181,7 +160,10 @@ def config_naming_tables(
     """
     asked = config.model_fields[field_name]
     is_list = asked.annotation is not str
-    choice: Any = _choice(tables)
+    # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
+    make_enum: Any = Enum
+    names = {table.name: table.name for table in tables}
+    choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
     default: Any = ... if asked.is_required() else asked.get_default()
     if not is_list and len(tables) == 1:
         default = choice(tables[0].name)
@@ -195,26 +177,6 @@ def config_naming_tables(
         )
     }
     return create_model(config.__name__, __base__=config, **fields)
-
-
-def _choice(tables: Sequence[MaintainedTable]) -> Any:  # noqa: ANN401
-    names = {table.name: table.name for table in tables}
-    # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
-    make_enum: Any = Enum
-    try:
-        choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
-    except ValueError as error:
-        raise InvalidArgument(
-            f"the Launchpad cannot offer the tables {named_tables(tables)} ({error}): give that "
-            "table another name"
-        ) from error
-    # An enum takes names with two underscores on both sides for attributes of its own.
-    lost = sorted(names.keys() - {member.name for member in choice})
-    if lost:
-        raise InvalidArgument(
-            f"the Launchpad cannot offer the tables {', '.join(lost)}: give them other names"
-        )
-    return choice
 
 
 def plain_config(config: dg.Config) -> dict[str, Any]:

@@ -9,38 +9,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info
-from dagster_delta.orchestration.maintenance.config import (
+from dagster_delta.orchestration.described_fields import DescribedFields
+from dagster_delta.orchestration.io.run_facts import RunFacts
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.maintenance.operations import (
     CheckpointConfig,
     CleanLogConfig,
     CloneConfig,
     FsckConfig,
+    OperationConfig,
     OptimizeConfig,
     ReorgConfig,
     RestoreConfig,
-    TableConfig,
-    TableStepConfig,
-    VacuumConfig,
-)
-from dagster_delta.orchestration.maintenance.steps import (
-    Step,
     StepReport,
-    checkpoint_step,
-    clean_log_step,
-    clone_step,
-    fsck_step,
+    VacuumConfig,
     health_metadata,
-    optimize_step,
-    reorg_step,
-    restore_step,
     spell_bytes,
-    vacuum_step,
     warn_of_damage,
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
+from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.health import TableHealth, table_health
@@ -56,16 +47,30 @@ _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
 
-def _op(name: str, step: Step, asked: type[dg.Config], described: str) -> dg.OpDefinition:
-    """An op that makes a step on the table that its config names besides what is `asked`."""
-    is_optional = "enabled" in asked.model_fields
-    base = TableStepConfig if is_optional else TableConfig
+class TableConfig(KnownFieldsOnly, DescribedFields, dg.Config):
+    """The table of an op."""
+
+    uri: str
+    """Location of the table."""
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(), discriminator="provider"
+    )
+    """Storage options. Whatever is not set is taken from the environment."""
+
+
+def _op(name: str, operation: type[OperationConfig], described: str) -> dg.OpDefinition:
+    """An op that does an operation on the table that its config names besides the options."""
+    is_optional = "enabled" in operation.model_fields
+    enabled = (bool, Field(default=True, description="Whether the op does anything."))
+    further: Any = {"enabled": enabled} if is_optional else {}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
-        steps = [] if is_optional and not config.enabled else [(step, config)]
-        maintain(context, open_table(config), config.uri, steps)
+        operations = [] if is_optional and not config.enabled else [config]
+        maintain(context, open_table(config), config.uri, operations)
 
-    do.__annotations__["config"] = create_model(f"Table{asked.__name__}", __base__=(base, asked))
+    do.__annotations__["config"] = create_model(
+        f"Table{operation.__name__}", __base__=(TableConfig, operation), **further
+    )
     define = dg.op(
         name=name, description=described, ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL
     )
@@ -73,51 +78,37 @@ def _op(name: str, step: Step, asked: type[dg.Config], described: str) -> dg.OpD
 
 
 optimize_op = _op(
-    "optimize_op",
-    optimize_step,
-    OptimizeConfig,
-    "Compact the small files of a table, or Z-order its rows.",
+    "optimize_op", OptimizeConfig, "Compact the small files of a table, or Z-order its rows."
 )
 vacuum_op = _op(
     "vacuum_op",
-    vacuum_step,
     VacuumConfig,
     "Find the unreferenced files of a table and, unless it is a dry run, delete them.",
 )
 checkpoint_op = _op(
-    "checkpoint_op",
-    checkpoint_step,
-    CheckpointConfig,
-    "Write a checkpoint of a table's latest version.",
+    "checkpoint_op", CheckpointConfig, "Write a checkpoint of a table's latest version."
 )
 clean_log_op = _op(
     "clean_log_op",
-    clean_log_step,
     CleanLogConfig,
     "Find the log files of a table's expired versions and, unless it is a dry run, delete them.",
 )
 fsck_op = _op(
     "fsck_op",
-    fsck_step,
     FsckConfig,
     "Find the files of a table that storage no longer has and, unless it is a dry run, remove them "
     "from its log.",
 )
 reorg_op = _op(
     "reorg_op",
-    reorg_step,
     ReorgConfig,
     "Purge deleted rows, dropped columns and old types from the files of a table.",
 )
 clone_op = _op(
-    "clone_op",
-    clone_step,
-    CloneConfig,
-    "Clone a table to another location, or report what it would copy.",
+    "clone_op", CloneConfig, "Clone a table to another location, or report what it would copy."
 )
 restore_op = _op(
     "restore_op",
-    restore_step,
     RestoreConfig,
     "Restore a table to an older version, or report what that would change.",
 )
@@ -136,14 +127,17 @@ def maintain(
     context: dg.OpExecutionContext,
     table: DeltaTable,
     name: str,
-    steps: Iterable[tuple[Step, Any]],
+    operations: Iterable[OperationConfig],
 ) -> RawMetadata:
-    """Run steps on a table. Returns its metadata, which is also added to the run."""
+    """Do operations on a table. Returns its metadata, which is also added to the run."""
     info = commit_info_of_op(context, name)
     before = table.health()
-    reports = [step(table, config, context.log, info) for step, config in steps]
+    reports = [operation.run(table, context.log, info) for operation in operations]
     table.refresh()
-    after = _recompute_health(table)
+    after = table.health()
+    if after.damaged_log_files:
+        # An old handle still reports repaired damage.
+        after = table_health(Snapshot.load(table.snapshot().store))
     warn_of_damage(after, context.log)
     markdown = _maintenance_markdown(table.uri, before, after, reports)
     details = (report.metadata.get("delta/difference") for report in reports)
@@ -151,35 +145,7 @@ def maintain(
         detail.value for detail in details if isinstance(detail, dg.MarkdownMetadataValue)
     ]
     context.log.info("\n\n".join([name, markdown, *differences]))
-    metadata = _maintenance_metadata(table.uri, markdown, after, reports)
-    context.add_output_metadata(metadata)
-    return metadata
-
-
-def _recompute_health(table: DeltaTable) -> TableHealth:
-    """The current shape of the table, read again: an old handle still reports repaired damage."""
-    health = table.health()
-    if not health.damaged_log_files:
-        return health
-    return table_health(Snapshot.load(table.snapshot().store))
-
-
-def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str, object]:
-    """What commits record about the run of an op, and the name of its table."""
-    facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
-    return commit_info(facts, {})
-
-
-def open_table(config: TableConfig) -> DeltaTable:
-    """The table that an op is configured with."""
-    if not config.uri:
-        raise InvalidArgument("the config names no table: set uri to its location")
-    return DeltaTable(config.uri, storage_options=config.storage_options.to_options())
-
-
-def _maintenance_metadata(
-    uri: str, markdown: str, after: TableHealth, reports: Sequence[StepReport]
-) -> RawMetadata:
+    uri = table.uri
     metadata: RawMetadata = {
         "delta/report": dg.MetadataValue.md(markdown),
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
@@ -187,7 +153,21 @@ def _maintenance_metadata(
     }
     for report in reports:
         metadata |= report.metadata
+    context.add_output_metadata(metadata)
     return metadata
+
+
+def commit_info_of_op(context: dg.OpExecutionContext, name: str) -> Mapping[str, object]:
+    """What commits record about the run of an op, and the name of its table."""
+    facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
+    return facts.commit_info({})
+
+
+def open_table(config: TableConfig) -> DeltaTable:
+    """The table that an op is configured with."""
+    if not config.uri:
+        raise InvalidArgument("the config names no table: set uri to its location")
+    return DeltaTable(config.uri, storage_options=config.storage_options.to_options())
 
 
 def _maintenance_markdown(

@@ -25,8 +25,8 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     MaintainedTable,
     maintained_tables,
 )
+from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
-from dagster_delta.orchestration.maintenance.steps import spell_bytes
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,

@@ -29,72 +29,70 @@ from dagster_delta.table.read.watch import StartFrom
 
 
 class DeltaSensorOptions(TypedDict, total=False):
-    """Options that both sensors take, all of them optional."""
+    """Options that both sensors take, all of them optional.
+
+    Attributes:
+        root: Watch every table at or below this location, instead of `tables`.
+        discover_every_seconds: How often to look for new tables below the root, in seconds; 300 by
+            default. Local directories are walked; on object stores, every name below the root is
+            listed.
+        storage_options: Storage options.
+        target: What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a
+            target, the sensor only reports commits on `asset_key`.
+        job_name: Alternative to `target`: the name of a job in the code location.
+        start_from: Where the first tick starts: `latest` (the default), `earliest`, or a version.
+        operations: Only these operations, such as WRITE or MERGE. Operations that change no rows,
+            such as OPTIMIZE, count only if named here.
+        partitions: Only these partitions: allowed values (as text) by partition column, or a
+            function.
+        columns: Only commits that change one of these columns. Inserts and deletes change all
+            columns, and so does an update that the change data feed did not record; for recorded
+            updates, the change data files are read.
+        minimum_rows: Wait until pending commits have changed this many rows …
+        minimum_age_seconds: … or until the oldest of them was seen this many seconds ago.
+        partitions_def: Partitions definition of the target: one run per changed partition. Dynamic
+            partitions are added.
+        partition_expr: Partition column of the table that maps to the partition key, or a mapping
+            from dimension to column.
+        partition_keys: Alternative to `partition_expr`: a function from the values of a table
+            partition to partition keys.
+        asset_key: Report each commit on this asset; for several tables, a function from location to
+            asset key.
+        asset_event: Event type of reported commits: `materialization` (the default; automation
+            conditions react to it) or `observation`.
+        run_config: Run config, or a function from the `TableChanges` of a run to its config.
+        run_tags: Additional tags of every run.
+        max_commits_per_tick: Maximum number of commits that one tick reads per table; 100 by
+            default.
+        max_runs_per_tick: Maximum number of runs that one tick requests; 100 by default.
+        minimum_interval_seconds: Minimum number of seconds between two ticks.
+        default_status: Whether the sensor is initially running; it is stopped by default.
+        description: Description of the sensor.
+    """
 
     root: str
-    """Watch every table at or below this location, instead of `tables`."""
     discover_every_seconds: float
-    """How often to look for new tables below the root, in seconds; 300 by default. Local
-    directories are walked; on object stores, every name below the root is listed.
-    """
     storage_options: StorageOptions | Mapping[str, object]
-    """Storage options."""
     target: Any
-    """What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a target, the
-    sensor only reports commits on `asset_key`.
-    """
     job_name: str
-    """Alternative to `target`: the name of a job in the code location."""
     start_from: StartFrom
-    """Where the first tick starts: `latest` (the default), `earliest`, or a version."""
     operations: Collection[str]
-    """Only these operations, such as WRITE or MERGE. Operations that change no rows, such as
-    OPTIMIZE, count only if named here.
-    """
     partitions: PartitionFilter
-    """Only these partitions: allowed values (as text) by partition column, or a function."""
     columns: str | Sequence[str]
-    """Only commits that change one of these columns. Inserts and deletes change all columns, and so
-    does an update that the change data feed did not record; for recorded updates, the change data
-    files are read.
-    """
     minimum_rows: int
-    """Wait until pending commits have changed this many rows …"""
     minimum_age_seconds: float
-    """… or until the oldest of them was seen this many seconds ago."""
     partitions_def: dg.PartitionsDefinition[Any]
-    """Partitions definition of the target: one run per changed partition. Dynamic partitions are
-    added.
-    """
     partition_expr: str | Mapping[str, str]
-    """Partition column of the table that maps to the partition key, or a mapping from dimension to
-    column.
-    """
     partition_keys: PartitionKeysOf
-    """Alternative to `partition_expr`: a function from the values of a table partition to partition
-    keys.
-    """
     asset_key: Any
-    """Report each commit on this asset; for several tables, a function from location to asset key.
-    """
     asset_event: AssetEventKind
-    """Event type of reported commits: `materialization` (the default; automation conditions react
-    to it) or `observation`.
-    """
     run_config: RunConfigFor
-    """Run config, or a function from the `TableChanges` of a run to its config."""
     run_tags: Mapping[str, str]
-    """Additional tags of every run."""
     max_commits_per_tick: int
-    """Maximum number of commits that one tick reads per table; 100 by default."""
     max_runs_per_tick: int
-    """Maximum number of runs that one tick requests; 100 by default."""
     minimum_interval_seconds: int
-    """Minimum number of seconds between two ticks."""
     default_status: dg.DefaultSensorStatus
-    """Whether the sensor is initially running; it is stopped by default."""
     description: str
-    """Description of the sensor."""
 
 
 def delta_table_sensor(

@@ -3,21 +3,22 @@
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.checks.table_checks import check_health_limits, health_measure
+from dagster_delta.orchestration.checks.table_checks import check_health_limits, exceeded_limits
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
     maintained_tables,
 )
-from dagster_delta.orchestration.maintenance.steps import spell_bytes
+from dagster_delta.orchestration.maintenance.operations import spell_bytes
+from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_history import plain_markdown
 from dagster_delta.storage import open_store
@@ -62,17 +63,14 @@ class _TableState:
     """Time of the latest commit, in milliseconds since the epoch."""
     problem: str | None = None
     """Why the table could not be read."""
+    exceeded: Mapping[str, str] = field(default_factory=dict)
+    """By measure: how the table exceeds its threshold."""
+    growth: int | None = None
+    """Bytes since the previous report."""
 
-    def beyond(self, thresholds: Mapping[str, float]) -> dict[str, float]:
-        """The measures beyond their thresholds."""
-        if self.health is None:
-            return {}
-        values = {name: health_measure(self.health, name) for name in thresholds}
-        return {
-            name: value
-            for name, value in values.items()
-            if value is not None and value > thresholds[name]
-        }
+    @property
+    def is_due(self) -> bool:
+        return bool(self.problem or self.exceeded)
 
 
 def delta_health_asset(
@@ -114,7 +112,9 @@ def delta_health_asset(
         delta_health_asset(assets=[flights, weather], thresholds={"partition_skew": 20})
         delta_health_asset(root="s3://lake", automation_condition=AutomationCondition.on_cron(…))
     """
-    limits = _limits(thresholds or {})
+    check_health_limits(thresholds or {})
+    merged = {**DEFAULT_THRESHOLDS, **(thresholds or {})}
+    limits = {name: limit for name, limit in merged.items() if limit is not None}
     assets = tuple(assets)
     only_root = root is not None and not assets and not tables
     given = () if only_root else maintained_tables(assets, selection, tables or {}, storage_options)
@@ -127,21 +127,19 @@ def delta_health_asset(
     define: Any = dg.asset(name=name, check_specs=[check], **options)
 
     def health(context: dg.AssetExecutionContext) -> _Result:
+        earlier = _previous_sizes(context.instance, key)
+
+        def state(table: MaintainedTable) -> _TableState:
+            return _state(table, context.resources, limits, earlier.get(table.name))
+
         found = [*given, *_tables_below(root, storage_options)]
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
-            states = list(threads.map(lambda table: _state(table, context.resources), found))
+            states = list(threads.map(state, found))
         return dg.MaterializeResult(
-            metadata=_page_metadata(states, limits, _previous_sizes(context.instance, key)),
-            check_results=[_check_result(states, limits, key)],
+            metadata=_page_metadata(states), check_results=[_check_result(states, limits, key)]
         )
 
     return cast("dg.AssetsDefinition", define(health))
-
-
-def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
-    check_health_limits(thresholds)
-    merged = {**DEFAULT_THRESHOLDS, **thresholds}
-    return {name: limit for name, limit in merged.items() if limit is not None}
 
 
 def _prefix(options: Mapping[str, Any]) -> list[str]:
@@ -164,18 +162,27 @@ def _tables_below(
     ]
 
 
-def _state(maintained: MaintainedTable, resources: Any) -> _TableState:  # noqa: ANN401
-    key = maintained.asset_key
+def _state(
+    maintained: MaintainedTable,
+    resources: Any,  # noqa: ANN401
+    limits: Mapping[str, float],
+    earlier_bytes: int | None,
+) -> _TableState:
+    state = _TableState(maintained.name, maintained.asset_key)
     try:
         table = maintained.open(resources)
         if table is None:
-            return _TableState(maintained.name, key)
-        snapshot = table.snapshot()
-        return _TableState(
-            maintained.name, key, health=table.health(), committed_ms=snapshot.timestamp_ms
+            return state
+        health = table.health()
+        return replace(
+            state,
+            health=health,
+            committed_ms=table.snapshot().timestamp_ms,
+            exceeded=exceeded_limits(health, limits),
+            growth=None if earlier_bytes is None else health.size_bytes - earlier_bytes,
         )
     except DeltaError as error:
-        return _TableState(maintained.name, key, problem=str(error))
+        return replace(state, problem=str(error))
 
 
 def _previous_sizes(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[str, int]:
@@ -191,7 +198,7 @@ def _previous_sizes(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[s
 def _check_result(
     states: list[_TableState], limits: Mapping[str, float], key: dg.AssetKey
 ) -> dg.AssetCheckResult:
-    due = [state.name for state in states if state.problem or state.beyond(limits)]
+    due = [state.name for state in states if state.is_due]
     described = f"{len(due)} of {len(states)} tables need attention: {', '.join(due[:10])}"
     if not states:
         described = "No table was found: is the root the right one?"
@@ -209,110 +216,83 @@ def _check_result(
     )
 
 
-def _page_metadata(
-    states: Sequence[_TableState], thresholds: Mapping[str, float], earlier: Mapping[str, int]
-) -> dict[str, Any]:
-    """The page as metadata of an asset: report, one table with all states, totals.
-
-    Args:
-        states: of the tables.
-        thresholds: the largest allowed values by measure.
-        earlier: bytes by table in the previous report.
-    """
+def _page_metadata(states: Sequence[_TableState]) -> dict[str, Any]:
+    """The page as metadata of an asset: report, one table with all states, totals."""
     read = [(state.name, state.health) for state in states if state.health is not None]
-    due = [state for state in states if state.problem or state.beyond(thresholds)]
-    growth = {name: health.size_bytes - earlier[name] for name, health in read if name in earlier}
-    summary = f"### {len(due)} of {len(states)} tables need attention"
-    page = [summary, *_findings(due, thresholds)]
-    records = [_record(state, thresholds, growth) for state in _worst_first(states, thresholds)]
+    due = [state for state in states if state.is_due]
+    page = [f"### {len(due)} of {counted(len(states), 'table')} need attention", ""]
+    page += [f"- {_link(state)}: {_finding(state)}" for state in due[:_MAX_FINDINGS]]
+    if len(due) > _MAX_FINDINGS:
+        page.append(f"- and {len(due) - _MAX_FINDINGS} more")
+    records = [_record(state) for state in sorted(states, key=_worst_first)]
+    schema = dg.TableSchema([column for column, _ in _COLUMNS])
     return {
-        "delta/health": dg.MetadataValue.md("\n\n".join(page)),
+        "delta/health": dg.MetadataValue.md("\n".join(page)),
         "delta/num_tables": len(states),
         "delta/num_due_tables": len(due),
         "delta/num_files": sum(health.num_files for _, health in read),
         "delta/num_small_files": sum(health.num_small_files for _, health in read),
         "delta/size_bytes": sum(health.size_bytes for _, health in read),
-        "delta/tables": dg.MetadataValue.table(records[:_MAX_TABLES], schema=_SCHEMA),
+        "delta/tables": dg.MetadataValue.table(records[:_MAX_TABLES], schema=schema),
         _FIGURES_KEY: dg.MetadataValue.json({name: health.size_bytes for name, health in read}),
     }
 
 
-def _worst_first(
-    states: Sequence[_TableState], thresholds: Mapping[str, float]
-) -> list[_TableState]:
-    def rank(state: _TableState) -> tuple[bool, int, int]:
-        size = 0 if state.health is None else state.health.size_bytes
-        return state.problem is None, -len(state.beyond(thresholds)), -size
-
-    return sorted(states, key=rank)
+def _worst_first(state: _TableState) -> tuple[bool, int, int]:
+    size = 0 if state.health is None else state.health.size_bytes
+    return state.problem is None, -len(state.exceeded), -size
 
 
-_SCHEMA = dg.TableSchema(
-    [
-        dg.TableColumn("state", "string"),
-        dg.TableColumn("table", "string"),
-        dg.TableColumn("size", "string"),
+_Cell = str | int | float | None
+_COLUMNS: Sequence[tuple[dg.TableColumn, Callable[[_TableState, TableHealth], _Cell]]] = (
+    (dg.TableColumn("state", "string"), lambda s, _: ", ".join(s.exceeded) or "ok"),
+    (dg.TableColumn("table", "string"), lambda s, _: s.name),
+    (dg.TableColumn("size", "string"), lambda _, h: _cell(spell_bytes(h.size_bytes))),
+    (
         dg.TableColumn("growth", "string", description="Since the previous report."),
-        dg.TableColumn("rows", "int"),
-        dg.TableColumn("files", "int"),
+        lambda s, _: None if s.growth is None else _cell(_signed_bytes(s.growth)),
+    ),
+    (dg.TableColumn("rows", "int"), lambda _, h: h.num_records),
+    (dg.TableColumn("files", "int"), lambda _, h: h.num_files),
+    (
         dg.TableColumn("small", "int", description="Files that OPTIMIZE would compact."),
+        lambda _, h: h.num_small_files,
+    ),
+    (
         dg.TableColumn("deleted", "int", description="Rows that OPTIMIZE would remove."),
+        lambda _, h: h.num_deleted_records,
+    ),
+    (
         dg.TableColumn("skew", "float", description="Largest partition, divided by the mean one."),
+        lambda _, h: round(h.partition_skew, 2),
+    ),
+    (
         dg.TableColumn("uncheckpointed", "int", description="Commits since the checkpoint."),
-        dg.TableColumn("version", "int"),
+        lambda _, h: h.commits_since_checkpoint,
+    ),
+    (dg.TableColumn("version", "int"), lambda _, h: h.version),
+    (
         dg.TableColumn("last commit (UTC)", "string"),
-    ]
+        lambda s, _: None if s.committed_ms is None else _minute(s.committed_ms),
+    ),
 )
+"""Columns of the page, and their values."""
 
 
-def _record(
-    state: _TableState, thresholds: Mapping[str, float], growth: Mapping[str, int]
-) -> dg.TableRecord:
-    health = state.health
-    if health is None:
-        cells: list[str | int | float | bool | None] = [None] * (len(_SCHEMA.columns) - 2)
+def _record(state: _TableState) -> dg.TableRecord:
+    names = [column.name for column, _ in _COLUMNS]
+    cells = dict.fromkeys(names)
+    if state.health is None:
         verdict = "unreadable" if state.problem else "no table yet"
-        return _as_record([verdict, state.name, *cells])
-    change = growth.get(state.name)
-    return _as_record(
-        [
-            ", ".join(state.beyond(thresholds)) or "ok",
-            state.name,
-            _cell(spell_bytes(health.size_bytes)),
-            None if change is None else _cell(_signed_bytes(change)),
-            health.num_records,
-            health.num_files,
-            health.num_small_files,
-            health.num_deleted_records,
-            round(health.partition_skew, 2),
-            health.commits_since_checkpoint,
-            health.version,
-            None if state.committed_ms is None else _minute(state.committed_ms),
-        ]
-    )
+        return dg.TableRecord({**cells, "state": verdict, "table": state.name})
+    health = state.health
+    return dg.TableRecord({column.name: value(state, health) for column, value in _COLUMNS})
 
 
-def _as_record(cells: Sequence[str | int | float | bool | None]) -> dg.TableRecord:
-    names = [column.name for column in _SCHEMA.columns]
-    return dg.TableRecord(dict(zip(names, cells, strict=True)))
-
-
-def _findings(due: Sequence[_TableState], thresholds: Mapping[str, float]) -> list[str]:
-    if not due:
-        return []
-    lines = [f"- {_link(state)}: {_finding(state, thresholds)}" for state in due[:_MAX_FINDINGS]]
-    if len(due) > _MAX_FINDINGS:
-        lines.append(f"- and {len(due) - _MAX_FINDINGS} more")
-    return ["\n".join(lines)]
-
-
-def _finding(state: _TableState, thresholds: Mapping[str, float]) -> str:
+def _finding(state: _TableState) -> str:
     if state.problem:
         return f"cannot be read: {plain_markdown(state.problem)}"
-    return ", ".join(
-        f"{plain_markdown(name)} is {value:g}; the limit is {thresholds[name]:g}"
-        for name, value in state.beyond(thresholds).items()
-    )
+    return ", ".join(map(plain_markdown, state.exceeded.values()))
 
 
 def _link(state: _TableState) -> str:

@@ -1,0 +1,486 @@
+"""The operations of table maintenance: the form of each in the Launchpad, with safe defaults, and
+what it does on one opened table, reported in the run's log and as metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import Logger
+from typing import Any, Literal, Self
+
+from dagster import Config, MetadataValue
+from pydantic import Field, model_validator
+
+from dagster_delta.engines import engine_for
+from dagster_delta.engines.spark.session.active_session import active_spark_session
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.described_fields import DescribedFields
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
+from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.operations.clone import CloneOptions, check_clone
+from dagster_delta.table.operations.clustering import table_clustering
+from dagster_delta.table.operations.health import TableHealth
+from dagster_delta.table.operations.optimize import OptimizeProgress
+from dagster_delta.table.operations.outdated_files import Purge
+
+_MAX_NAMED_FILES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Result of one operation on one table."""
+
+    operation: str
+    summary: str
+    """One sentence."""
+    metadata: Mapping[str, RawMetadataValue] = field(default_factory=dict)
+
+
+class OperationConfig(KnownFieldsOnly, DescribedFields, Config):
+    """The options of an operation on a table."""
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Do the operation."""
+        raise NotImplementedError
+
+
+def _switch(*, default: bool) -> Any:  # noqa: ANN401
+    return Field(default=default, description="Whether to run this step.")
+
+
+class OptimizeConfig(OperationConfig):
+    """How small files are compacted."""
+
+    passed_to = DeltaTable.optimize
+
+    enabled: bool = _switch(default=True)
+    where: str | None = None
+    target_file_size: int | None = None
+    min_file_size: int | None = None
+    max_deleted_share: float = 0.05
+    zorder_by: list[str] = Field(default=[])
+    sort_by: list[str] = Field(default=[])
+    full: bool = False
+    engine: Literal["arrow", "spark"] = "arrow"
+    memory_limit: str | None = None
+    """Memory for the rows that arrow holds at once, such as 2GB. Default:
+    DAGSTER_DELTA_MEMORY_LIMIT, or about 0.5 GB, and on small machines less."""
+
+    @model_validator(mode="after")
+    def _check_memory_limit(self) -> Self:
+        # Here, so that definitions and the config of a run fail, and not a step of the run.
+        if type(self.memory_limit) is str:
+            engine_for(None, self.engine, memory_limit=self.memory_limit)
+        return self
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Compact small files of the table."""
+
+        def log_progress(progress: OptimizeProgress) -> None:
+            done, total = (
+                spell_bytes(progress.num_done_bytes),
+                spell_bytes(progress.num_total_bytes),
+            )
+            if progress.version is None:
+                log.info(
+                    f"optimize: {done} of {total}; skipped files that other writers have changed"
+                )
+                return
+            log.info(
+                f"optimize: {done} of {total}; version {progress.version} has "
+                f"{progress.num_added_files} files instead of {progress.num_removed_files}"
+            )
+
+        session = active_spark_session() if self.engine == "spark" else None
+        with watch_spark(session, log) as spark_work:
+            # A job may have tables of both kinds.
+            full = self.full and bool(table_clustering(table.refresh()))
+            options = {**self.arguments(), "full": full}
+            result = table.optimize(**options, commit_info=commit_info, on_progress=log_progress)
+        metrics = result.metrics
+        summary = _rewritten(metrics)
+        if result.skipped:
+            summary = "nothing to compact"
+        if result.num_left_files:
+            log.warning(
+                f"optimize: skipped {result.num_left_files} files that other writers have changed"
+            )
+            summary += f"; skipped {result.num_left_files} files that other writers have changed"
+        return StepReport(
+            "OPTIMIZE",
+            summary,
+            {
+                "delta/optimize_files_removed": metrics["numRemovedFiles"],
+                "delta/optimize_files_added": metrics["numAddedFiles"],
+                "delta/optimize_bytes_removed": metrics["numRemovedBytes"],
+                "delta/optimize_bytes_added": metrics["numAddedBytes"],
+                "delta/optimize_versions": ", ".join(map(str, result.versions)) or "none",
+                **spark_work.metadata,
+            },
+        )
+
+
+class VacuumConfig(OperationConfig):
+    """How unreferenced files are deleted."""
+
+    passed_to = DeltaTable.vacuum
+
+    enabled: bool = _switch(default=True)
+    dry_run: bool = True
+    """Only report what would be deleted. Set to false to delete it permanently."""
+    retention_hours: float | None = None
+    enforce_retention: bool = True
+    """Reject a retention shorter than the table's. Set to false only if no one else reads or writes
+    the table."""
+    lite: bool = False
+    keep_versions: list[int] = Field(default=[])
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Find or delete unreferenced files."""
+        result = table.vacuum(
+            **self.arguments(),
+            commit_info=commit_info,
+            on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
+        )
+        size = spell_bytes(result.size_bytes)
+        hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
+        summary = f"deleted {counted(result.num_files, 'file')} ({size}), {hours}"
+        if result.dry_run:
+            summary = f"would delete {counted(result.num_files, 'file')} ({size}), {hours}"
+        log.info(f"vacuum: {summary}")
+        return StepReport(
+            "VACUUM (dry run)" if result.dry_run else "VACUUM",
+            summary,
+            {
+                "delta/vacuum_dry_run": result.dry_run,
+                "delta/vacuum_files": result.num_files,
+                "delta/vacuum_bytes": result.size_bytes,
+                "delta/vacuum_first_files": MetadataValue.json(
+                    result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
+                ),
+            },
+        )
+
+
+class FsckConfig(OperationConfig):
+    """How files that storage no longer has are removed from the log."""
+
+    passed_to = DeltaTable.fsck
+
+    enabled: bool = _switch(default=False)
+    dry_run: bool = True
+    """Only report the files that storage no longer has. Set to false to remove them from the table:
+    their rows are lost."""
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Find or remove files that storage no longer has."""
+        result = table.fsck(dry_run=self.dry_run, commit_info=commit_info)
+        named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
+        summary = (
+            f"missing: {counted(result.files.num_rows, 'file')}; removed: {result.num_removed:,}"
+        )
+        for file in named:
+            log.warning(f"fsck: the {file['missing']} of {file['path']} is missing")
+        return StepReport(
+            "FSCK (dry run)" if result.dry_run else "FSCK",
+            summary,
+            {
+                "delta/fsck_missing_files": result.files.num_rows,
+                "delta/fsck_removed_files": result.num_removed,
+                "delta/fsck_first_files": MetadataValue.json(named),
+            },
+        )
+
+
+class ReorgConfig(OperationConfig):
+    """What is purged from the files of a table."""
+
+    passed_to = DeltaTable.reorg
+
+    enabled: bool = _switch(default=False)
+    where: str | None = None
+    deletion_vectors: bool = True
+    """Whether rows that are marked as deleted leave the files."""
+    dropped_columns: bool = True
+    """Whether columns that were dropped leave the files."""
+    widened_types: bool = True
+    """Whether values of a type from before a widening get the new type."""
+    target_file_size: int | None = None
+    """Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB."""
+    engine: Literal["arrow", "spark"] = "arrow"
+    """arrow: in the process of the step; spark: on the executors of its session."""
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Purge the files of the table."""
+        session = active_spark_session() if self.engine == "spark" else None
+        with watch_spark(session, log) as spark_work:
+            kinds: tuple[Purge, ...] = ("deletion_vectors", "dropped_columns", "widened_types")
+            purge = [kind for kind in kinds if getattr(self, kind)]
+            result = table.reorg(**self.arguments(), purge=purge, commit_info=commit_info)
+        metrics = result.metrics
+        summary = _rewritten(metrics)
+        return StepReport(
+            "REORG",
+            "nothing to purge" if result.skipped else summary,
+            {
+                "delta/reorg_files_removed": metrics["numRemovedFiles"],
+                "delta/reorg_files_added": metrics["numAddedFiles"],
+                **spark_work.metadata,
+            },
+        )
+
+
+class CheckpointConfig(OperationConfig):
+    """Whether to write a checkpoint."""
+
+    enabled: bool = _switch(default=False)
+    after_commits: int = 1
+    """Only if the table has at least this many commits since the last checkpoint."""
+
+    def run(
+        self,
+        table: DeltaTable,
+        log: Logger,
+        commit_info: Mapping[str, object],  # noqa: ARG002
+    ) -> StepReport:
+        """Write a checkpoint after enough commits since the last one, or if that is damaged."""
+        table.refresh()
+        health = table.health()
+        waiting = health.commits_since_checkpoint
+        is_damaged = any(not file.endswith(".crc") for file in health.damaged_log_files)
+        if waiting < max(1, self.after_commits) and not is_damaged:
+            return StepReport(
+                "CHECKPOINT", f"{counted(waiting, 'commit')} since the last one: none written"
+            )
+        table.checkpoint()
+        summary = (
+            f"written at version {health.version}, {counted(waiting, 'commit')} after the last one"
+        )
+        log.info(f"checkpoint: {summary}")
+        return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
+
+
+class CleanLogConfig(OperationConfig):
+    """How the log files of expired versions are deleted."""
+
+    passed_to = DeltaTable.clean_log
+
+    enabled: bool = False
+    """Whether to run this step. Writers clean up the log after checkpoints on their own, unless the
+    table has delta.enableExpiredLogCleanup = false."""
+    dry_run: bool = True
+    """Only report what would be deleted. Set to false to delete it permanently."""
+    retention_hours: float | None = None
+    enforce_retention: bool = True
+
+    def run(
+        self,
+        table: DeltaTable,
+        log: Logger,
+        commit_info: Mapping[str, object],  # noqa: ARG002
+    ) -> StepReport:
+        """Find or delete the log of expired versions."""
+        result = table.clean_log(**self.arguments())
+        verb = "would delete" if result.dry_run else "deleted"
+        deleted = f"{counted(result.num_files, 'file')} ({spell_bytes(result.size_bytes)})"
+        summary = f"{verb} {deleted}; the log begins with version {result.earliest_version}"
+        if result.kept_because is not None:
+            summary += f": {result.kept_because}"
+        log.info(f"clean log: {summary}")
+        return StepReport(
+            "CLEAN LOG (dry run)" if result.dry_run else "CLEAN LOG",
+            summary,
+            {
+                "delta/clean_log_dry_run": result.dry_run,
+                "delta/clean_log_files": result.num_files,
+                "delta/clean_log_bytes": result.size_bytes,
+                "delta/earliest_version": result.earliest_version,
+            },
+        )
+
+
+class CloneConfig(OperationConfig):
+    """Target and options of a clone."""
+
+    target: str
+    """Location of the clone, on storage that the table's storage options can access."""
+    deep: bool = True
+    """Copy the data files. If false, the clone refers to the files of the source, and breaks once
+    they are vacuumed."""
+    version: int | None = None
+    """The version to clone. Default: the latest."""
+    timestamp: str | None = None
+    """Alternative to version: the latest version at or before this time, such as
+    2024-05-01T12:30:00Z."""
+    replace: bool = False
+    """If the target is a table, make the clone a new version of it; only files it does not have yet
+    are copied."""
+    dry_run: bool = True
+    """Only report what would be cloned. Set to false to clone."""
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Clone the table, or report what it would copy."""
+        table.refresh()
+        source = table.snapshot(version=self.version, timestamp=self.timestamp)
+        kind = "deep" if self.deep else "shallow"
+        facts: RawMetadata = {
+            "delta/cloned_version": source.version,
+            "delta/clone_target": self.target,
+        }
+        size = f"{counted(source.num_files, 'file')}, {spell_bytes(source.size_bytes)}"
+        if self.dry_run:
+            target = open_store(self.target, table.snapshot().store.location.options)
+            check_clone(source, target, CloneOptions(self.deep, self.replace))
+            summary = f"would be a {kind} clone of version {source.version} ({size}): {self.target}"
+            log.info(f"clone: {summary}")
+            return StepReport("CLONE (dry run)", summary, facts)
+        result = table.clone(
+            self.target,
+            deep=self.deep,
+            version=source.version,
+            replace=self.replace,
+            commit_info=commit_info,
+            on_progress=lambda done, total: log.info(f"clone: {done} of {total} files copied"),
+        )
+        if result.skipped:
+            return StepReport(
+                "CLONE", f"{self.target} already is a clone of version {source.version}", facts
+            )
+        summary = (
+            f"{self.target} (version {result.version}) is a {kind} clone of version "
+            f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
+        )
+        log.info(f"clone: {summary}")
+        numbers = {
+            "delta/clone_version": result.version,
+            "delta/copied_files": result.metrics["numCopiedFiles"],
+            "delta/copied_bytes": result.metrics["copiedFilesSize"],
+        }
+        return StepReport("CLONE", summary, {**facts, **numbers})
+
+
+class RestoreConfig(OperationConfig):
+    """The version to restore."""
+
+    passed_to = DeltaTable.restore
+
+    version: int | None = None
+    timestamp: str | None = None
+    """Alternative to version: the latest version at or before this time, such as
+    2024-05-01T12:30:00Z."""
+    dry_run: bool = True
+    """Only report what would change. Set to false to commit the restored version."""
+
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
+        """Restore an older version, or report what it would change."""
+        if self.version is None and self.timestamp is None:
+            raise InvalidArgument("a restore needs the version or the timestamp to go back to")
+        before = table.refresh()
+        target = table.snapshot(version=self.version, timestamp=self.timestamp)
+        facts = {
+            "delta/restored_from_version": before.version,
+            "delta/restored_version": target.version,
+        }
+        rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
+        if self.dry_run:
+            summary = f"would go from version {before.version} back to {target.version}: {rows}"
+            log.info(f"restore: {summary}")
+            difference = MetadataValue.md(table.plan_restore(target.version).to_markdown())
+            return StepReport(
+                "RESTORE (dry run)", summary, {"delta/difference": difference, **facts}
+            )
+        result = table.restore(target.version, commit_info=commit_info)
+        if result.skipped:
+            return StepReport(
+                "RESTORE", f"the table is already as it was at version {target.version}", facts
+            )
+        summary = f"version {result.version} is version {target.version} again: {rows}"
+        log.info(f"restore: {summary}")
+        numbers = {
+            "delta/restored_files": result.metrics["numRestoredFiles"],
+            "delta/removed_files": result.metrics["numRemovedFiles"],
+        }
+        return StepReport("RESTORE", summary, {**facts, **numbers})
+
+
+class DeltaMaintenanceConfig(KnownFieldsOnly, DescribedFields, Config):
+    """The steps of a maintenance job for each of its tables, in this order."""
+
+    tables: list[str] = Field(default=[])
+    """Names of the job's tables to maintain. Empty: all of them."""
+    fsck: FsckConfig = FsckConfig()
+    """Find the files that storage no longer has."""
+    reorg: ReorgConfig = ReorgConfig()
+    """Purge deleted rows, dropped columns and old types from files."""
+    optimize: OptimizeConfig = OptimizeConfig()
+    """Compact small files."""
+    vacuum: VacuumConfig = VacuumConfig()
+    """Delete files that the table no longer refers to."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Write a checkpoint."""
+    clean_log: CleanLogConfig = CleanLogConfig()
+    """Delete the log files of expired versions."""
+
+
+class DeltaRestoreConfig(RestoreConfig):
+    """A table, and the version to restore."""
+
+    table: str
+    """Name of one of the job's tables."""
+
+
+class DeltaCloneConfig(CloneConfig):
+    """A table, its clone target and options."""
+
+    table: str
+    """Name of one of the job's tables."""
+
+
+def warn_of_damage(health: TableHealth, log: Logger) -> None:
+    """Name the damaged files of the log, if any, and what replaces them."""
+    if health.damaged_log_files:
+        log.warning(
+            f"damaged files of the log, which version {health.version} can do without as long as "
+            f"no commit is cleaned away: {', '.join(health.damaged_log_files)}; write a checkpoint"
+        )
+
+
+def _rewritten(metrics: Mapping[str, int]) -> str:
+    removed = counted(metrics["numRemovedFiles"], "file")
+    added = f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
+    return f"{removed} ({spell_bytes(metrics['numRemovedBytes'])}) became {added}"
+
+
+def health_metadata(health: TableHealth) -> RawMetadata:
+    """The facts about a table's shape, as metadata."""
+    return {
+        "delta/version": health.version,
+        "delta/live_files": health.num_files,
+        "delta/size_bytes": health.size_bytes,
+        "delta/average_file_bytes": round(health.average_file_bytes),
+        "delta/small_files": health.num_small_files,
+        "delta/files_with_deletions": health.num_files_with_deletions,
+        "delta/deleted_rows": health.num_deleted_records,
+        "delta/partitions": health.num_partitions,
+        "delta/partition_skew": round(health.partition_skew, 2),
+        "delta/commits_since_checkpoint": health.commits_since_checkpoint,
+        "delta/damaged_log_files": len(health.damaged_log_files),
+    }
+
+
+def spell_bytes(size_bytes: float) -> str:
+    """A size for people: `1.5 GiB`."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _count(rows: int | None) -> str:
+    return "an unknown number of" if rows is None else f"{rows:,}"
