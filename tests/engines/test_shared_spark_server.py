@@ -77,7 +77,7 @@ print(frame.count(), flush=True)
 if "wait" in sys.argv:
     sys.stdin.read()
     from dagster_delta.errors import SparkSessionLost
-    from dagster_delta.orchestration.spark.progress import watch_spark
+    from dagster_delta.orchestration.spark.watch import watch_spark
     try:
         with watch_spark(frame, None):
             frame.count()

@@ -73,7 +73,7 @@ from pyspark.sql import SparkSession
 from dagster_delta import DeltaTable, ship_package
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.spark import stages
-from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.orchestration.spark.watch import watch_spark
 
 stages._SECONDS_TO_ANSWER = 120.0  # the UI answers late on a busy machine
 

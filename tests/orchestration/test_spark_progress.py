@@ -8,22 +8,19 @@ import threading
 from functools import partial
 
 import dagster as dg
-import msgspec
 import pytest
 
 from dagster_delta import DeltaTable, SparkSessionResource
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.maintenance.config import OptimizeConfig
-from dagster_delta.orchestration.maintenance.steps import optimize_step
+from dagster_delta.orchestration.maintenance.operations import OptimizeConfig
 from dagster_delta.orchestration.spark.progress import (
-    HISTORY_SERVER_URL,
     MAX_PLAN_CHARACTERS,
-    StageBytes,
-    StageMetrics,
     physical_plan,
-    watch_spark,
+    stage_totals,
     without_secrets,
 )
+from dagster_delta.orchestration.spark.settings import HISTORY_SERVER_URL
+from dagster_delta.orchestration.spark.watch import watch_spark
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark
@@ -46,31 +43,6 @@ def test_long_work_is_reported_while_it_lasts(spark):
     assert len(lines) == len(set(lines))
     assert (work.metadata["spark/jobs"], work.metadata["spark/tasks"]) == (1, 2)
     assert work.metadata["spark/application_id"] == spark.sparkContext.applicationId
-
-
-@pytest.mark.classic("Connect tells of stages alone")
-def test_bytes_stand_behind_the_tasks_that_moved_them(spark, monkeypatch):
-    def of_stages(self, ids, *, active=False):
-        assert active
-        return [StageBytes(stage_id=each, input_bytes=12_340_000) for each in ids]
-
-    lines = Lines()
-    frame = spark.range(0, 1, 1, 1).selectExpr("id", f"coalesce({SLOW}, '') AS slept")
-    with monkeypatch.context() as patch, watch_spark(frame, lines, every_seconds=0.1):
-        patch.setattr(StageMetrics, "of_stages", of_stages)
-        frame.collect()
-        patch.undo()
-    assert any(re.search(r"0 of 1 tasks done, \d running, 12.3 MB read", x) for x in lines)
-
-
-@pytest.mark.classic("Connect tells of stages alone")
-def test_the_time_of_tasks_is_in_seconds(spark, monkeypatch):
-    answer = b'[{"stageId": 1, "executorRunTime": 1500}, {"stageId": 2, "executorRunTime": 250}]'
-    stages = msgspec.json.decode(answer, type=list[StageBytes])
-    monkeypatch.setattr(StageMetrics, "of_stages", lambda *_, **__: stages)
-    with watch_spark(spark.range(1), Lines()) as work:
-        spark.range(3).collect()
-    assert work.metadata["spark/task_seconds"] == 1.75
 
 
 @pytest.mark.classic("Connect tells of stages alone")
@@ -118,14 +90,14 @@ def test_an_optimize_by_spark_reports_its_stages_and_its_bytes(spark, tmp_path, 
     for start in range(3):
         table.append(spark.range(start, start + 100_000, 1, 1))
     often = partial(watch_spark, every_seconds=0.01)
-    monkeypatch.setattr("dagster_delta.orchestration.maintenance.steps.watch_spark", often)
+    monkeypatch.setattr("dagster_delta.orchestration.maintenance.operations.watch_spark", often)
     lines = Lines()
-    report = optimize_step(table, OptimizeConfig(engine="spark"), lines, {})
+    report = OptimizeConfig(engine="spark").run(table, lines, {})
     assert any(re.search(r"Spark: stage \d+ \(.*\): \d of \d tasks done", x) for x in lines)
     assert report.metadata["spark/tasks"] >= 1
     assert report.metadata["spark/output_bytes"] == report.metadata["delta/optimize_bytes_added"]
     assert "spark/plan" not in report.metadata
-    embedded = optimize_step(table, OptimizeConfig(), Lines(), {})
+    embedded = OptimizeConfig().run(table, Lines(), {})
     assert not any(name.startswith("spark/") for name in embedded.metadata)
 
 
@@ -197,24 +169,33 @@ def test_secrets_are_hidden_in_a_plan(text, shown):
     assert "hush" not in hidden
 
 
-def test_a_ui_that_does_not_answer_is_left_alone():
-    asked = []
+class Context:
+    applicationId = "app/1"  # noqa: N815 - Spark's name
 
-    class Silent(http.server.BaseHTTPRequestHandler):
+    def __init__(self, port: int) -> None:
+        self.uiWebUrl = f"http://127.0.0.1:{port}"
+
+
+def test_totals_are_of_the_stages_alone_and_a_ui_that_refuses_has_none():
+    asked, answers = [], [b'[{"stageId": 1, "executorRunTime": 1500}, {"stageId": 2}]', b""]
+
+    class Ui(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.path)
-            self.send_error(403)
+            if answer := answers.pop(0):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(answer)
+            else:
+                self.send_error(403)
 
         def log_message(self, *arguments):
             pass
 
-    class Context:
-        applicationId = "app/1"  # noqa: N815 - Spark's name
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Silent) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), Ui) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        Context.uiWebUrl = f"http://127.0.0.1:{server.server_port}"
-        for _ in range(4):
-            assert StageMetrics(Context()).of_stages(frozenset([1])) == []
+        found = [stage_totals(Context(server.server_port), frozenset([1])) for _ in range(2)]
         server.shutdown()
+    assert found[0]["spark/task_seconds"] == 1.5
+    assert found[1] == {}
     assert asked == ["/api/v1/applications/app%2F1/stages"] * 2
