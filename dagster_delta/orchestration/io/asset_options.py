@@ -29,41 +29,17 @@ SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
 
-_RENAMED = {
-    "commit_properties": "custom_metadata",
-    "delta_merge_options": "mode, merge_config",
-    "delta_write_options": "schema_mode, partition_by, table_properties",
-    "overwrite_schema": "schema_mode",
-    "partition_column": "partition_by, partition_expr",
-    "partition_columns": "partition_by",
-    "partition_expression": "partition_expr",
-    "root_name": "table_name",
-    "schema_update_mode": "schema_mode",
-    "storage_options": "storage_options of the DeltaIOManager",
-    "table": "table_name",
-    "table_config": "table_properties",
-    "table_configuration": "table_properties",
-    "upsert_options": "mode, merge_config",
-    "write_mode": "mode",
-    "writer_properties": "table_properties",
-}
-"""Metadata key of earlier releases and other integrations to the keys here."""
+_OF_OTHERS = (
+    "commit_properties delta_merge_options delta_write_options overwrite_schema partition_column "
+    "partition_columns partition_expression root_name schema_update_mode storage_options table "
+    "table_config table_configuration upsert_options write_mode writer_properties"
+)
+"""Options of earlier releases and other integrations, which have other names here."""
 
-_RENAMED_OF_INPUT = {
-    "filter": "where",
-    "filters": "where",
-    "partition_expr": "partition_expr of the asset that is read",
-    "predicate": "where",
-    "row_filter": "where",
-    "schema": "schema of the asset that is read",
-    "selected_fields": "columns",
-    "snapshot_id": "version",
-    "table_name": "table_name of the asset that is read",
-    "table_version": "version",
-    "timestamp": "version",
-    "timestampAsOf": "version",
-    "versionAsOf": "version",
-}
+_OF_OTHER_INPUTS = (
+    "filter filters partition_expr predicate row_filter schema selected_fields snapshot_id "
+    "table_name table_version timestamp timestampAsOf versionAsOf"
+)
 """The same for the metadata of an input."""
 
 _LOG = logging.getLogger(__name__)
@@ -211,7 +187,7 @@ def read_asset_options(
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults."""
     owner = f"asset {asset}"
-    found = _options(metadata, ASSET_KEYS, _RENAMED, owner)
+    found = _options(metadata, ASSET_KEYS, _OF_OTHERS, owner)
     parsed = _parsed(_ASSET_METADATA, found, owner)
     given: dict[str, Any] = {
         option.name: getattr(parsed, option.name)
@@ -233,15 +209,12 @@ def read_asset_options(
 def read_input_options(metadata: Mapping[str, object], *, asset: str) -> InputOptions:
     """The options of one input."""
     owner = f"asset {asset}"
-    found = _options(metadata, INPUT_KEYS, _RENAMED_OF_INPUT, owner)
+    found = _options(metadata, INPUT_KEYS, _OF_OTHER_INPUTS, owner)
     return _parsed(_INPUT_METADATA, found, owner)
 
 
 def _options(
-    metadata: Mapping[str, object],
-    known: frozenset[str],
-    renamed: Mapping[str, str],
-    owner: str,
+    metadata: Mapping[str, object], known: frozenset[str], foreign: str, owner: str
 ) -> dict[str, object]:
     """Option name to its plain value; refuses keys that resemble an option."""
     plain = {
@@ -252,16 +225,20 @@ def _options(
         name = key.removeprefix(NAMESPACE)
         if name in known or key == QUERY_KEY or ("/" in name):
             continue
-        close = [option for option in known if _is_misspelled(key, option)]
-        if key.startswith(NAMESPACE):
-            close = difflib.get_close_matches(name, known, n=1) or sorted(known)
-        elif name not in renamed and (not close or close[0] in found):
+        # Of short words, one letter more is another word: `model` is not `mode`.
+        cutoff = 0.4 if key.startswith(NAMESPACE) else 0.93
+        close = [option for option in known if name == option[:-1]]
+        close += difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=cutoff)
+        if name in foreign.split():
+            hint = "docs/migration.md says what takes its place."
+        elif key.startswith(NAMESPACE) or (close and close[0] not in found):
+            hint = f"did you mean {(close or [', '.join(sorted(known))])[0]!r}?"
+        else:
             note_foreign_key(key, owner)
             continue
         raise InvalidArgument(
-            f"the metadata of {owner} has the key {key!r}, which is no option: did you mean "
-            f"{renamed.get(name) or ', '.join(close)!r}? If it is a note of your own, give it a "
-            f"namespace, as in 'team/{name}'"
+            f"the metadata of {owner} has the key {key!r}, which is no option: {hint} If it is a "
+            f"note of your own, give it a namespace, as in 'team/{name}'"
         )
     return found
 
@@ -273,28 +250,6 @@ def _parsed(kind: TypeAdapter[T], found: Mapping[str, object], owner: str) -> T:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(step) for step in first["loc"] if isinstance(step, str | int))
         raise InvalidArgument(f"{key!r} of {owner} is {first['input']!r}: {first['msg']}") from None
-
-
-_WORDS = frozenset({"code", "model", "node"})
-
-_SHORT_WORDS = frozenset({"schema", "version", "where"})
-"""Options whose names are similar to too many other words."""
-
-
-def _is_misspelled(key: str, option: str) -> bool:
-    """Whether a key differs from an option only by one letter, or by case and underscores. Another
-    word is not similar: `model` is not `mode`.
-    """
-    plain, meant = (name.lower().replace("_", "") for name in (key, option))
-    if plain == meant:
-        return True
-    if option in _SHORT_WORDS or key in _WORDS or abs(len(plain) - len(meant)) > 1:
-        return False
-    start = next((at for at, (a, b) in enumerate(zip(plain, meant, strict=False)) if a != b), None)
-    if start is None:
-        return True
-    rest, other = plain[start:], meant[start:]
-    return rest[1:] == other or rest == other[1:] or rest[1:] == other[1:]
 
 
 @cache
