@@ -233,7 +233,7 @@ def _metadata_by_key(
             ThreadPoolExecutor(_TABLES_AT_ONCE) as threads,
         ):
             found = threads.map(metadata, specs)
-            return {spec.key: each for spec, each in zip(specs, found, strict=True)}
+            return {spec.key: table for spec, table in zip(specs, found, strict=True)}
     except dg.DagsterInvalidConfigError:
         # An environment variable may be set only where runs are executed.
         _log.info("the location of the tables is not known here, and is shown by the first run")

@@ -193,6 +193,11 @@ def shown(*parts: Mapping[str, object]) -> RawMetadata:
     return cast("RawMetadata", dict(ordered))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def first_names(names: Sequence[str], most: int = 5) -> str:
     """The first names of a list as text, and the number of the others."""
     more = len(names) - most

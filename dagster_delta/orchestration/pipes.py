@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.read.history import history
 from dagster_delta.table.read.watch import LogCursor, data_version, last_data_change
 
@@ -80,7 +81,11 @@ def _metadata(
 
 def _columns(snapshot: Snapshot) -> PipesMetadataValue:
     columns = [
-        {"name": field.name, "type": str(field.data_type), "description": field.comment}
+        {
+            "name": field.name,
+            "type": sql_type_name(field.data_type),
+            "description": field.comment,
+        }
         for field in snapshot.schema
     ]
     return {"raw_value": {"columns": columns}, "type": "table_schema"}

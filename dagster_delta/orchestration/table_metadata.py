@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import dagster as dg
@@ -12,6 +12,8 @@ from dagster_delta.errors import DeltaError, TableNotFound
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clustering import table_clustering
@@ -56,26 +58,34 @@ def columns_from_log(
 
 
 def table_schema(configuration: TableConfiguration) -> dg.TableSchema:
-    """The columns of a table with their Delta types, nullability, comments and constraints."""
+    """The columns of a table with their types, nullability, comments and constraints."""
     invariants = dict(configuration.invariants)
-    partition_columns = set(configuration.partition_columns)
-    columns = [
-        dg.TableColumn(
-            name=field.name,
-            type=str(field.data_type),
-            description=field.comment,
-            constraints=dg.TableColumnConstraints(
-                nullable=field.nullable,
-                other=[invariants[field.name]] if field.name in invariants else [],
-            ),
-            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
-        )
-        for field in configuration.schema
-    ]
+    columns = table_columns(configuration.schema, configuration.partition_columns, invariants)
     checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
     return dg.TableSchema(
         columns, constraints=dg.TableConstraints(other=checks) if checks else None
     )
+
+
+def table_columns(
+    schema: StructType,
+    partition_columns: Collection[str],
+    invariants: Mapping[str, str] | None = None,
+) -> list[dg.TableColumn]:
+    """The columns of a table with their types in SQL, which the UI has icons for."""
+    return [
+        dg.TableColumn(
+            name=field.name,
+            type=sql_type_name(field.data_type),
+            description=field.comment,
+            constraints=dg.TableColumnConstraints(
+                nullable=field.nullable,
+                other=[rule] if (rule := (invariants or {}).get(field.name)) else [],
+            ),
+            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
+        )
+        for field in schema
+    ]
 
 
 def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> RawMetadata:

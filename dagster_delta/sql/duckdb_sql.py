@@ -50,6 +50,9 @@ SEALED_CONFIG: Mapping[str, str | bool | int | float | list[str]] = {
 }
 """Settings of a DuckDB that reads only its input: no file, network or variable."""
 
+REGISTERED = "temp.main"
+"""Schema of registered inputs: a name qualified by it is never a CTE."""
+
 # How DuckDB reports an error raised by one of our functions.
 _PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
 

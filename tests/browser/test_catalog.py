@@ -100,6 +100,6 @@ def test_an_external_table_shows_columns_rows_and_size(ui: DagsterUI) -> None:
 
 def test_a_failed_check_shows_its_rows_as_a_table_with_masks(ui: DagsterUI) -> None:
     ui.open("assets/planes?view=checks&checkDetail=delta_unique")
-    expect(ui.page.get_by_text("1 keys (owner) occur in more than one row")).to_be_visible()
+    expect(ui.page.get_by_text("in more than one row: 1 key (owner)")).to_be_visible()
     expect(ui.page.get_by_role("row", name="••• 3", exact=True)).to_be_visible()
     ui.take_picture("check-failing-rows")

@@ -371,7 +371,7 @@ def test_keys_in_a_column_called_rows_are_counted(lake, values) -> None:
     table = DeltaTable(str(lake.root / "public" / "events"), must_exist=False)
     table.append(pa.table({"Rows": values}))
     found = Checked(lake, table).evaluate(unique="Rows", constraints=False)["delta_unique"]
-    assert "1 keys (Rows) occur in more than one row, 2 rows in all" in found.description
+    assert "in more than one row: 1 key (Rows), 2 rows in all" in found.description
     assert rows_shown(found) == [{"Rows": values[0], "rows_": 2}]
 
 

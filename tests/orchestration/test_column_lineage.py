@@ -12,7 +12,6 @@ from dagster_delta import delta_change_feed_asset, sql_column_lineage
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.orchestration.io.column_lineage import (
     UpstreamColumns,
-    column_lineage_by_name,
     sql_columns_read,
 )
 
@@ -120,10 +119,6 @@ def test_columns_that_only_filter_join_or_sort_are_read(sql, expected) -> None:
 def test_columns_that_a_query_reads_without_their_names_are_not_guessed(sql) -> None:
     with pytest.raises(UnsupportedExpression):
         sql_columns_read(sql, TABLES, dialect="duckdb")
-
-
-def test_columns_of_the_same_name_come_from_each_other() -> None:
-    assert told(column_lineage_by_name(["ID", "new"], ORDERS)) == {"ID": ["raw/orders.Id"]}
 
 
 def late(lineage: bool = True, **options):

@@ -265,11 +265,8 @@ def test_text_in_another_encoding_is_refused_until_it_is_named(
     landing, put, run, tmp_path, name, text
 ) -> None:
     put(name, text.encode("latin-1"))
-    with pytest.raises(
-        DeltaError, match=rf"{name} .*byte 0xE9 after b'.*Orl' is not utf-8"
-    ) as caught:
+    with pytest.raises(DeltaError, match=rf"{name} .*decode byte 0xe9 .*name its `encoding`"):
         run(flights(landing))
-    assert 'encoding="latin-1"' in str(caught.value)
     with pytest.raises(DeltaError, match=rf"{name} cannot be loaded .*UTF-16"):
         run(flights(landing, encoding="utf-16"))
     run(flights(landing, encoding="latin-1"))
@@ -495,21 +492,9 @@ def test_a_young_file_alone_is_left_too(landing, put) -> None:
     assert not LandingZone(f"{landing}/a.csv", minimum_age_seconds=3600).files().files
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"format": "xml"},
-        {"changed_files": "laod"},
-        {"delimiter": "||"},
-        {"encoding": "utf9"},
-        {"encoding": "base64"},
-        {"encoding": "undefined"},
-        {"mode": "ignore"},
-    ],
-)
-def test_unknown_choices_are_refused(landing, options) -> None:
-    with pytest.raises(DeltaError, match="of flights is one"):
-        flights(landing, **options)
+def test_a_delimiter_of_several_characters_is_refused(landing) -> None:
+    with pytest.raises(DeltaError, match="delimiter of flights is one"):
+        flights(landing, delimiter="||")
 
 
 def test_young_files_are_left_for_the_next_run(landing, put) -> None:
@@ -526,6 +511,6 @@ def test_the_sensor_runs_when_files_arrive(landing, put) -> None:
     assert "No file matches" in str(sensor(context))
     put("a.csv", "id\n1\n")
     assert isinstance(sensor(context), dg.RunRequest)
-    assert "1 files that match" in str(sensor(context))
+    assert "1 file of " in str(sensor(context))
     put("b.csv", "id\n1\n")
     assert isinstance(sensor(context), dg.RunRequest)

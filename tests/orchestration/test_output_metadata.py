@@ -29,7 +29,7 @@ def test_columns_have_their_delta_types_nullability_and_comments(lake, events):
     result = lake.materialize(events(SCHEMA.empty_table()))
     schema = lake.metadata(result)["dagster/column_schema"]
     assert [(each.name, each.type) for each in schema.columns] == [
-        ("id", "long"),
+        ("id", "bigint"),
         ("price", "decimal(10,2)"),
         ("tags", "array<string>"),
         ("at", "timestamp"),

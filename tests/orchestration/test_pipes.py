@@ -51,7 +51,7 @@ def test_a_commit_by_another_process_is_a_materialization(lake: Lake, tmp_path: 
     assert shown["delta/operation"] == "WRITE"
     assert shown["delta/operation_metrics"]["num_added_rows"] == 2
     columns = [(each.name, each.type) for each in shown["dagster/column_schema"].columns]
-    assert columns == [("id", "long"), ("name", "string")]
+    assert columns == [("id", "bigint"), ("name", "string")]
     assert event.tags is not None
     assert event.tags["dagster/data_version"] == f"{lake.table('remote', '').metadata().id}:1"
     logs = lake.instance.all_logs(result.run_id)

@@ -33,13 +33,12 @@ from dagster_delta.orchestration.io.asset_options import (
     asset_key_of,
     read_asset_options,
 )
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.maintenance.maintained_tables import MaintainedTable
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -118,50 +117,67 @@ def delta_asset_checks(
     rules = _constraint_rules(all_rows=all_rows) if constraints else {}
     rules |= _expectation_rules(unique, row_count, freshness, health)
     if schema is not None:
-        rules["delta_schema"] = _schema_rule(schema, allow_more=allow_more_columns)
+        declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
+        rules["delta_schema"] = _Rule(
+            "The columns and their types match the declaration.",
+            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
+        )
     if not rules:
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} are empty: enable at least one"
         )
-    _check_blocking(blocking, rules)
-    source = _Table(key, asset, table, storage_options, io_manager_key)
+    waited_for = set(rules if blocking is True else blocking or ())
+    if unknown := sorted(waited_for - set(rules)):
+        raise InvalidArgument(
+            f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
+        )
+    source = _table(asset, table, storage_options, io_manager_key)
     specs = [
         dg.AssetCheckSpec(
             name,
             asset=key,
             description=rule.description,
-            blocking=blocking if isinstance(blocking, bool) else name in blocking,
+            blocking=name in waited_for,
         )
         for name, rule in rules.items()
     ]
-    return [_definition(source, rules, specs, severity, masked_columns)]
+    options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
+    masked = {*masked_columns, *options.masked_columns}
+    return [_definition(key, source, rules, specs, severity, masked)]
 
 
 def _definition(
-    source: "_Table",
+    key: dg.AssetKey,
+    source: MaintainedTable,
     rules: "Mapping[str, _Rule]",
     specs: Sequence[dg.AssetCheckSpec],
     severity: dg.AssetCheckSeverity,
-    masked_columns: Sequence[str],
+    masked: Collection[str],
 ) -> dg.AssetChecksDefinition:
     @dg.op(
-        name=_op_name(source.key),
+        name=_op_name(key),
         ins={"table": dg.In(dg.Nothing)},
         out={name: dg.Out(is_required=False) for name in rules},
-        required_resource_keys=set() if source.uri is not None else {source.io_manager_key},
+        required_resource_keys={source.io_manager_key} if source.io_manager_key else set(),
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Any:  # noqa: ANN401
-        snapshot = source.open(context)
-        masked = {*masked_columns, *source.masked_columns()}
+        table = source.open(context.resources)
+        if table is None:
+            raise TableNotFound(f"{source.name} has no Delta table yet: materialize it first")
+        snapshot = table.snapshot()
         for check_key in context.selected_asset_check_keys:
             rule = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
-            finding = _evaluate(rule, snapshot, last)
-            yield _result(check_key, snapshot, finding, severity, masked)
+            try:
+                finding, failed = rule.check(snapshot, last), severity
+            except UnsupportedExpression as error:
+                finding = Finding(passed=False, description=f"Not evaluated: {error}")
+                failed = dg.AssetCheckSeverity.WARN
+            yield _result(check_key, snapshot, finding, failed, masked)
 
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
     definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
-        keys_by_input_name={"table": source.key},
+        keys_by_input_name={"table": key},
         node_def=checks,
         resource_defs={},
         check_specs_by_output_name={spec.name: spec for spec in specs},
@@ -183,50 +199,31 @@ class _Rule:
     check: CheckOfVersion
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    key: dg.AssetKey
-    asset: Any
-    uri: str | None
-    storage_options: StorageOptions | Mapping[str, object] | None
-    io_manager_key: str
-
-    def __post_init__(self) -> None:
-        if self.uri is None and not isinstance(self.asset, dg.AssetsDefinition | dg.AssetSpec):
-            raise InvalidArgument(
-                f"the checks of {self.key.to_user_string()} do not know its table: pass the asset "
-                "itself, or the location as table"
-            )
-
-    def open(self, context: dg.AssetCheckExecutionContext) -> Snapshot:
-
-        if self.uri is not None:
-            options = plain_options(self.storage_options)
-            return DeltaTable(self.uri, storage_options=options).snapshot()
-        manager = getattr(context.resources, self.io_manager_key)
-        if not isinstance(manager, DeltaIOManager):
-            raise InvalidArgument(
-                f"{self.key.to_user_string()} is stored by the resource {self.io_manager_key!r}, "
-                "which is not a DeltaIOManager: pass the location of its table as table"
-            )
-        snapshot = manager.table_of(self.key, self._metadata())
-        if snapshot is None:
-            raise TableNotFound(
-                f"{self.key.to_user_string()} has no Delta table yet: materialize it first"
-            )
-        return snapshot
-
-    def masked_columns(self) -> Collection[str]:
-        if not isinstance(self.asset, dg.AssetsDefinition | dg.AssetSpec):
-            return ()
-        name = self.key.to_user_string()
-        return read_asset_options(self._metadata(), AssetOptions(), asset=name).masked_columns
-
-    def _metadata(self) -> Mapping[str, object]:
-        if isinstance(self.asset, dg.AssetSpec):
-            return self.asset.metadata
-        metadata: Mapping[str, object] = self.asset.metadata_by_key[self.key]
-        return metadata
+def _table(
+    asset: Any,  # noqa: ANN401
+    uri: str | None,
+    storage_options: StorageOptions | Mapping[str, object] | None,
+    io_manager_key: str,
+) -> MaintainedTable:
+    key = asset_key_of(asset)
+    metadata: Mapping[str, object] = {}
+    if isinstance(asset, dg.AssetSpec):
+        metadata = asset.metadata
+    elif isinstance(asset, dg.AssetsDefinition):
+        metadata = asset.metadata_by_key[key]
+    elif uri is None:
+        raise InvalidArgument(
+            f"the checks of {key.to_user_string()} do not know its table: pass the asset itself, "
+            "or the location as table"
+        )
+    return MaintainedTable(
+        key.to_user_string(),
+        key,
+        metadata,
+        io_manager_key=io_manager_key if uri is None else None,
+        uri=uri,
+        storage_options=storage_options,
+    )
 
 
 def _expectation_rules(
@@ -286,17 +283,10 @@ def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
     }
 
 
-def _evaluate(rule: _Rule, snapshot: Snapshot, last: int | None) -> Finding | str:
-    try:
-        return rule.check(snapshot, last)
-    except UnsupportedExpression as error:
-        return str(error)
-
-
 def _result(
     key: dg.AssetCheckKey,
     snapshot: Snapshot,
-    finding: Finding | str,
+    finding: Finding,
     severity: dg.AssetCheckSeverity,
     masked: Collection[str],
 ) -> dg.AssetCheckResult:
@@ -304,20 +294,15 @@ def _result(
         _VERSION_KEY: snapshot.version,
         DETAILS: {_ID: snapshot.metadata.id},
     }
-    if isinstance(finding, str):
-        return dg.AssetCheckResult(
-            passed=False,
-            asset_key=key.asset_key,
-            check_name=key.name,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"Not evaluated: {finding}",
-            metadata=shown(metadata),
-        )
     details = {DETAILS: {name: finding.facts[name] for name in _DETAILS & set(finding.facts)}}
     facts = {f"delta/{name}": value for name, value in finding.facts.items()}
     metadata |= {key: value for key, value in facts.items() if key[6:] not in _DETAILS}
     if finding.examples:
-        metadata |= _failing_rows(finding, snapshot, masked)
+        try:
+            check_masked_columns(masked, snapshot.schema)
+            metadata[_ROWS_KEY] = row_table(finding.examples, masked)
+        except InvalidArgument as error:
+            metadata[_ROWS_KEY] = str(error)
     return dg.AssetCheckResult(
         passed=finding.passed,
         asset_key=key.asset_key,
@@ -326,16 +311,6 @@ def _result(
         description=finding.description,
         metadata=shown(metadata, details),
     )
-
-
-def _failing_rows(
-    finding: Finding, snapshot: Snapshot, masked: Collection[str]
-) -> dict[str, object]:
-    try:
-        check_masked_columns(masked, snapshot.schema)
-    except InvalidArgument as error:
-        return {_ROWS_KEY: str(error)}
-    return {_ROWS_KEY: row_table(finding.examples, masked)}
 
 
 def _passed_at(
@@ -363,22 +338,3 @@ def _last_evaluation(
         if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             return event.asset_check_evaluation_data
     return None
-
-
-def _schema_rule(schema: "StructType | pa.Schema", *, allow_more: bool) -> _Rule:
-
-    declared = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-    return _Rule(
-        "The columns and their types match the declaration.",
-        lambda s, _: check_schema(s, declared, allow_more=allow_more),
-    )
-
-
-def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:
-    if isinstance(blocking, bool):
-        return
-    unknown = sorted(set(blocking) - set(rules))
-    if unknown:
-        raise InvalidArgument(
-            f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
-        )

@@ -23,7 +23,7 @@ from dagster_delta.engines.statements.generated_columns import generation_constr
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.merge_schema import diff_schemas
 from dagster_delta.orchestration.io.sql_assets import sealed_connection
-from dagster_delta.orchestration.metadata_keys import RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
@@ -161,7 +161,8 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     spelled = ", ".join(scan.columns)
     return Finding(
         passed=not keys,
-        description=f"{keys} keys ({spelled}) occur in more than one row, {repeated} rows in all"
+        description=f"in more than one row: {counted(keys, 'key')} ({spelled}), {repeated} rows "
+        "in all"
         if keys
         else f"No two rows have the same {spelled}",
         facts={"violations": int(keys)},
@@ -178,7 +179,9 @@ def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> 
     bounds = " and ".join(
         [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
     )
-    return Finding(passed, f"The table has {count} rows; expected {bounds}", {"rows": count})
+    return Finding(
+        passed, f"The table has {counted(count, 'row')}; expected {bounds}", {"rows": count}
+    )
 
 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
@@ -220,20 +223,24 @@ def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) 
 def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
     """Whether the shape of the table is within bounds."""
     health = table_health(snapshot)
+    beyond = exceeded_limits(health, most)
     values = {name: health_measure(health, name) for name in most}
-    beyond = {
-        name: value for name, value in values.items() if value is not None and value > most[name]
-    }
-    described = ", ".join(
-        f"{name} is {value:g}; the limit is {most[name]:g}" for name, value in beyond.items()
-    )
     return Finding(
         passed=not beyond,
-        description=f"The table is due for maintenance: {described}"
+        description=f"The table is due for maintenance: {', '.join(beyond.values())}"
         if beyond
         else "The table needs no maintenance",
         facts={name: value for name, value in values.items() if value is not None},
     )
+
+
+def exceeded_limits(health: TableHealth, most: Mapping[str, float]) -> dict[str, str]:
+    """By measure: how a table exceeds its limit."""
+    return {
+        name: f"{name} is {value:g}; the limit is {limit:g}"
+        for name, limit in most.items()
+        if (value := health_measure(health, name)) is not None and value > limit
+    }
 
 
 def health_measure(health: TableHealth, name: str) -> float | None:
@@ -260,12 +267,15 @@ def _check_constraints(constraints: Sequence[Constraint], rows: NewRows) -> Find
         if count:
             counts[f"{constraint.name} ({constraint.sql})"] = count
             examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
-    described = "; ".join(f"{count} rows violate {name}" for name, count in counts.items())
+    described = "; ".join(
+        f"{counted(count, 'violation')} of {name}" for name, count in counts.items()
+    )
     if not constraints:
         described = "The table declares no constraints of this kind"
     return Finding(
         passed=not counts,
-        description=described or f"{len(constraints)} constraints hold for {rows.scope}",
+        description=described
+        or f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation",
         facts={"violations": sum(counts.values()), "rules": len(constraints), "scope": rows.scope},
         examples=tuple(examples),
     )
@@ -290,7 +300,7 @@ def spell_age(age: dt.timedelta) -> str:
     for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
         count, left = divmod(left, seconds)
         if count:
-            parts.append(f"{count} {unit}{'s' * (count > 1)}")
+            parts.append(counted(count, unit))
     return " ".join(parts[:2]) or "0 seconds"
 
 

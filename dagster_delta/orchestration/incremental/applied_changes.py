@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dagster import AssetKey
+from dagster import AssetKey, TableColumnDep, TableColumnLineage
 
 from dagster_delta.engines import engine_for, is_spark_frame
 from dagster_delta.errors import ConcurrentTransaction, SchemaMismatch
@@ -25,13 +25,13 @@ from dagster_delta.orchestration.io.asset_writer import (
     WrittenAsset,
     write_asset,
 )
-from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, column_lineage_by_name
 from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
     MergeType,
     OperationConfig,
     OperationWithUpdatesConfig,
+    match_on,
 )
 from dagster_delta.orchestration.partitions.predicates import quote_column
 from dagster_delta.parquet.data_input import to_reader
@@ -89,8 +89,14 @@ class AppliedChanges(AssetValue):
             raise
         lineage = None
         if self.upstream_key is not None:
-            upstream = UpstreamColumns(self.upstream_key, changes.snapshot.schema.names)
-            lineage = column_lineage_by_name(written.snapshot.schema.names, upstream)
+            known = {name.lower(): name for name in changes.snapshot.schema.names}
+            lineage = TableColumnLineage(
+                {
+                    name: [TableColumnDep(self.upstream_key, known[name.lower()])]
+                    for name in written.snapshot.schema.names
+                    if name.lower() in known
+                }
+            )
         metadata = {
             "delta/full_refresh": changes.is_full_refresh,
             "delta/full_refresh_because": changes.refresh_reason,
@@ -172,8 +178,7 @@ def _net(rows: Any, applied: AppliedChanges, asset: str, *, deletes: bool) -> An
 
 def _merge_config(applied: AppliedChanges, rows: object, *, has_actions: bool) -> MergeConfig:
     """A merge by the keys: changes delete and upsert, rows upsert."""
-    # Nulls are keys like others: otherwise every run would add a row with a null key again.
-    on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, applied.keys))
+    on = match_on(applied.keys)
     if not has_actions:
         return MergeConfig(merge_type=MergeType.upsert, predicate=on)
     names = [name for name in engine_for(rows).schema_of(rows).names if name != ACTION_COLUMN]

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
 from dagster_delta.orchestration.incremental.applied_changes import (
@@ -51,7 +50,7 @@ from dagster_delta.orchestration.io.asset_options import (
     read_asset_options,
 )
 from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import (
     SCAN_INPUT,
@@ -86,11 +85,8 @@ _LOADABLE = frozenset(
 class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
     """Run config of an incremental asset; a function with its own `config` extends it."""
 
-    full_refresh: bool = Field(
-        default=False,
-        description="Process every row of the upstream table, and replace everything derived "
-        "from it before.",
-    )
+    full_refresh: bool = False
+    """Process every row of the upstream table, and replace everything derived from it before."""
 
 
 def delta_change_feed_asset(
@@ -157,26 +153,28 @@ def delta_change_feed_asset(
             f"an incremental asset with mode {mode!r} takes "
             f"{'keys: the columns that identify its rows' if mode == 'merge' else 'no keys'}"
         )
-    declared = _Declaration(
-        upstream,
-        key_names,
-        mode,
-        returns,
-        table,
-        storage_options,
-        columns,
-        upstream_partition_expr,
-        on_gap,
-        lineage,
-        io_manager_key,
+    declared = functools.partial(
+        _IncrementalAsset,
+        upstream=upstream,
+        keys=key_names,
+        mode=mode,
+        returns=returns,
+        table=table,
+        storage_options=storage_options,
+        columns=columns,
+        partition_expr=upstream_partition_expr,
+        on_gap=on_gap,
+        lineage=lineage,
+        io_manager_key=io_manager_key,
     )
-    return lambda function: _IncrementalAsset(function, declared).define(asset_options)
+    return lambda function: declared(function).define(asset_options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Declaration:
-    """The arguments of the decorator."""
+@dataclass(frozen=True)
+class _IncrementalAsset:
+    """A function and the arguments of its decorator, before it runs."""
 
+    function: Callable[..., object]
     upstream: AssetReference
     keys: tuple[str, ...]
     mode: ChangeFeedMode
@@ -189,60 +187,52 @@ class _Declaration:
     lineage: bool
     io_manager_key: str
 
-    def open(self) -> Scan:
-        assert self.table is not None  # noqa: S101  otherwise the IO manager opens it
-        options = plain_options(self.storage_options)
-        return DeltaTable(self.table, storage_options=options).snapshot().scan(self.columns)
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
 
-
-class _IncrementalAsset:
-    """A function and its options, before it runs."""
-
-    def __init__(self, function: Callable[..., object], declared: _Declaration) -> None:
-        self._function = function
-        self._declared = declared
-        self._signature = inspect.signature(function)
-        self._hints = _type_hints(function)
-        self._check()
+    @property
+    def hints(self) -> Mapping[str, object]:
+        return _type_hints(self.function)
 
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
+        self._check()
         options = {"kinds": {"deltalake"}, **options}
-        name = str(options.get("name") or self._function.__name__)
+        name = str(options.get("name") or self.function.__name__)
         read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
-        declared = self._declared
-        if declared.table is None:
+        if self.table is None:
             upstream_options = dict(options.pop("ins", None) or {})
             given = upstream_options.pop(_INPUT, dg.AssetIn())
             metadata = dict(given.metadata or {})
-            if declared.columns is not None:
-                metadata["columns"] = list(declared.columns)
+            if self.columns is not None:
+                metadata["columns"] = list(self.columns)
             options["ins"] = upstream_options | {
                 _INPUT: given._replace(
-                    key=asset_key_of(declared.upstream), metadata=metadata, dagster_type=SCAN_INPUT
+                    key=asset_key_of(self.upstream), metadata=metadata, dagster_type=SCAN_INPUT
                 )
             }
         else:
-            options["deps"] = [*(options.get("deps") or ()), declared.upstream]
-        define = dg.asset(io_manager_key=self._declared.io_manager_key, **options)
+            options["deps"] = [*(options.get("deps") or ()), self.upstream]
+        define = dg.asset(io_manager_key=self.io_manager_key, **options)
         return typing.cast("dg.AssetsDefinition", define(self._computation()))
 
     def _check(self) -> None:
-        name = self._function.__name__
-        if _INPUT not in self._signature.parameters:
+        name = self.function.__name__
+        if _INPUT not in self.parameters:
             raise InvalidArgument(
                 f"{name} is an incremental asset and has no parameter {_INPUT!r}, which is what it "
                 "is given"
             )
-        function = self._function
+        function = self.function
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"{name} is an incremental asset, and has to return its rows")
-        config = self._hints.get("config", ChangeFeedConfig)
+        config = self.hints.get("config", ChangeFeedConfig)
         if not (isinstance(config, type) and issubclass(config, ChangeFeedConfig)):
             raise InvalidArgument(
                 f"the config of {name} has to extend ChangeFeedConfig, so that a run can ask for a "
                 "full refresh"
             )
-        hint = self._hints.get(_INPUT, Any)
+        hint = self.hints.get(_INPUT, Any)
         if hint is not Any:
             _load_type(hint, None)
 
@@ -250,7 +240,7 @@ class _IncrementalAsset:
         """The compute function for Dagster: it takes a config, and a scan for changes. Called in a
         unit test, it is the function itself.
         """
-        own = self._signature.parameters
+        own = self.parameters
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         # Dagster wants the context first.
         parameters = {
@@ -259,24 +249,24 @@ class _IncrementalAsset:
             if name in _CONTEXT_NAMES
         }
         parameters |= {
-            name: parameter.replace(annotation=self._hints.get(name, parameter.annotation))
+            name: parameter.replace(annotation=self.hints.get(name, parameter.annotation))
             for name, parameter in own.items()
             if name not in _CONTEXT_NAMES
         }
         parameters[_INPUT] = inspect.Parameter(_INPUT, kind)
-        if self._declared.table is not None:
+        if self.table is not None:
             del parameters[_INPUT]
         parameters.setdefault(
             "config", inspect.Parameter("config", kind, annotation=ChangeFeedConfig)
         )
 
-        @functools.wraps(self._function)
+        @functools.wraps(self.function)
         def compute(*context: Any, **arguments: Any) -> Any:  # noqa: ANN401
             execution = current_execution()
             if execution is not None:
                 return self._run(execution, arguments)
             arguments |= {name: value for name in _CONTEXT_NAMES for value in context}
-            return self._function(**{name: arguments[name] for name in own})
+            return self.function(**{name: arguments[name] for name in own})
 
         signature = inspect.Signature(list(parameters.values()))
         compute.__signature__ = signature  # type: ignore[attr-defined]
@@ -290,9 +280,10 @@ class _IncrementalAsset:
         return compute
 
     def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> object:
-        manager = self._manager(context)
+        name = context.asset_key.to_user_string()
+        manager = delta_io_manager(context.resources, self.io_manager_key, asset=name)
         given = arguments.pop(_INPUT, None)
-        upstream = self._declared.open() if given is None else given
+        upstream = self._scan() if given is None else given
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
         consumer = self._consumer(context, arguments["config"], options.schema_mode)
@@ -311,34 +302,38 @@ class _IncrementalAsset:
         consumption, changes = self._load(consumption, manager, upstream, consumer)
         _report(context, consumption)
         arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
-        result = self._function(**{name: arguments[name] for name in self._signature.parameters})
+        result = self.function(**{name: arguments[name] for name in self.parameters})
         output = result if isinstance(result, dg.Output) else dg.Output(result)
         if output.value is None:
             raise InvalidArgument(
-                f"{self._function.__name__} is an incremental asset and returned None: return "
+                f"{self.function.__name__} is an incremental asset and returned None: return "
                 "the rows to write, or an empty table if there are none"
             )
         return self._applied(consumption, output)
 
+    def _scan(self) -> Scan:
+        table = str(self.table)  # Without a location, the IO manager opens the table.
+        options = plain_options(self.storage_options)
+        return DeltaTable(table, storage_options=options).snapshot().scan(self.columns)
+
     def _applied(
         self, consumption: Consumption, output: dg.Output[Any]
     ) -> dg.Output[AppliedChanges]:
-        declared = self._declared
         has_lineage = "dagster/column_lineage" in (output.metadata or {})
         applied = AppliedChanges(
             consumption,
             output.value,
-            declared.mode,
-            declared.keys,
-            declared.returns,
-            asset_key_of(declared.upstream) if declared.lineage and not has_lineage else None,
+            self.mode,
+            self.keys,
+            self.returns,
+            asset_key_of(self.upstream) if self.lineage and not has_lineage else None,
         )
         return dg.Output(applied, metadata=output.metadata, tags=output.tags)
 
     def _load(
         self, consumption: Consumption, manager: DeltaIOManager, upstream: Scan, consumer: Consumer
     ) -> tuple[Consumption, object]:
-        load_type = _load_type(self._hints.get(_INPUT, Any), manager.default_load_type)
+        load_type = _load_type(self.hints.get(_INPUT, Any), manager.default_load_type)
 
         def read(changes: UpstreamChanges) -> object:
             if load_type is None:
@@ -353,15 +348,6 @@ class _IncrementalAsset:
                 raise
             consumption = without_changes(consumption, error, upstream, consumer)
             return consumption, read(consumption.changes)
-
-    def _manager(self, context: dg.AssetExecutionContext) -> DeltaIOManager:
-        manager = getattr(context.resources, self._declared.io_manager_key)
-        if not isinstance(manager, DeltaIOManager):
-            raise InvalidArgument(
-                f"the incremental asset {context.asset_key.to_user_string()} is written by the "
-                f"resource {self._declared.io_manager_key!r}, which has to be a DeltaIOManager"
-            )
-        return manager
 
     def _consumer(
         self,
@@ -384,12 +370,10 @@ class _IncrementalAsset:
             name=name,
             partition_keys=keys,
             selection=self._selection(context, name) if keys else None,
-            on_gap=self._declared.on_gap,
+            on_gap=self.on_gap,
             full_refresh=asked,
-            updates_rows=self._declared.mode == "merge",
-            replaces_schema=(
-                self._declared.mode == "merge" and schema_mode == "overwrite" and not keys
-            ),
+            updates_rows=self.mode == "merge",
+            replaces_schema=(self.mode == "merge" and schema_mode == "overwrite" and not keys),
         )
 
     def _selection(
@@ -397,7 +381,7 @@ class _IncrementalAsset:
     ) -> Callable[[Sequence[str]], PartitionSelection]:
         partitions_def = context.assets_def.partitions_def
         metadata = _metadata(context)
-        expression = self._declared.partition_expr or metadata.get(
+        expression = self.partition_expr or metadata.get(
             "partition_expr", metadata.get("delta/partition_expr")
         )
         assert partitions_def is not None  # noqa: S101  the run has partition keys

@@ -13,8 +13,9 @@ from dagster_delta.evolution.column_definition import schema_of_types
 from dagster_delta.orchestration.incremental.file_loads import ChangedFiles, FileLoad, plan_load
 from dagster_delta.orchestration.incremental.landing_files import FileFormat, LandingZone
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
-from dagster_delta.orchestration.io.io_manager import DeltaIOManager
-from dagster_delta.orchestration.partitions.predicates import quote_column
+from dagster_delta.orchestration.io.io_manager import delta_io_manager
+from dagster_delta.orchestration.io.merge_config import match_on
+from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
@@ -71,23 +72,8 @@ def delta_files_asset(
     Examples:
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
-    for option, value, allowed in (
-        ("mode", mode, ("append", "merge", "overwrite")),
-        ("format", format, (None, "parquet", "csv", "json")),
-        ("changed_files", changed_files, ("skip", "load")),
-    ):
-        if value not in allowed:
-            choices = ", ".join(map(repr, allowed))
-            raise InvalidArgument(f"the {option} of {name} is one of {choices}, not {value!r}")
     if len(delimiter) != 1:
         raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
-    try:
-        "a".encode(encoding)
-    except (LookupError, ValueError) as error:
-        raise InvalidArgument(
-            f"the encoding of {name} is one of text that Python knows, such as 'latin-1', not "
-            f"{encoding!r}"
-        ) from error
     if bool(keys) != (mode == "merge"):
         raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
     if asset_options.get("partitions_def") is not None:
@@ -97,8 +83,7 @@ def delta_files_asset(
         )
     metadata = {**(asset_options.pop("metadata", None) or {}), "mode": mode}
     if keys:
-        on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, keys))
-        metadata["merge_config"] = {"merge_type": "upsert", "predicate": on}
+        metadata["merge_config"] = {"merge_type": "upsert", "predicate": match_on(keys)}
     read_asset_options(metadata, AssetOptions(), asset=name)
     zone = LandingZone(
         source,
@@ -112,15 +97,13 @@ def delta_files_asset(
     )
 
     def load(context: dg.AssetExecutionContext) -> FileLoad:
-        manager = getattr(context.resources, io_manager_key)
-        if not isinstance(manager, DeltaIOManager):
-            raise InvalidArgument(f"{name} needs a DeltaIOManager as {io_manager_key!r}")
+        manager = delta_io_manager(context.resources, io_manager_key, asset=name)
         target = manager.table_of(context.asset_key, metadata)
         found = plan_load(zone.files(), target, changed_files=changed_files, keys=tuple(keys))
         if found.changed:
             context.log.warning(
-                f"{len(found.changed)} files were modified after they were loaded, and are not "
-                f'loaded again, such as {found.changed[0]}: changed_files="load" loads them'
+                f"not loaded again: {counted(len(found.changed), 'file')} modified after the first "
+                f'load, such as {found.changed[0]}: changed_files="load" loads them'
             )
         if found.new.waiting:
             context.log.warning(found.new.waits_for)
@@ -180,7 +163,7 @@ def delta_files_sensor(
         listed = "\n".join(sorted(f"{file.path} {file.modified_ms}" for file in files))
         digest = hashlib.sha256(listed.encode()).hexdigest()
         if digest == context.cursor:
-            return dg.SkipReason(f"The {len(files)} files that match {source} have not changed")
+            return dg.SkipReason(f"{counted(len(files), 'file')} of {source}: none has changed")
         context.update_cursor(digest)
         return dg.RunRequest()
 

@@ -13,6 +13,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +24,7 @@ from dagster_delta.errors import (
     ProtocolChanged,
 )
 from dagster_delta.orchestration.incremental.landing_files import LandingFiles
-from dagster_delta.orchestration.incremental.net_changes import key_columns
+from dagster_delta.orchestration.incremental.net_changes import key_columns, last_positions
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -180,10 +181,6 @@ def _last_rows(rows: pa.Table, keys: tuple[str, ...], asset: str) -> pa.Table:
             f"the files of {asset} have several rows in which {' and '.join(keys)} are null, so "
             "that nothing tells them apart: correct the files, or the keys"
         )
-    position = "_position"
-    while position in rows.column_names:
-        position += "_"
-    numbered = key_columns(rows, keys, asset=asset)
-    numbered = numbered.append_column(position, pa.array(range(rows.num_rows)))
-    last = numbered.group_by(list(keys), use_threads=False).aggregate([(position, "max")])
-    return rows.take(last[f"{position}_max"])
+    order = np.arange(rows.num_rows) * 2 + 1
+    positions = last_positions(order, key_columns(rows, keys, asset=asset), keys, asset)
+    return rows.take(pa.array(positions))

@@ -17,8 +17,10 @@ from pyarrow import csv, json
 
 from dagster_delta import clock
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.parquet.nested_arrays import without_views
 from dagster_delta.storage import ObjectMeta, ObjectStore, open_store
+from dagster_delta.table.log.reader import is_same_time
 
 FileFormat = Literal["parquet", "csv", "json"]
 """json has one object per line."""
@@ -116,8 +118,8 @@ class LandingFiles:
         if not self.waiting:
             return ""
         return (
-            f"{len(self.waiting)} files that match are left for a later run, such as "
-            f"{self.uri(self.waiting[-1])}: they have no bytes, or were modified less than "
+            f"left for a later run: {counted(len(self.waiting), 'file')}, such as "
+            f"{self.uri(self.waiting[-1])}, without bytes or modified less than "
             f"{self.zone.minimum_age_seconds:g} seconds ago by the clock of this machine"
         )
 
@@ -146,15 +148,12 @@ class LandingFiles:
     def _check_unchanged(self, file: ObjectMeta) -> None:
         """Check that the rows are those of the file that was listed, and not of a later one."""
         now = self.store.head(file.path)
-        if now is not None and now.size_bytes == file.size_bytes:
-            times = (now.modified_ms, file.modified_ms)
-            seconds = [ms // 1000 for ms in times]
-            # Some clouds list milliseconds, and give only seconds for a single object.
-            if times[0] == times[1] or (
-                seconds[0] == seconds[1] and any(ms % 1000 == 0 for ms in times)
-            ):
-                return
-        raise InvalidArgument("it was changed while it was loaded")
+        if (
+            now is None
+            or now.size_bytes != file.size_bytes
+            or not is_same_time(file.modified_ms, now.modified_ms)
+        ):
+            raise InvalidArgument("it was changed while it was loaded")
 
     def _unified(self, types: pa.Schema) -> pa.Schema:
         unified = pa.schema([])
@@ -178,12 +177,11 @@ class LandingFiles:
             with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
         except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
-            what = _wrong_byte(error) if isinstance(error, UnicodeDecodeError) else error
             raise InvalidArgument(
-                f"{self.uri(file)} cannot be loaded as {kind} ({what}): mend the file, move it "
-                "away, or give its columns and their types in `columns`, which otherwise follow "
-                f"from its first {_BLOCK_BYTES >> 20} MiB, and where STRING takes any text; no "
-                "file of this run was loaded"
+                f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
+                "away, name its `encoding`, or give its columns and their types in `columns`, "
+                f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and where STRING "
+                "takes any text; no file of this run was loaded"
             ) from error
 
     @contextmanager
@@ -192,26 +190,18 @@ class LandingFiles:
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Columns and rows of a file, with names as `types` spells them: case does not count."""
         with self.store.open_input(file.path) as raw:
-            schema, rows = self._read(_decompressed(raw, file.path), kind, types)
-            _check_distinct(schema.names)
-            self._check_columns(schema.names)
-            spellings = {name.lower(): name for name in types.names}
-            names = [spellings.get(name.lower(), name) for name in schema.names]
-            if names == schema.names:
-                yield schema, rows
-                return
-            theirs = dict(zip(names, schema.names, strict=True))
-            renamed = pa.schema(
-                [field.with_name(theirs.get(field.name, field.name)) for field in types]
-            )
-            # Read again, because the types of columns are found by the names in the file.
-            with self._spelled(file, kind, renamed) as (schema, rows):
-                yield (
-                    pa.schema(
-                        [field.with_name(name) for field, name in zip(schema, names, strict=True)]
-                    ),
-                    (batch.rename_columns(names) for batch in rows),
-                )
+            theirs = self._read(_decompressed(raw, file.path), kind, types)[0].names
+        _check_distinct(theirs)
+        self._check_columns(theirs)
+        spellings = {name.lower(): name for name in theirs}
+        given = [field.with_name(spellings.get(field.name.lower(), field.name)) for field in types]
+        ours = {spellings.get(name.lower(), name): name for name in types.names}
+        names = [ours.get(name, name) for name in theirs]
+        # Read again, because the types of columns are found by the names in the file.
+        with self.store.open_input(file.path) as raw:
+            schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
+            renamed = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+            yield pa.schema(renamed), (batch.rename_columns(names) for batch in rows)
 
     def _check_columns(self, names: Sequence[str]) -> None:
         """Refuse a file without what is to be loaded: its rows would be nulls."""
@@ -221,7 +211,7 @@ class LandingFiles:
         if lacking or (wanted and there.isdisjoint(name.lower() for name in wanted)):
             raise InvalidArgument(
                 f"it has the columns {', '.join(names)[:200]}, and not {(lacking or wanted)[0]}: "
-                "is there a header line, and is the delimiter the right one?"
+                "is there a header line, and is `delimiter` the right one?"
             )
 
     def _format(self, file: ObjectMeta) -> FileFormat:
@@ -352,14 +342,6 @@ def _utf8(source: pa.NativeFile, encoding: str) -> pa.NativeFile:
     # Arrow checks nothing where both encodings are the same; this one is UTF-8 too.
     known = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     return pa.transcoding_input_stream(source, known, "utf-8")
-
-
-def _wrong_byte(error: UnicodeDecodeError) -> str:
-    before = error.object[max(error.start - 30, 0) : error.start]
-    return (
-        f"its byte 0x{error.object[error.start]:02X} after {before!r} is not {error.encoding}: "
-        'name the encoding of the file, as in encoding="latin-1"'
-    )
 
 
 def _aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

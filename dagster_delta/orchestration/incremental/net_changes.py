@@ -69,7 +69,7 @@ def _net_batches(
     with scratch_directory("delta-changes-") as directory:
         path = f"{directory}/rows.arrow"
         ranks, ranked = _stored(changes, path, keys, asset)
-        taken = _last_positions(ranks, ranked, keys, asset)
+        taken = last_positions(ranks, ranked, keys, asset)
         del ranked
         if ACTION_COLUMN not in schema.names:
             taken = taken[ranks[taken] % 2 == 1]
@@ -106,22 +106,26 @@ def _stored(
     return np.concatenate(ranks), pa.concat_tables(ranked)
 
 
-def _last_positions(
+def last_positions(
     ranks: NDArray[np.int64], ranked: pa.Table, keys: Sequence[str], asset: str
 ) -> NDArray[np.int64]:
     """The positions of the last row of each key, in ascending order."""
-    positions = np.arange(len(ranks))
-    if (ranks == ranks[:1]).all() and ranked.group_by(list(keys)).aggregate([]).num_rows == len(
-        ranks
-    ):
-        # Every row of a table without repeated keys, as in a full refresh.
-        return positions
-    order = np.argsort(ranks, kind="stable")
-    ranked = ranked.take(pa.array(order)).append_column(_RANK, pa.array(ranks[order]))
-    ranked = ranked.append_column(_POSITION, pa.array(positions))
-    last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
-    _refuse_ambiguous(ranked, last, keys, asset)
-    return np.sort(order[last[f"{_POSITION}_max"].to_numpy()])
+    ranked = ranked.append_column(_RANK, pa.array(ranks))
+    ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(ranks))))
+    aggregates = [(_POSITION, "max"), ([], "count_all")]
+    states = ranked.group_by([*keys, _RANK]).aggregate(aggregates).sort_by(_RANK)
+    states = states.append_column(_LAST, pa.array(np.arange(states.num_rows)))
+    last = states.take(states.group_by(list(keys)).aggregate([(_LAST, "max")])[f"{_LAST}_max"])
+    is_there = pc.equal(pc.bit_wise_and(last[_RANK], 1), 1)
+    several = last.filter(pc.and_(is_there, pc.greater(last["count_all"], 1)))
+    if several.num_rows:
+        examples = several.select(list(keys)).slice(0, _MAX_EXAMPLES).to_pylist()
+        raise ConstraintViolation(
+            f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
+            f"which is ambiguous ({several.num_rows} keys): leave one row per key",
+            examples=tuple(map(repr, examples)),
+        )
+    return np.sort(last[f"{_POSITION}_max"].to_numpy())
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
@@ -214,24 +218,3 @@ def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:
         )
     ranks: NDArray[np.int64] = versions.to_numpy() * 2 + came.to_numpy().astype(np.int64)
     return ranks
-
-
-def _refuse_ambiguous(ranked: pa.Table, last: pa.Table, keys: Sequence[str], asset: str) -> None:
-    counted = ranked.group_by([*keys, _RANK]).aggregate([([], "count_all")])
-    came = pc.equal(pc.bit_wise_and(counted[_RANK], 1), 1)
-    several = counted.filter(pc.and_(came, pc.greater(counted["count_all"], 1)))
-    if not several.num_rows:
-        return
-    # As text, because one NaN is not equal to another one in Python.
-    final = {str([row[name] for name in (*keys, f"{_RANK}_max")]) for row in last.to_pylist()}
-    open_ = [
-        {name: row[name] for name in keys}
-        for row in several.to_pylist()
-        if str([row[name] for name in (*keys, _RANK)]) in final
-    ]
-    if open_:
-        raise ConstraintViolation(
-            f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
-            f"which is ambiguous ({len(open_)} keys): leave one row per key",
-            examples=tuple(repr(row) for row in open_[:_MAX_EXAMPLES]),
-        )

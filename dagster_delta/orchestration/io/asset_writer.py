@@ -152,6 +152,17 @@ class AssetValue(ABC):
         """Write the value as one commit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows(AssetValue):
+    """Rows in a form that can be written."""
+
+    rows: object
+
+    def write(self, write: AssetWrite) -> WrittenAsset:
+        """Write the rows."""
+        return write_asset(write, self.rows)
+
+
 def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     """Write the rows of an asset as one commit, or skip it if there is nothing to write."""
     # After the commit nothing may fail: a repeated run would write its rows again.
@@ -166,7 +177,8 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         tuple(column for column in columns if column.name not in write.control_columns)
     )
     kept: tuple[str, ...] = ()
-    if before is not None and (found := _existing(write, before)) is not None:
+    keeps = write.options.mode in {"error", "ignore"}
+    if keeps and before is not None and (found := _existing(write, before)) is not None:
         existing, missing = found
         if not missing.keys:
             return _skipped(write, before)
@@ -183,20 +195,26 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
             result = _commit(write, table, data, predicate, partition_by)
     except (CommitConflict, TableAlreadyExists):
         # Another run may have written the same since.
-        found = _existing(write, now := table.refresh())
-        if found is None or found[1].keys:
+        now = table.refresh()
+        if not keeps or (found := _existing(write, now)) is None or found[1].keys:
             raise
         return _skipped(write, now)
     except PartitionMismatch as error:
         if write.selection is None or isinstance(error, FrameMismatch):
             raise
         raise _outside_of_run(write, write.selection, predicate, error) from error
+    # A merge has counted the rows for which it had nothing to do.
+    reason = (
+        "the rows change nothing"
+        if result.metrics
+        else "an earlier attempt of this run has committed it"
+    )
     return WrittenAsset(
         write,
         result.snapshot,
         result.metrics,
         predicate,
-        _skip_reason(result),
+        reason if result.skipped else None,
         compacted_version=result.compacted_version,
         attempts=result.attempts,
         kept_partitions=kept,
@@ -220,7 +238,7 @@ def _existing(
     neither: its table is there.
     """
     mode = write.options.mode
-    if mode not in {"error", "ignore"} or ApplicationRecord(write.idempotency).is_done(table):
+    if ApplicationRecord(write.idempotency).is_done(table):
         return None
     parts: tuple[list[PartitionSelection], list[PartitionSelection]] = ([], [])
     for partition in single_partitions(write.selection).values() if write.selection else ():
@@ -332,15 +350,22 @@ def check_merge_options(options: AssetOptions, asset: str) -> None:
         )
 
 
-def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:
-    """The columns that partition a new table by default.
+def _partition_by(
+    write: AssetWrite, before: Snapshot | None, schema: StructType
+) -> tuple[str, ...] | None:
+    """The columns that partition a new table.
 
-    The columns with one value per Dagster partition: keys, dates of days, numbers. A column with a
-    range of values (a timestamp, the dates of a month) would make a directory per value; for it,
-    file skipping uses statistics.
+    By default, those with one value per Dagster partition: keys, dates of days, numbers. A column
+    with a range of values (a timestamp, the dates of a month) would make a directory per value; for
+    it, file skipping uses statistics.
     """
+    # A table is clustered or partitioned, not both.
+    if write.options.partition_by is not None or before is not None or write.options.cluster_by:
+        return write.options.partition_by
+    if write.selection is None:
+        return None
     columns = []
-    for box in selection.boxes[0] if selection.boxes else ():
+    for box in write.selection.boxes[0] if write.selection.boxes else ():
         field_ = schema.get(box.column.strip("`"))
         if field_ is not None and identity_values(box, schema) is not None:
             columns.append(field_.name)
@@ -389,26 +414,6 @@ def _outside_of_run(
         table=error.table or write.uri,
         examples=error.examples,
     )
-
-
-def _skip_reason(result: CommitResult) -> str | None:
-    if not result.skipped:
-        return None
-    # A merge has counted the rows for which it had nothing to do.
-    if result.metrics:
-        return "the rows change nothing"
-    return "an earlier attempt of this run has committed it"
-
-
-def _partition_by(
-    write: AssetWrite, before: Snapshot | None, schema: StructType
-) -> tuple[str, ...] | None:
-    if write.options.partition_by is not None:
-        return write.options.partition_by
-    # A table is clustered or partitioned, not both.
-    if before is not None or write.selection is None or write.options.cluster_by:
-        return None
-    return default_partition_columns(write.selection, schema)
 
 
 def _commit(

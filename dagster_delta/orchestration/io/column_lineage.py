@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dagster import AssetKey, TableColumnDep, TableColumnLineage
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import build_scope, traverse_scope
 
 from dagster_delta.errors import UnsupportedExpression
-
-if TYPE_CHECKING:
-    from sqlglot.expressions import Query, Table
-    from sqlglot.lineage import Node
-
-REGISTERED = "temp.main"
-"""The DuckDB schema of a query's registered upstream tables: a name qualified by it is never a
-CTE."""
+from dagster_delta.sql.duckdb_sql import REGISTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +29,6 @@ class UpstreamColumns:
 
     asset_key: AssetKey
     columns: Sequence[str]
-
-
-def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) -> TableColumnLineage:
-    """Lineage of every column of a table from the upstream column with the same name, if there is
-    one.
-    """
-    known = {column.lower(): column for column in upstream.columns}
-    return TableColumnLineage(
-        {
-            column: [TableColumnDep(upstream.asset_key, known[column.lower()])]
-            for column in columns
-            if column.lower() in known
-        }
-    )
 
 
 def sql_column_lineage(
@@ -86,9 +70,6 @@ def sql_columns_read(
     Raises:
         UnsupportedExpression: the query cannot be analysed, or reads columns without their names.
     """
-    from sqlglot import exp
-    from sqlglot.optimizer.scope import traverse_scope
-
     read: dict[AssetKey, set[str]] = {}
     with _analysis():
         query, qualified, _ = _qualified(sql, tables, dialect)
@@ -110,8 +91,6 @@ def sql_columns_read(
 
 @contextmanager
 def _analysis() -> Iterator[None]:
-    from sqlglot.errors import SqlglotError
-
     try:
         yield
     except (SqlglotError, ValueError) as error:
@@ -122,11 +101,8 @@ def _analysis() -> Iterator[None]:
 
 def _qualified(
     sql: str, tables: Mapping[str, UpstreamColumns], dialect: str
-) -> tuple[Query, Any, dict[str, object]]:
+) -> tuple[exp.Query, Any, dict[str, object]]:
     """A query, the same with qualified names, and the schema of its tables."""
-    from sqlglot import exp, parse_one
-    from sqlglot.optimizer.qualify import qualify
-
     catalog, database = REGISTERED.split(".")
     # Types do not affect lineage.
     columns = {
@@ -143,9 +119,6 @@ def _qualified(
 def _lineage(
     sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None, dialect: str
 ) -> TableColumnLineage:
-    from sqlglot.lineage import lineage
-    from sqlglot.optimizer.scope import build_scope
-
     query, qualified, schema = _qualified(sql, tables, dialect)
     written = query.named_selects
     names = qualified.named_selects
@@ -163,20 +136,18 @@ def _lineage(
     for column, name in zip(columns, names, strict=True):
         root = lineage(name, qualified, schema, dialect=dialect, scope=scope)
         if found := set(_sources(root, tables)):
-            deps[column] = sorted(found, key=lambda each: (each.asset_key.path, each.column_name))
+            deps[column] = sorted(found, key=lambda dep: (dep.asset_key.path, dep.column_name))
     return TableColumnLineage(deps)
 
 
 def _sources(root: Node, tables: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
-    from sqlglot import exp
-
     for node in root.walk():
         if not node.downstream and isinstance(node.expression, exp.Table):
             yield from _named(exp.to_column(node.name).name, node.expression, tables)
 
 
 def _named(
-    column: str, source: Table, tables: Mapping[str, UpstreamColumns]
+    column: str, source: exp.Table, tables: Mapping[str, UpstreamColumns]
 ) -> Iterator[TableColumnDep]:
     """The column of an upstream table that a name in a query means, if it is one."""
     table = {name.lower(): table for name, table in tables.items()}.get(source.name.lower())

@@ -26,7 +26,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
     NothingWritten,
-    write_asset,
+    Rows,
 )
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
@@ -35,9 +35,7 @@ from dagster_delta.orchestration.io.output_metadata import report_nothing, repor
 from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
-    commit_info,
     current_execution,
-    idempotency,
     run_facts,
 )
 from dagster_delta.orchestration.io.table_owner import check_read
@@ -59,7 +57,7 @@ from dagster_delta.orchestration.resources import (
     SparkSessionResource,
 )
 from dagster_delta.orchestration.row_tables import hidden_examples
-from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.orchestration.spark.watch import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 from dagster_delta.table.delta_table import DeltaTable
@@ -103,68 +101,41 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
     """
 
     forgives_unset: ClassVar[bool] = True
-    renamed: ClassVar[Mapping[str, str]] = {
-        "commit_properties": "custom_metadata",
-        "overwrite_schema": "schema_mode",
-        "table_config": "table_properties",
-        "table_configuration": "table_properties",
-        "writer_properties": "table_properties",
-    }
-
     # Pydantic quotes invalid input in its errors, including storage options.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     root_uri: str = Field(description="Location under which the tables are stored.")
-    schema_: str | None = Field(
-        default=None,
-        alias="schema",
-        description="Directory between the root and the table. Default: the last part of the "
-        "asset's key prefix, or 'public'. Empty: none.",
-    )
-    mode: WriteMode = Field(
-        default="overwrite",
-        description="overwrite: replace the table, or the partitions of the run; append: add "
-        "rows; merge: update and insert rows according to merge_config; error, ignore: write "
-        "only if there is nothing yet, otherwise fail or skip.",
-    )
-    merge_config: MergeConfig | None = Field(
-        default=None, description="For the mode merge: the type of the merge and when rows match."
-    )
-    schema_mode: SchemaMode = Field(
-        default="strict",
-        description="strict: the data must have the table's columns; widen: also adopt wider "
-        "types of the data, if the table has delta.enableTypeWidening; merge: also add new "
-        "columns; overwrite: replace the table's schema with that of the data.",
-    )
+    schema_: str | None = Field(default=None, alias="schema")
+    """Directory between the root and the table. Default: the last part of the asset's key prefix,
+    or 'public'. Empty: none."""
+    mode: WriteMode = "overwrite"
+    """overwrite: replace the table, or the partitions of the run; append: add rows; merge: update
+    and insert rows according to merge_config; error, ignore: write only if there is nothing yet,
+    otherwise fail or skip."""
+    merge_config: MergeConfig | None = None
+    """For the mode merge: the type of the merge and when rows match."""
+    schema_mode: SchemaMode = "strict"
+    """strict: the data must have the table's columns; widen: also adopt wider types of the data, if
+    the table has delta.enableTypeWidening; merge: also add new columns; overwrite: replace the
+    table's schema with that of the data."""
     storage_options: AnyStorageOptions = Field(
-        default=LocalStorageOptions(),
-        discriminator="provider",
-        description="Storage options.",
+        default=LocalStorageOptions(), discriminator="provider"
     )
-    table_properties: dict[str, str] = Field(
-        default={}, description="Table properties of new tables."
-    )
-    custom_metadata: dict[str, str] = Field(
-        default={}, description="Recorded in the commitInfo of every commit."
-    )
-    show_history: int = Field(
-        default=DEFAULT_HISTORY,
-        ge=0,
-        description="Number of latest commits that every materialization shows, each with a link "
-        "to its run. It reads one file per commit.",
-    )
-    openlineage: bool = Field(
-        default=False,
-        description="Send an OpenLineage event for each write, by the package openlineage-python, "
-        "which takes its address from OPENLINEAGE_URL or openlineage.yml.",
-    )
+    """Storage options."""
+    table_properties: dict[str, str] = Field(default={})
+    """Table properties of new tables."""
+    custom_metadata: dict[str, str] = Field(default={})
+    """Recorded in the commitInfo of every commit."""
+    show_history: int = Field(default=DEFAULT_HISTORY, ge=0)
+    """Number of latest commits that every materialization shows, each with a link to its run. It
+    reads one file per commit."""
+    openlineage: bool = False
+    """Send an OpenLineage event for each write, by the package openlineage-python, which takes its
+    address from OPENLINEAGE_URL or openlineage.yml."""
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
-    default_load_type: str | None = Field(
-        default=None,
-        description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
-        "pandas, polars, polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a "
-        "TypeHandler.",
-    )
+    default_load_type: str | None = None
+    """How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, pandas, polars,
+    polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a TypeHandler."""
     spark: dg.ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of any value
         default=None,
         description="The Spark session that loads inputs: a SparkSessionResource, or another "
@@ -197,12 +168,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         )
         value = self._value(context, obj, partitions)
         write = self._write(context, value, options, partitions)
-        rows = value.rows if isinstance(value, AssetValue) else value
-        with hidden_examples(options.masked_columns), watch_spark(rows, context.log) as work:
-            if isinstance(value, AssetValue):
-                written = value.write(write)
-            else:
-                written = write_asset(write, value)
+        with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
+            written = value.write(write)
         if isinstance(written, NothingWritten):
             report_nothing(context, written.reason, written.metadata)
             return
@@ -223,36 +190,39 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             refuse_unused_merge(options.mode, metadata, asset=name)
         return options
 
-    def _value(self, context: dg.OutputContext, obj: object, partitions: RunPartitions) -> object:
-        """The rows in a form that can be written, or a value with a writer of its own."""
+    def _value(
+        self, context: dg.OutputContext, obj: object, partitions: RunPartitions
+    ) -> AssetValue:
+        """The value with its writer, and its rows in a form that can be written."""
+
+        def convert(rows: object) -> object:
+            return rows_to_write(rows, _annotation(context), self.type_handlers())
+
         if isinstance(obj, AssetValue):
-            return obj.converted(
-                lambda rows: rows_to_write(rows, _annotation(context), self._handlers())
-            )
-        rows = rows_to_write(obj, _annotation(context), self._handlers())
+            return obj.converted(convert)
+        rows = convert(obj)
         if isinstance(rows, dict):
             return PartitionFrames(partitions.asset, rows, partitions.select)
-        return rows
+        return Rows(rows)
 
     def _write(
         self,
         context: dg.OutputContext,
-        value: object,
+        value: AssetValue,
         options: AssetOptions,
         partitions: RunPartitions,
     ) -> AssetWrite:
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
-        keeps_rows = isinstance(value, AssetValue) and value.has_own_mode
-        replaces = options.mode == "overwrite" and not keeps_rows
+        replaces = options.mode == "overwrite" and not value.has_own_mode
         return AssetWrite(
             name=partitions.asset,
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
             selection=partitions.selection(replaces=replaces),
-            idempotency=idempotency(facts),
-            commit_info=commit_info(facts, options.custom_metadata),
+            idempotency=facts.transaction_id,
+            commit_info=facts.commit_info(options.custom_metadata),
             description=asset_description(context),
             asset_key=partitions.asset if context.has_asset_key else None,
         )
@@ -416,6 +386,21 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
                 "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
             )
         return typing.cast("SparkSession", session)
+
+
+def delta_io_manager(resources: object, key: str, *, asset: str) -> DeltaIOManager:
+    """The resource that stores an asset.
+
+    Raises:
+        InvalidArgument: it is not a DeltaIOManager.
+    """
+    manager = getattr(resources, key)
+    if not isinstance(manager, DeltaIOManager):
+        raise InvalidArgument(
+            f"the asset {asset} is stored by the resource {key!r}, a {type(manager).__name__}: "
+            "not a DeltaIOManager; jobs and checks also take the location of a table"
+        )
+    return manager
 
 
 def _name(context: dg.OutputContext | dg.InputContext) -> str:

@@ -7,9 +7,10 @@ rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster import Config
 from pydantic import Field
@@ -48,10 +49,8 @@ class OperationConfig(KnownFieldsOnly, Config):
 
     forgives_unset: ClassVar[bool] = True
 
-    predicate: str | None = Field(
-        default=None,
-        description="Spark SQL over both aliases. Default: the clause applies to every such row.",
-    )
+    predicate: str | None = None
+    """Spark SQL over both aliases. Default: the clause applies to every such row."""
 
 
 class OperationAllConfig(OperationConfig):
@@ -85,26 +84,18 @@ class MergeConfig(KnownFieldsOnly, Config):
 
     forgives_unset: ClassVar[bool] = True
 
-    merge_type: MergeType = Field(
-        default=MergeType.upsert,
-        description="upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom.",
-    )
-    predicate: str | None = Field(
-        default=None,
-        description="Spark SQL condition under which a row of the table and a row of the asset "
-        "match, such as 't.id = s.id'. The metadata `merge_predicate` overrides it.",
-    )
-    source_alias: str | None = Field(
-        default=None, description="Alias of the asset's rows in expressions; 's' by default."
-    )
-    target_alias: str | None = Field(
-        default=None, description="Alias of the table in expressions; 't' by default."
-    )
-    merge_operations_config: MergeOperationsConfig | None = Field(
-        default=None,
-        description="The clauses of a merge of type custom. The metadata `merge_operations_config` "
-        "overrides them.",
-    )
+    merge_type: MergeType = MergeType.upsert
+    """upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom."""
+    predicate: str | None = None
+    """Spark SQL condition under which a row of the table and a row of the asset match, such as
+    't.id = s.id'. The metadata `merge_predicate` overrides it."""
+    source_alias: str | None = None
+    """Alias of the asset's rows in expressions; 's' by default."""
+    target_alias: str | None = None
+    """Alias of the table in expressions; 't' by default."""
+    merge_operations_config: MergeOperationsConfig | None = None
+    """The clauses of a merge of type custom. The metadata `merge_operations_config` overrides
+    them."""
 
     @property
     def source(self) -> str:
@@ -137,6 +128,13 @@ class MergeConfig(KnownFieldsOnly, Config):
             )
 
 
+def match_on(keys: Iterable[str]) -> str:
+    """The condition that rows of the table `t` and the source `s` have the same keys. Nulls are
+    keys like others: otherwise every run would add a row with a null key again.
+    """
+    return " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, keys))
+
+
 def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
     """Refuse merge metadata on an asset with another mode: it would replace its table."""
     unused = next((key for key in keys if key.removeprefix("delta/") in _MERGE_KEYS), None)
@@ -157,19 +155,15 @@ def add_clauses(
     """A merge with the clauses of the configuration. `within` is Spark SQL over the table: rows
     that the source does not match change only where it is true.
     """
-    for clause in _clauses(config, source_columns):
+    operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
+    found = _in_order(operations, config.source, source_columns)
+    # A clause without condition hides the clauses after it.
+    for clause in sorted(found, key=lambda clause: clause.condition is None):
         condition = clause.condition
         if clause.kind == "not_matched_by_source" and within is not None:
             condition = within if condition is None else f"({condition}) AND ({within})"
         builder = builder.add(type(clause)(clause.kind, clause.action, condition, clause.values))
     return builder
-
-
-def _clauses(config: MergeConfig, source_columns: Sequence[str]) -> list[ClauseText]:
-    operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
-    found = list(_in_order(operations, config.source, source_columns))
-    # A clause without condition hides the clauses after it.
-    return sorted(found, key=lambda each: each.condition is None)
 
 
 _MERGE_KEYS = frozenset({"merge_config", "merge_predicate", "merge_operations_config"})
@@ -189,28 +183,18 @@ _OPERATIONS = {
 }
 
 
+_CLAUSE = re.compile(r"when_(matched|not_matched|not_matched_by_source)_([a-z]+)(?:_all)?")
+
+
 def _in_order(
     operations: MergeOperationsConfig, source: str, columns: Sequence[str]
 ) -> Iterator[ClauseText]:
-    def every(all_but: list[str] | None) -> dict[str, str] | None:
-        if not all_but:
-            return None
-        left_out = {name.casefold() for name in all_but}
-        quoted = [quote_column(name) for name in columns if name.casefold() not in left_out]
-        return {name: f"{quote_column(source)}.{name}" for name in quoted}
-
-    ops = operations
-    for update in ops.when_matched_update or ():
-        yield ClauseText("matched", "update", update.predicate, update.updates)
-    for whole in ops.when_matched_update_all or ():
-        yield ClauseText("matched", "update", whole.predicate, every(whole.except_cols))
-    for delete in ops.when_matched_delete or ():
-        yield ClauseText("matched", "delete", delete.predicate)
-    for insert in ops.when_not_matched_insert or ():
-        yield ClauseText("not_matched", "insert", insert.predicate, insert.updates)
-    for whole in ops.when_not_matched_insert_all or ():
-        yield ClauseText("not_matched", "insert", whole.predicate, every(whole.except_cols))
-    for update in ops.when_not_matched_by_source_update or ():
-        yield ClauseText("not_matched_by_source", "update", update.predicate, update.updates)
-    for delete in ops.when_not_matched_by_source_delete or ():
-        yield ClauseText("not_matched_by_source", "delete", delete.predicate)
+    for name, clauses in operations:
+        words: Any = _CLAUSE.findall(name)
+        ((kind, action),) = words
+        for clause in clauses or ():
+            values = getattr(clause, "updates", None)
+            if left_out := {name.casefold() for name in getattr(clause, "except_cols", None) or ()}:
+                quoted = [quote_column(name) for name in columns if name.casefold() not in left_out]
+                values = {name: f"{quote_column(source)}.{name}" for name in quoted}
+            yield ClauseText(kind, action, clause.predicate, values)

@@ -23,7 +23,6 @@ from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.parquet.store_assignment import assign_batches
-from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.sql.evaluation import evaluate_filter
@@ -90,14 +89,14 @@ class PartitionFrames(AssetValue):
                 )
             readers[key] = to_reader(frame)
         schema = self._schema({key: reader.schema for key, reader in readers.items()})
-        batches = self._batches(readers, schema)
-        return pa.RecordBatchReader.from_batches(to_arrow_schema(schema), batches)
+        written = to_arrow_schema(from_arrow_schema(schema))
+        return pa.RecordBatchReader.from_batches(written, self._batches(readers, schema))
 
-    def _schema(self, schemas: Mapping[str, pa.Schema]) -> StructType:
+    def _schema(self, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
         # An empty frame may have no columns.
         known = {key: schema for key, schema in schemas.items() if len(schema)}
         if not known:
-            return StructType(())
+            return pa.schema([])
         first, *others = known
         for key in others:
             if differing := set(known[first].names) ^ set(known[key].names):
@@ -115,18 +114,20 @@ class PartitionFrames(AssetValue):
         for key, schema in known.items():
             for field in schema:
                 kind = joined.field(field.name).type
+                # Arrow rounds decimals without an error.
                 if str(field.type).count("decimal") != str(kind).count("decimal"):
-                    raise self._rounding(key, field, kind)
-        return from_arrow_schema(joined)
+                    raise self._rounding(key, f"{field.name} has the type {field.type}")
+        return joined
 
     def _batches(
-        self, readers: Mapping[str, pa.RecordBatchReader], schema: StructType
+        self, readers: Mapping[str, pa.RecordBatchReader], joined: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
+        schema = from_arrow_schema(joined)
         for key, reader in readers.items():
             if not len(reader.schema):
                 continue
             condition = partition_condition(self.select([key]), schema)
-            exact = self._exact(key, reader, to_arrow_schema(schema))
+            exact = self._exact(key, reader, joined)
             for batch in assign_batches(exact, schema, table=f"the frame of {key}"):
                 inside = pc.fill_null(evaluate_filter(condition, batch), fill_value=False)
                 if not pc.all(inside, min_count=0).as_py():
@@ -141,28 +142,20 @@ class PartitionFrames(AssetValue):
     def _exact(
         self, key: str, reader: pa.RecordBatchReader, joined: pa.Schema
     ) -> pa.RecordBatchReader:
-        """The frame, with an error for integers that its floating point columns would round."""
-        fields = [
-            (field, kind)
-            for field in reader.schema
-            if "double" in str(kind := joined.field(field.name).type) and field.type != kind
-        ]
+        """The frame in the common types, with an error for values that would be rounded."""
 
-        def checked() -> Iterator[pa.RecordBatch]:
+        def cast() -> Iterator[pa.RecordBatch]:
             for batch in reader:
-                for field, kind in fields:
-                    try:
-                        batch.column(field.name).cast(kind)
-                    except pa.ArrowException as error:
-                        raise self._rounding(key, field, kind) from error
-                yield batch
+                try:
+                    yield batch.select(joined.names).cast(joined)
+                except pa.ArrowException as error:
+                    raise self._rounding(key, str(error)) from error
 
-        return pa.RecordBatchReader.from_batches(reader.schema, checked())
+        return pa.RecordBatchReader.from_batches(joined, cast())
 
-    def _rounding(self, key: str, field: pa.Field, kind: pa.DataType) -> SchemaMismatch:
+    def _rounding(self, key: str, cause: str) -> SchemaMismatch:
         return SchemaMismatch(
-            f"{self.asset} returned a frame for {key} whose column {field.name} has the type "
-            f"{field.type}, and a frame with {kind}, which would round its values: cast the column "
-            "to one type in all frames (pandas has floating point numbers for integers with nulls)",
-            column=field.name,
+            f"{self.asset} returned a frame for {key} that does not fit the others without "
+            f"rounding ({cause}): cast its columns to one type in all frames (pandas has floating "
+            "point numbers for integers with nulls)"
         )

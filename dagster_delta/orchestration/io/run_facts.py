@@ -21,9 +21,9 @@ _AUTO_RETRY_TAG = "dagster/auto_retry_run_id"
 _FROM_FAILURE_TAG = "dagster/is_resume_retry"
 _FROM_ASSET_FAILURE_TAG = "dagster/is_asset_resume_retry"
 
-MAX_NAMED_PARTITIONS = 20
-"""Maximum number of partitions named in a commit; more are only counted, so that a backfill does
-not enlarge the log."""
+MAX_NAMED_PARTITIONS = 5
+"""Maximum number of partitions named in a commit; of more, the first and the last are, so that a
+backfill does not enlarge the log."""
 
 
 _MAX_NOTED_STEPS = 100
@@ -44,6 +44,44 @@ class RunFacts:
     failure or from asset failure."""
     job_name: str | None
     step_key: str | None
+
+    @property
+    def transaction_id(self) -> tuple[str, int] | None:
+        """Application id and version of the `txn` that makes a write idempotent, or None outside a
+        run.
+
+        It consists of the asset, the partitions and the run. A step that is retried inside its run,
+        a run that Dagster retries automatically, and a re-execution from failure or from asset
+        failure, use the same id; a run started by a user, including a re-execution of all steps or
+        of selected ones, uses its own. The run is part of the id instead of its version: concurrent
+        runs may commit in either order, and the older one must not count as done. Old ids expire by
+        the table property `delta.setTransactionRetentionDuration`.
+
+        Spec: Transaction Identifiers.
+        """
+        if self.attempt_id is None:
+            return None
+        parts = ["dagster", self.attempt_id, self.output]
+        if self.partition_keys:
+            # The empty part keeps the partition `c` of `a/b` apart from the asset `a/b/c`.
+            parts += ["", _partition_name(self.partition_keys)]
+        return "/".join(parts), 1
+
+    def commit_info(self, custom_metadata: Mapping[str, str]) -> dict[str, object]:
+        """Provenance of a write for its commitInfo."""
+        keys = sorted(self.partition_keys)
+        partitions = ", ".join(keys) or None
+        if len(keys) > MAX_NAMED_PARTITIONS:
+            partitions = f"{len(keys)} partitions: {keys[0]} … {keys[-1]}"
+        given = {
+            "dagsterRunId": self.run_id,
+            "dagsterJob": self.job_name,
+            "dagsterStep": self.step_key,
+            "dagsterAsset": self.output,
+            "dagsterPartitions": partitions,
+        }
+        known = {key: value for key, value in given.items() if value is not None}
+        return {**custom_metadata, **known}
 
 
 def run_facts(context: dg.OutputContext, partition_keys: Sequence[str]) -> RunFacts:
@@ -74,45 +112,6 @@ def asset_description(context: dg.OutputContext) -> str | None:
         return context.asset_spec.description
     except dg.DagsterInvariantViolationError:
         return None
-
-
-def idempotency(facts: RunFacts) -> tuple[str, int] | None:
-    """Application id and version of the `txn` that makes a write idempotent, or None outside a run.
-
-    It consists of the asset, the partitions and the run. A step that is retried inside its run, a
-    run that Dagster retries automatically, and a re-execution from failure or from asset failure,
-    use the same id; a run started by a user, including a re-execution of all steps or of selected
-    ones, uses its own. The run is part of the
-    id instead of its version: concurrent runs may commit in either order, and the older one must
-    not count as done. Old ids expire by the table property
-    `delta.setTransactionRetentionDuration`.
-
-    Spec: Transaction Identifiers.
-    """
-    if facts.attempt_id is None:
-        return None
-    parts = ["dagster", facts.attempt_id, facts.output]
-    if facts.partition_keys:
-        # The empty part keeps the partition `c` of `a/b` apart from the asset `a/b/c`.
-        parts += ["", _partition_name(facts.partition_keys)]
-    return "/".join(parts), 1
-
-
-def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str, object]:
-    """Provenance of a write for its commitInfo."""
-    info: dict[str, object] = dict(custom_metadata)
-    given = {
-        "dagsterRunId": facts.run_id,
-        "dagsterJob": facts.job_name,
-        "dagsterStep": facts.step_key,
-        "dagsterAsset": facts.output,
-    }
-    info |= {key: value for key, value in given.items() if value is not None}
-    if facts.partition_keys:
-        named = list(facts.partition_keys[:MAX_NAMED_PARTITIONS])
-        more = len(facts.partition_keys) - len(named)
-        info["dagsterPartitions"] = ", ".join(named) + (f", and {more} more" if more else "")
-    return info
 
 
 def current_execution() -> dg.AssetExecutionContext | None:

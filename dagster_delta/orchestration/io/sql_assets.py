@@ -19,17 +19,11 @@ from dagster_delta.orchestration.io.asset_options import (
     asset_key_of,
     read_asset_options,
 )
-from dagster_delta.orchestration.io.column_lineage import (
-    REGISTERED,
-    UpstreamColumns,
-    sql_column_lineage,
-    sql_columns_read,
-)
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
 from dagster_delta.parquet.data_input import to_reader
-from dagster_delta.sql.duckdb_sql import SEALED_CONFIG
+from dagster_delta.sql.duckdb_sql import REGISTERED, SEALED_CONFIG
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.scan import Scan
 
@@ -173,6 +167,13 @@ def _lineage(
     result: Sequence[str],
     dialect: Literal["spark", "duckdb"],
 ) -> RawMetadata:
+    # Only a run parses the query.
+    from dagster_delta.orchestration.io.column_lineage import (
+        UpstreamColumns,
+        sql_column_lineage,
+        sql_columns_read,
+    )
+
     tables = {table: UpstreamColumns(key, columns[table]) for table, key in keys.items()}
     found: RawMetadata = {}
     try:

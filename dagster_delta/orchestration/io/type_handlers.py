@@ -192,8 +192,8 @@ def rows_to_write(
     value: object, annotation: object, handlers: Sequence[TypeHandler[Any]]
 ) -> object:
     """The rows that an asset returned, in a form that can be written; for `dict[str, T]` by key,
-    and None remains None. The first handler that supports the annotation, or else the class of the
-    value, converts it.
+    and None remains None. The first of the further handlers that supports the annotation, or else
+    the class of the value, converts it; the types of this package are written as they are.
     """
     if value is None:
         return None

@@ -37,8 +37,8 @@ from dagster_delta.table.read.watch import (
     start_cursor,
 )
 
-_POSITION = "log_position"
-"""Detail of an observation: version, digest and file time (ms) of the last commit."""
+_POSITION = "delta/log_position"
+"""Tag of an observation: version, digest and file time (ms) of the last commit, `41.9f3a….17…`."""
 _COMMITS_AT_ONCE = 1000
 
 
@@ -89,6 +89,7 @@ def observable_delta_asset(
             asset_key,
             data_version=dg.DataVersion(seen.data_version),
             metadata=_metadata(store, seen, show_history),
+            tags={_POSITION: _spelled_position(seen.cursor)},
         )
 
     # The decorator for a single asset has no owners, and its result cannot be mapped.
@@ -141,7 +142,6 @@ def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> RawMetada
     everything.
     """
     uri, cursor = store.location.uri, seen.cursor
-    position = [cursor.version, cursor.commit_digest, cursor.commit_modified_ms]
     # Maintenance changes no rows: the commit that the previous observation shows is the last one.
     change = seen.previous if seen.commit is None else commit_facts(seen.commit, uri)
     table, history = {}, {}
@@ -149,7 +149,12 @@ def _metadata(store: ObjectStore, seen: _Observation, commits: int) -> RawMetada
         snapshot = Snapshot.load(store, version=cursor.version)
         table = table_metadata(snapshot, uri=uri, table_name=None)
         history = history_metadata(snapshot, commits)
-    return shown(change, table, history, {DETAILS: {_POSITION: position}})
+    return shown(change, table, history)
+
+
+def _spelled_position(cursor: LogCursor) -> str:
+    parts = (cursor.version, cursor.commit_digest, cursor.commit_modified_ms)
+    return ".".join("" if part is None else str(part) for part in parts)
 
 
 def _observe(
@@ -194,17 +199,18 @@ def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observat
     observation = records[0].asset_observation if records else None
     if observation is None or observation.data_version is None:
         return None
+    position = (observation.tags or {}).get(_POSITION)
+    if position is None:
+        return None
     metadata: dict[str, object] = dict(observation.metadata)
     entry = observation.metadata.get(DETAILS)
-    metadata[DETAILS] = details = entry.data if isinstance(entry, dg.JsonMetadataValue) else {}
-    if not (isinstance(details, dict) and _POSITION in details):
-        return None
-    version, digest, modified_ms = details[_POSITION]
+    metadata[DETAILS] = entry.data if isinstance(entry, dg.JsonMetadataValue) else {}
+    version, digest, modified_ms = position.split(".")
     cursor = LogCursor(
-        version=version,
+        version=int(version),
         table_id=observation.data_version.rpartition(":")[0],
-        commit_digest=digest,
-        commit_modified_ms=modified_ms,
+        commit_digest=digest or None,
+        commit_modified_ms=int(modified_ms) if modified_ms else None,
         # Observations do not use the partitions and row changes of commits.
         partition_columns={},
         change_feed_enabled=False,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import dagster as dg
+import msgspec
 from pydantic import Field
 
 from dagster_delta.orchestration.data_versions import DATA_VERSION_TAG
@@ -67,18 +68,10 @@ class TableChanges:
     @classmethod
     def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:
         """Commits that wait for a run, for one partition or for the whole table."""
-        return cls(
-            table_uri=uri,
-            table_id=waiting.table_id,
-            from_version=waiting.from_version,
-            to_version=waiting.to_version,
-            partition_key=partition_key,
-            operations=waiting.operations,
-            rows=waiting.rows,
-            committers=waiting.committers,
-            change_files=waiting.change_files,
-            commit_digest=waiting.commit_digest,
-        )
+        known = msgspec.structs.asdict(waiting)
+        names = [item.name for item in fields(cls) if item.name in known]
+        shared = {name: known[name] for name in names}
+        return cls(table_uri=uri, partition_key=partition_key, **shared)
 
     @property
     def run_key(self) -> str:

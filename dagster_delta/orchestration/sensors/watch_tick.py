@@ -11,7 +11,7 @@ import msgspec
 
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
-from dagster_delta.orchestration.metadata_keys import first_names
+from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.partitions.mapping import MappedKeys, PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
     AssetEventKind,
@@ -367,7 +367,7 @@ def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tup
     if poll.is_missing:
         return "Not there yet", poll.uri
     if poll.commits:
-        commits = f"{len(poll.commits)} commit{'s' * (len(poll.commits) > 1)}"
+        commits = counted(len(poll.commits), "commit")
         # A commit without a run or a report changed no partition that the target has.
         group = "Reported" if is_reported else "No partition to run for"
         return group, f"{commits} of {poll.uri}, up to version {version}"
@@ -384,4 +384,4 @@ def _versions(first: int, last: int) -> str:
 
 
 def _rows(rows: int | None) -> str:
-    return "an unknown number of rows" if rows is None else f"{rows:,} row{'s' * (rows != 1)}"
+    return "an unknown number of rows" if rows is None else counted(rows, "row")
