@@ -10,22 +10,21 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.described_fields import DescribedFields
 from dagster_delta.storage.locations import check_no_password
 
 _LOCATIONS = frozenset({"root_uri", "uri", "url"})
 
 
-class KnownFieldsOnly(BaseModel):
+class KnownFieldsOnly(DescribedFields):
     """A mixin, listed before the Dagster base class of a configuration: other fields are refused.
 
     A class with fewer fields than its counterparts in other integrations may ignore such fields if
     they are None or false: see `forgives_unset`.
     """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     forgives_unset: ClassVar[bool] = False
     """Whether unknown fields that are None or false are ignored."""

@@ -175,7 +175,7 @@ def test_a_file_ahead_of_the_clock_is_loaded_unless_an_age_is_asked_for(
     run(flights(landing, minimum_age_seconds=60))
     assert rows(tmp_path) == [{"id": 1}]
     logged = capfd.readouterr().err
-    assert "b.csv: they have no bytes, or were modified less than 60 seconds ago" in logged
+    assert "b.csv, without bytes or modified less than 60 seconds ago" in logged
     run(flights(landing))
     assert rows(tmp_path) == [{"id": 1}, {"id": 2}]
 

@@ -242,16 +242,11 @@ class _IncrementalAsset:
         """
         own = self.parameters
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        hints = {**self.hints, **dict.fromkeys(_CONTEXT_NAMES, dg.AssetExecutionContext)}
         # Dagster wants the context first.
         parameters = {
-            name: inspect.Parameter(name, kind, annotation=dg.AssetExecutionContext)
-            for name in own
-            if name in _CONTEXT_NAMES
-        }
-        parameters |= {
-            name: parameter.replace(annotation=self.hints.get(name, parameter.annotation))
-            for name, parameter in own.items()
-            if name not in _CONTEXT_NAMES
+            name: own[name].replace(annotation=hints.get(name, own[name].annotation))
+            for name in sorted(own, key=lambda name: name not in _CONTEXT_NAMES)
         }
         parameters[_INPUT] = inspect.Parameter(_INPUT, kind)
         if self.table is not None:

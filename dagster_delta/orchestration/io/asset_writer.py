@@ -29,7 +29,7 @@ from dagster_delta.evolution.properties import (
 from dagster_delta.evolution.table_definition import TableDefinition
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
-from dagster_delta.orchestration.io.table_owner import TableClaim
+from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY, check_owner, owner_of
 from dagster_delta.orchestration.metadata_keys import first_names
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
 from dagster_delta.orchestration.partitions.predicates import (
@@ -295,13 +295,14 @@ def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> A
     properties.
     """
     options = write.options
-    claim = TableClaim(write.asset_key, options.renamed_from, options.shared_table)
     if before is None:
-        properties = {**options.table_properties, **claim.properties}
+        owner = owner_of(write.asset_key, options)
+        owned = {} if owner is None else {OWNER_PROPERTY: owner}
+        properties = {**options.table_properties, **owned}
         if write.idempotency is not None and options.mode != "overwrite":
             properties.setdefault("delta.setTransactionRetentionDuration", _RUN_RETENTION)
         return replace(write, options=replace(options, table_properties=properties))
-    claim.check(table, before, write.commit_info)
+    check_owner(table, before, write.asset_key, options, write.commit_info)
     return write
 
 

@@ -155,7 +155,7 @@ class PartitionFrames(AssetValue):
 
     def _rounding(self, key: str, cause: str) -> SchemaMismatch:
         return SchemaMismatch(
-            f"{self.asset} returned a frame for {key} that does not fit the others without "
-            f"rounding ({cause}): cast its columns to one type in all frames (pandas has floating "
-            "point numbers for integers with nulls)"
+            f"{self.asset} returned a frame for {key} with other types than the other frames, "
+            f"which would round its values ({cause}): cast its columns to one type in all frames "
+            "(pandas has floating point numbers for integers with nulls)"
         )

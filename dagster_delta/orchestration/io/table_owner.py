@@ -8,7 +8,6 @@ earlier release or another tool, belongs to the asset that wrote its latest comm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import CommitConflict, InvalidArgument
@@ -29,62 +28,58 @@ _WRITES = ("WRITE", "MERGE")
 """Operations by which assets write; maintenance and schema changes do not set an owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableClaim:
-    """The writer of a table."""
+def owner_of(asset_key: str | None, options: AssetOptions) -> str | None:
+    """The owner that a table of the asset should have; None for the output of an op."""
+    return SHARED if options.shared_table else asset_key
 
-    asset_key: str | None
-    """Of the asset, as `a/b`; None for the output of an op."""
-    renamed_from: tuple[str, ...] = ()
-    """Earlier keys of the asset."""
-    is_shared: bool = False
-    """Whether several assets write the table intentionally."""
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Properties of a new table."""
-        return {} if self._wanted is None else {OWNER_PROPERTY: self._wanted}
+def check_owner(
+    table: DeltaTable,
+    snapshot: Snapshot,
+    asset_key: str | None,
+    options: AssetOptions,
+    commit_info: Mapping[str, object],
+) -> None:
+    """Make sure that the table belongs to the asset; a commit records a new owner.
 
-    def check(
-        self, table: DeltaTable, snapshot: Snapshot, commit_info: Mapping[str, object]
-    ) -> None:
-        """Make sure that the table belongs to the asset; a commit records a new owner."""
-        wanted, recorded = self._wanted, snapshot.metadata.configuration.get(OWNER_PROPERTY)
-        if recorded is None and (self.is_shared or self.asset_key is None):
-            return
-        owner = _latest_writer(snapshot) if recorded is None else recorded
-        if owner is None or owner == wanted:
-            return
-        if not self.is_shared and owner not in self.renamed_from:
-            raise self._refusal(owner, snapshot)
-        try:
-            table.set_properties(self.properties, commit_info=commit_info)
-        except CommitConflict:
-            # Another run of the asset may have done it.
-            if table.refresh().metadata.configuration.get(OWNER_PROPERTY) != wanted:
-                raise
+    Raises:
+        InvalidArgument: it belongs to another asset.
+    """
+    wanted = owner_of(asset_key, options)
+    recorded = snapshot.metadata.configuration.get(OWNER_PROPERTY)
+    if recorded is None and (options.shared_table or asset_key is None):
+        return
+    owner = _latest_writer(snapshot) if recorded is None else recorded
+    if owner is None or owner == wanted:
+        return
+    if not options.shared_table and owner not in options.renamed_from:
+        raise _refusal(asset_key or "this output", owner, snapshot)
+    if wanted is None:
+        return
+    try:
+        table.set_properties({OWNER_PROPERTY: wanted}, commit_info=commit_info)
+    except CommitConflict:
+        # Another run of the asset may have done it.
+        if table.refresh().metadata.configuration.get(OWNER_PROPERTY) != wanted:
+            raise
 
-    @property
-    def _wanted(self) -> str | None:
-        return SHARED if self.is_shared else self.asset_key
 
-    def _refusal(self, owner: str, snapshot: Snapshot) -> InvalidArgument:
-        name = self.asset_key or "this output"
-        if owner == SHARED:
-            cause = "is shared by several assets"
-            remedy = f"{name} may write to it too with the metadata shared_table = True"
-        else:
-            cause = f"belongs to the asset {owner}, whose rows {name} would replace or add to"
-            remedy = (
-                f"if {owner} was renamed to {name}, set the metadata renamed_from = {owner!r} on "
-                f"it; if both write to one table, set shared_table = True on both"
-            )
-        return InvalidArgument(
-            f"the table {cause}: give {name} a table of its own by the metadata schema or "
-            f"table_name; {remedy}. The table property {OWNER_PROPERTY} remembers the asset",
-            table=snapshot.store.location.uri,
-            version=snapshot.version,
+def _refusal(name: str, owner: str, snapshot: Snapshot) -> InvalidArgument:
+    if owner == SHARED:
+        cause = "is shared by several assets"
+        remedy = f"{name} may write to it too with the metadata shared_table = True"
+    else:
+        cause = f"belongs to the asset {owner}, whose rows {name} would replace or add to"
+        remedy = (
+            f"if {owner} was renamed to {name}, set the metadata renamed_from = {owner!r} on "
+            f"it; if both write to one table, set shared_table = True on both"
         )
+    return InvalidArgument(
+        f"the table {cause}: give {name} a table of its own by the metadata schema or "
+        f"table_name; {remedy}. The table property {OWNER_PROPERTY} remembers the asset",
+        table=snapshot.store.location.uri,
+        version=snapshot.version,
+    )
 
 
 def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> None:

@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.described_fields import DescribedFields
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue, counted
 from dagster_delta.orchestration.spark.watch import watch_spark
@@ -40,7 +39,7 @@ class StepReport:
     metadata: Mapping[str, RawMetadataValue] = field(default_factory=dict)
 
 
-class OperationConfig(KnownFieldsOnly, DescribedFields, Config):
+class OperationConfig(KnownFieldsOnly, Config):
     """The options of an operation on a table."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
@@ -407,7 +406,7 @@ class RestoreConfig(OperationConfig):
         return StepReport("RESTORE", summary, {**facts, **numbers})
 
 
-class DeltaMaintenanceConfig(KnownFieldsOnly, DescribedFields, Config):
+class DeltaMaintenanceConfig(KnownFieldsOnly, Config):
     """The steps of a maintenance job for each of its tables, in this order."""
 
     tables: list[str] = Field(default=[])

@@ -12,7 +12,6 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.described_fields import DescribedFields
 from dagster_delta.orchestration.io.run_facts import RunFacts
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.maintenance.operations import (
@@ -47,7 +46,7 @@ _START = {"start": dg.In(dg.Nothing)}
 _NOTHING = dg.Out(dg.Nothing)
 
 
-class TableConfig(KnownFieldsOnly, DescribedFields, dg.Config):
+class TableConfig(KnownFieldsOnly, dg.Config):
     """The table of an op."""
 
     uri: str
