@@ -58,7 +58,12 @@ def _attribute_texts(module: str, class_name: str) -> dict[str, str]:
 @cache
 def _texts_of_module(module: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except OSError:
+        # A program that was packed without its source.
+        return found
+    for node in ast.parse(source).body:
         for field, below in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
             match field, below:
                 case (

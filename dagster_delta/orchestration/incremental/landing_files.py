@@ -189,19 +189,22 @@ class LandingFiles:
         self, file: ObjectMeta, kind: FileFormat, types: pa.Schema
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Columns and rows of a file, with names as `types` spells them: case does not count."""
+        ours = {name.lower(): name for name in types.names}
         with self.store.open_input(file.path) as raw:
-            theirs = self._read(_decompressed(raw, file.path), kind, types)[0].names
-        _check_distinct(theirs)
-        self._check_columns(theirs)
-        spellings = {name.lower(): name for name in theirs}
-        given = [field.with_name(spellings.get(field.name.lower(), field.name)) for field in types]
-        ours = {spellings.get(name.lower(), name): name for name in types.names}
-        names = [ours.get(name, name) for name in theirs]
+            schema, rows = self._read(_decompressed(raw, file.path), kind, types)
+            _check_distinct(schema.names)
+            self._check_columns(schema.names)
+            names = [ours.get(name.lower(), name) for name in schema.names]
+            if names == schema.names:
+                yield schema, rows
+                return
+        theirs = dict(zip(names, schema.names, strict=True))
+        given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
         # Read again, because the types of columns are found by the names in the file.
         with self.store.open_input(file.path) as raw:
             schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
-            renamed = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
-            yield pa.schema(renamed), (batch.rename_columns(names) for batch in rows)
+            fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+            yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
 
     def _check_columns(self, names: Sequence[str]) -> None:
         """Refuse a file without what is to be loaded: its rows would be nulls."""

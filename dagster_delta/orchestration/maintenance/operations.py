@@ -80,10 +80,8 @@ class OptimizeConfig(OperationConfig):
         """Compact small files of the table."""
 
         def log_progress(progress: OptimizeProgress) -> None:
-            done, total = (
-                spell_bytes(progress.num_done_bytes),
-                spell_bytes(progress.num_total_bytes),
-            )
+            done = spell_bytes(progress.num_done_bytes)
+            total = spell_bytes(progress.num_total_bytes)
             if progress.version is None:
                 log.info(
                     f"optimize: {done} of {total}; skipped files that other writers have changed"
