@@ -291,7 +291,7 @@ def test_enumerations_of_earlier_integrations_are_understood(lake, events):
         ({"merge_config": "upsert"}, "'merge_config'"),
         ({"merge_predicate": ON, "schema_mode": "overwrite"}, "columns of existing rows"),
         ({"merge_config": {"predicate": ON, "error_on_type_mismatch": True}}, "has no option"),
-        ({"merge_predicate": ON, "writer_properties": {"page_size": "1"}}, "table_properties"),
+        ({"merge_predicate": ON, "writer_properties": {"page_size": "1"}}, "migration.md"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(lake, events, metadata, message):

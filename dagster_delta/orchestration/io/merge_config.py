@@ -183,7 +183,7 @@ _OPERATIONS = {
 }
 
 
-_CLAUSE = re.compile(r"when_(matched|not_matched|not_matched_by_source)_([a-z]+)(?:_all)?")
+_CLAUSE = re.compile(r"when_(\w*matched\w*?)_(update|delete|insert)")
 
 
 def _in_order(
