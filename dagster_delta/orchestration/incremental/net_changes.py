@@ -162,26 +162,28 @@ def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str)
     """As `net_changes`, for a Spark DataFrame and lazily; two rows of one version with the same key
     make the query fail.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
+    from pyspark.sql import Window, functions
 
     keys = _check_columns(changes.columns, keys, asset=asset)
-    came = f.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
-    rank = f.col(COMMIT_VERSION_COLUMN) * 2 + came.cast("long")
+    came = functions.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
+    rank = functions.col(COMMIT_VERSION_COLUMN) * 2 + came.cast("long")
     of_key = Window.partitionBy(*keys)
-    ranked = changes.withColumn(_RANK, rank).withColumn(_LAST, f.max(_RANK).over(of_key))
-    last = ranked.filter(f.col(_RANK) == f.col(_LAST))
-    counted = last.withColumn(_COUNT, f.count("*").over(of_key)).withColumn(
-        _POSITION, f.row_number().over(of_key.orderBy(_RANK))
+    ranked = changes.withColumn(_RANK, rank).withColumn(_LAST, functions.max(_RANK).over(of_key))
+    last = ranked.filter(functions.col(_RANK) == functions.col(_LAST))
+    counted = last.withColumn(_COUNT, functions.count("*").over(of_key)).withColumn(
+        _POSITION, functions.row_number().over(of_key.orderBy(_RANK))
     )
     message = f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version"
-    is_there = f.col(_RANK) % 2 == 1
+    is_there = functions.col(_RANK) % 2 == 1
     action = (
-        f.when(is_there & (f.col(_COUNT) > 1), f.raise_error(f.lit(message)).cast("string"))
-        .when(is_there, f.lit(UPSERT))
-        .otherwise(f.lit(DELETE))
+        functions.when(
+            is_there & (functions.col(_COUNT) > 1),
+            functions.raise_error(functions.lit(message)).cast("string"),
+        )
+        .when(is_there, functions.lit(UPSERT))
+        .otherwise(functions.lit(DELETE))
     )
-    marked = counted.filter(f.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
+    marked = counted.filter(functions.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
     dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
     return marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
 

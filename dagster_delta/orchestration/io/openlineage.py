@@ -104,11 +104,12 @@ def check_client() -> None:
 def emit_write(context: OutputContext, written: WrittenAsset) -> None:
     """Send START and COMPLETE of the step that wrote a version; a failure is only a warning."""
     try:
-        from openlineage.client import OpenLineageClient
+        from openlineage.client import OpenLineageClient, event_v2
 
         given = getattr(context.output_metadata.get("dagster/column_lineage"), "value", None)
         client = OpenLineageClient()
-        for event in _events(context, written.snapshot, given or written.column_lineage):
+        lineage = given or written.column_lineage
+        for event in _events(event_v2, context, written.snapshot, lineage):
             client.emit(event)
         client.close()
     except Exception as error:  # noqa: BLE001  the rows are written, and a retry repeats them
@@ -116,10 +117,11 @@ def emit_write(context: OutputContext, written: WrittenAsset) -> None:
 
 
 def _events(
-    context: OutputContext, snapshot: Snapshot, lineage: TableColumnLineage | None
+    event_v2: Any,  # noqa: ANN401  the module
+    context: OutputContext,
+    snapshot: Snapshot,
+    lineage: TableColumnLineage | None,
 ) -> list[Any]:
-    from openlineage.client import event_v2
-
     inputs = (step_notes() or {}).get("openlineage", {})
     sources = {
         column: [
