@@ -60,6 +60,7 @@ MAINTENANCE = {
 
 SENSORS = {
     "delta/from_version, delta/to_version": "Run tags: the commits that a run is for.",
+    "delta/log_position": "Tag of an observation: how far the log was read.",
     "delta/operations, delta/table_uri, delta/table_id": "Run tags: the operations of those "
     "commits, the table, and its id.",
     "delta/operation_metrics": "Metrics of a commit, by their names in the log.",

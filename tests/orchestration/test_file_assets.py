@@ -463,7 +463,7 @@ def test_files_of_a_delta_table_are_refused(landing, run, source) -> None:
 
 def test_a_file_without_the_columns_to_load_is_refused(landing, put, run) -> None:
     put("a.csv", "id;code\n1;x\n")
-    with pytest.raises(DeltaError, match=r"has the columns id;code, and not id: .* the delimiter"):
+    with pytest.raises(DeltaError, match=r"has the columns id;code, and not id: .* `delimiter`"):
         run(flights(landing, columns={"id": "INT", "code": "STRING"}))
 
 
