@@ -136,7 +136,7 @@ def cast_may_raise(source: DataType, target: DataType) -> bool:
     """Whether some value makes the cast fail."""
     kinds = (cast_kind(source), cast_kind(target))
     if kinds == ("integral", "integral"):
-        return _BITS[_name(source)] > _BITS[_name(target)]
+        return _BITS[str(source)] > _BITS[str(target)]
     if kinds[0] == "integral":
         return kinds[1] == "decimal"
     return kinds not in {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
@@ -147,7 +147,6 @@ _Rule: TypeAlias = Callable[[str, str], str]
 
 
 def _rule(source: DataType, target: DataType) -> _Rule | None:
-    """How to cast; None if the cast is not in the whitelist."""
     kinds = (cast_kind(source), cast_kind(target))
     if _is_plain(source, target):
         return lambda operand, found: f"CAST({operand} AS {found})"
@@ -231,8 +230,8 @@ def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
     if isinstance(source, ArrayType) and isinstance(target, ArrayType):
         return cast_depends_on_time_zone(source.element_type, target.element_type)
     zoned, others = "timestamp", ("date", "timestamp_ntz", "string")
-    return (_name(source) == zoned and _name(target) in others) or (
-        _name(target) == zoned and _name(source) in others
+    return (str(source) == zoned and str(target) in others) or (
+        str(target) == zoned and str(source) in others
     )
 
 
@@ -244,12 +243,8 @@ def cast_kind(data_type: DataType) -> str:
         return "decimal"
     if is_integral(data_type):
         return "integral"
-    name = _name(data_type)
+    name = str(data_type)
     return "timestamp" if name == "timestamp_ntz" else name
-
-
-def _name(data_type: DataType) -> str:
-    return data_type.name if isinstance(data_type, PrimitiveType) else ""
 
 
 def _fold(literal: Literal, target: DataType) -> Literal | None:
@@ -274,13 +269,13 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
                 return Literal(to_float(value), target) if abs(value) < 2**53 else None
             case str():
                 return _fold_text(value, target)
-            case dt.datetime() if _name(target) == "date":
+            case dt.datetime() if str(target) == "date":
                 return Literal(value.date(), target)
             case dt.datetime() if kind == "timestamp":
-                zone = None if _name(target) == "timestamp_ntz" else dt.UTC
+                zone = None if str(target) == "timestamp_ntz" else dt.UTC
                 return Literal(value.replace(tzinfo=zone), target)
             case dt.date() if kind == "timestamp" and not isinstance(value, dt.datetime):
-                zone = None if _name(target) == "timestamp_ntz" else dt.UTC
+                zone = None if str(target) == "timestamp_ntz" else dt.UTC
                 return Literal(dt.datetime.combine(value, dt.time(), zone), target)
             case _:
                 return None
@@ -289,7 +284,7 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
 
 
 def _checked_integer(value: int, target: DataType) -> int:
-    bits = _BITS[_name(target)]
+    bits = _BITS[str(target)]
     if not -(2**bits) <= value < 2**bits:
         raise OverflowError(f"{value} does not fit {target}")
     return value
@@ -305,7 +300,7 @@ def _fold_decimal(value: Decimal, target: DecimalType) -> Literal | None:
 
 
 def _fold_text(text: str, target: DataType) -> Literal | None:
-    match _name(target):
+    match str(target):
         case "date":
             return Literal(parse_date(text), target)
         case "timestamp":

@@ -288,7 +288,6 @@ own threads did (in a merge, these evaluate expressions), the process would cras
 
 @contextmanager
 def _connection(*, with_python: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection for exclusive use."""
     idle = _IDLE.setdefault((os.getpid(), with_python), [])
     try:
         connection = idle.pop()

@@ -1,7 +1,7 @@
 """Exact values of typed expressions: by Arrow's kernels if they suffice, else by DuckDB.
 
-Most filters compare a column with a constant, and many new values are a constant or a number times
-another; they need no SQL engine. Arrow's kernels are used where they agree with Spark.
+Most filters compare a column with a constant, and many new values are a constant; they need no SQL
+engine. Arrow's kernels are used where they agree with Spark.
 """
 
 from __future__ import annotations
@@ -114,7 +114,6 @@ _KERNELS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
 _FLOATS = (PrimitiveType("float"), DOUBLE)
 
 
@@ -123,9 +122,6 @@ def compile_value(expression: Typed) -> Compiled | None:
     match expression:
         case Column():
             return _column(expression)
-        case Call(data_type=data_type) if data_type == DOUBLE:
-            has_columns = any(isinstance(node, Column) for node in walk(expression))
-            return _double(expression) if has_columns else None
     return _condition(expression) if expression.data_type == BOOLEAN else None
 
 
@@ -152,21 +148,6 @@ def _condition(expression: Typed) -> Compiled | None:
         case Call(name, (operand, Literal() as literal)) if name in _KERNELS:
             return _comparison(name, operand, literal)
     return None
-
-
-def _double(node: Typed) -> Compiled | None:
-    """Sums and products of doubles, which overflow to infinity in both engines."""
-    match node:
-        case Literal(float() as value, data_type):
-            scalar = scalar_of(value, data_type)
-            return lambda _: scalar
-        case Call(name, (left, right), data_type) if name in _ARITHMETIC and data_type == DOUBLE:
-            first, second = _double(left), _double(right)
-            if first is None or second is None:
-                return None
-            kernel = _ARITHMETIC[name]
-            return lambda columns: kernel(first(columns), second(columns))
-    return _operand(node) if node.data_type == DOUBLE else None
 
 
 def _column(column: Column) -> Compiled | None:

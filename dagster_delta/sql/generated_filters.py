@@ -56,15 +56,12 @@ Bound: TypeAlias = Callable[[_Value], Predicate]
 
 
 class _Derivation(msgspec.Struct, frozen=True):
-    """How to derive bounds of generated columns from bounds of their base column."""
-
     base: Column
     generated: tuple[Path, ...]
     at_least: Bound
     at_most: Bound
 
     def of(self, operator: str, value: _Value) -> Predicate:
-        """The predicate that follows from `base operator value`."""
         parts: list[Predicate] = []
         if operator in ("=", "<=>", ">", ">="):
             parts.append(self.at_least(_loosened(value, self.base.data_type, -1)))

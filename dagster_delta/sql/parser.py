@@ -7,7 +7,7 @@ found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
 
@@ -395,7 +395,7 @@ class _Parser:
         if following.is_operator("("):
             return self._call()
         if word in _RESERVED:
-            self._leave("expected a value")
+            self._refuse("expected a value")
         return self._name()
 
     def _name(self) -> Syntax:
@@ -509,45 +509,19 @@ class _Parser:
 
     def _opaque_until_closed(self, construct: str, start: int) -> Syntax:
         """Everything from a token up to the parenthesis that closes the one already read."""
-        first, words, depth = self._tokens[start], [], 1
+        depth = 1
         while depth:
             if self._token.kind == "end":
                 self._leave("expected )")
             token = self._next()
             depth += token.is_operator("(") - token.is_operator(")")
-            if token.kind in ("word", "quoted"):
-                words.append(Name((token.text,)))
-        names = columns_in(self._sql[first.position : token.position + 1])
-        return Opaque(construct, tuple(words) if names is None else names)
+        return opaque(construct, self._tokens[start : self._index])
 
 
-# sqlglot raises these for invalid SQL, besides its own errors.
-_FAILURES_OF_SQLGLOT = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-
-def columns_in(sql: str) -> tuple[Name, ...] | None:
-    """The columns of a text that only Spark evaluates, without variables of lambdas and fields of
-    types; None if a full parser finds no value in it.
-    """
-    import sqlglot
-
-    try:
-        tree = sqlglot.parse_one(sql, read="spark")
-    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_SQLGLOT):
-        return None
-    is_query = isinstance(tree, sqlglot.exp.Query) and not isinstance(tree, sqlglot.exp.Subquery)
-    if is_query or isinstance(tree, sqlglot.exp.Alias):
-        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
-        return None
-    columns = tree.find_all(sqlglot.exp.Column)
-    return tuple(Name(tuple(part.name for part in column.parts)) for column in columns)
+def opaque(construct: str, tokens: Iterable[Token]) -> Opaque:
+    """A part that only Spark evaluates; any name in it may be a column."""
+    words = (token.text for token in tokens if token.kind in ("word", "quoted"))
+    return Opaque(construct, tuple(Name((word,)) for word in words))
 
 
 def _typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:

@@ -156,7 +156,6 @@ def _unknown_word(
 
 
 def _lambda_variables(tokens: Sequence[Token]) -> set[str]:
-    """The variables of `x -> …` and `(x, y) -> …`."""
     found = set()
     for index, token in enumerate(tokens):
         if not token.is_operator("->") or not index:

@@ -64,7 +64,6 @@ class TextConversion(msgspec.Struct, frozen=True):
         return pa.array(~self._split(array)[1])
 
     def _split(self, array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """The values, and a mask of the texts that have none."""
         values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
         for form in self.forms:
             if not odd.true_count:

@@ -19,11 +19,11 @@ from dagster_delta.sql.parser import (
     Name,
     Opaque,
     Syntax,
-    columns_in,
+    opaque,
     parse_syntax,
 )
 from dagster_delta.sql.time_zone import ZONE
-from dagster_delta.sql.tokens import GrammarUnknown, syntax_error
+from dagster_delta.sql.tokens import GrammarUnknown, tokenize
 from dagster_delta.sql.typed import (
     Call,
     Column,
@@ -220,18 +220,10 @@ def _parse(sql: str) -> Syntax:
     try:
         return parse_syntax(sql)
     except GrammarUnknown as unknown:
-        return _parse_for_spark(sql, unknown)
+        return opaque(f"a construct outside its grammar ({unknown.problem})", tokenize(sql))
 
 
-def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
-    """The whole text as one opaque part, if a full Spark SQL parser accepts it."""
-    names = columns_in(sql)
-    if names is None:
-        syntax_error(sql, unknown.position, unknown.problem)
-    return Opaque(f"a construct outside its grammar ({unknown.problem})", names)
-
-
-_COMPARISONS = frozenset({"=", "<", "<=", ">", ">=", "<=>"})
+_PADDED = frozenset({"=", "<", "<=", ">", ">=", "<=>", "in"})
 
 
 def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
@@ -239,38 +231,28 @@ def _with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed
     with blanks to the length of the column: only a column itself is compared this way, not a field
     of a struct or a value computed from it.
     """
-    if name == "in" and operands:
-        length = _char_length(operands[0])
-        is_padded = length is not None and not any(map(_has_column, operands[1:]))
-        return tuple(_padded(operand, length) for operand in operands) if is_padded else operands
-    if name not in _COMPARISONS or len(operands) != 2:
+    columns = [
+        operand
+        for operand in (operands[:1] if name == "in" else operands)
+        if isinstance(operand, Column) and operand.char_length is not None
+    ]
+    if name not in _PADDED or not columns:
         return operands
-    lengths = [_char_length(operand) for operand in operands]
-    match lengths:
-        case [None, None]:
-            return operands
-        case [int() as left, int() as right]:
-            if left != right:
-                raise Refusal("a comparison of CHAR(n) of different lengths")
-            return operands
-    length = lengths[0] or lengths[1]
-    if any(
-        _has_column(operand) for operand, own in zip(operands, lengths, strict=True) if own is None
-    ):
+    lengths = {column.char_length for column in columns if column.char_length is not None}
+    others = operands[1:] if name == "in" else [o for o in operands if o not in columns]
+    if any(map(_has_column, others)):
         return operands
-    return tuple(_padded(operand, length) for operand in operands)
-
-
-def _char_length(operand: Typed) -> int | None:
-    return operand.char_length if isinstance(operand, Column) else None
+    if len(lengths) > 1:
+        raise Refusal("a comparison of CHAR(n) of different lengths")
+    return tuple(_padded(operand, *lengths) for operand in operands)
 
 
 def _has_column(operand: Typed) -> bool:
     return any(isinstance(node, Column) for node in walk(operand))
 
 
-def _padded(operand: Typed, length: int | None) -> Typed:
-    if isinstance(operand, Column) or length is None:
+def _padded(operand: Typed, length: int) -> Typed:
+    if isinstance(operand, Column):
         return operand
     if not isinstance(operand, Literal):
         raise Refusal("a comparison of CHAR(n) with a computed text")

@@ -33,18 +33,14 @@ _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 _MAX_PRECISION = 38
 
 
-def _name(data_type: DataType) -> str:
-    return data_type.name if isinstance(data_type, PrimitiveType) else ""
-
-
 def is_integral(data_type: DataType) -> bool:
     """Whether the type is a whole number."""
-    return _name(data_type) in _INTEGRALS
+    return str(data_type) in _INTEGRALS
 
 
 def is_numeric(data_type: DataType) -> bool:
     """Whether the type is a number."""
-    return isinstance(data_type, DecimalType) or _name(data_type) in _INTEGRALS + _FRACTIONS
+    return isinstance(data_type, DecimalType) or str(data_type) in _INTEGRALS + _FRACTIONS
 
 
 def is_primitive(data_type: DataType) -> bool:
@@ -62,7 +58,7 @@ def holds_values(data_type: DataType) -> bool:
 
 def decimal_of_integral(data_type: DataType) -> DecimalType:
     """The decimal that holds every value of an integral type."""
-    return DecimalType(_DIGITS[_name(data_type)], 0)
+    return DecimalType(_DIGITS[str(data_type)], 0)
 
 
 def decimal_of(value: Decimal) -> DecimalType | None:
@@ -88,7 +84,7 @@ def _wider(left: DataType | None, right: DataType | None) -> DataType | None:
         return _promoted_string(right if left == STRING else left)
     if is_numeric(left) and is_numeric(right):
         return _wider_number(left, right)
-    first, second = _name(left), _name(right)
+    first, second = str(left), str(right)
     if first in _DATES and second in _DATES:
         return PrimitiveType(_DATES[max(_DATES.index(first), _DATES.index(second))])
     return None
@@ -99,12 +95,12 @@ def _promoted_string(other: DataType) -> DataType | None:
         return LONG
     if is_numeric(other):
         return DOUBLE
-    return other if _name(other) in (*_DATES, "boolean") else None
+    return other if str(other) in (*_DATES, "boolean") else None
 
 
 def _wider_number(left: DataType, right: DataType) -> DataType | None:
     if isinstance(left, DecimalType) or isinstance(right, DecimalType):
-        if _name(left) in _FRACTIONS or _name(right) in _FRACTIONS:
+        if str(left) in _FRACTIONS or str(right) in _FRACTIONS:
             return DOUBLE
         first, second = (
             number if isinstance(number, DecimalType) else decimal_of_integral(number)
@@ -114,7 +110,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
         precision = max(first.precision - first.scale, second.precision - second.scale) + scale
         # Beyond 38 digits Spark rounds; the rules differ between its versions.
         return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
-    names = (_name(left), _name(right))
+    names = (str(left), str(right))
     if any(name in _FRACTIONS for name in names):
         return DOUBLE if "double" in names or names[0] != names[1] else PrimitiveType("float")
     return PrimitiveType(_INTEGRALS[max(map(_INTEGRALS.index, names))])
@@ -123,7 +119,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
 def sql_type_name(data_type: DataType) -> str:
     """The SQL name of the type, for messages and casts."""
     names = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-    return names.get(_name(data_type), str(data_type))
+    return names.get(str(data_type), str(data_type))
 
 
 def collation_of(field: StructField) -> str | None:

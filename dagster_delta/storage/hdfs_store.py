@@ -279,7 +279,6 @@ class _HdfsOutput:
             )
 
     def write(self, data: Any) -> int:  # noqa: ANN401
-        """Write some bytes and return their number. Raises StorageFailure."""
         with self._discarding_on_error():
             piece = bytes(data)
             self._writer.write(piece)
@@ -290,7 +289,6 @@ class _HdfsOutput:
         """Does nothing: the file appears only when it is closed."""
 
     def tell(self) -> int:
-        """Bytes written so far."""
         return self._size_bytes
 
     def close(self) -> None:
@@ -387,7 +385,6 @@ def _connect(authority: str, settings: _Settings) -> Client:
 
 
 def _split(location: str) -> tuple[str, str]:
-    """The scheme with the authority, and the path."""
     rest = location.partition(":")[2]
     if not rest.startswith("//"):
         return "hdfs://", rest
@@ -396,7 +393,6 @@ def _split(location: str) -> tuple[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """What a NameNode answered, without its stack trace."""
     if isinstance(error, OSError) or (answer := _ANSWER.match(str(error))) is None:
         return str(error).partition("\n")[0]
     return f"{answer[1]}: {answer[2]}"

@@ -23,6 +23,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -75,40 +76,19 @@ class LocalStore(RootedStore):
 
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError or StorageFailure."""
-        try:
-            descriptor = os.open(self._readable(path), _READ_ONLY)
-            try:
-                status = os.fstat(descriptor)
-                self._check_regular(status, path)
-                check_log_file_size(path, status.st_size)
-                return _read_up_to(descriptor, status.st_size)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise self._missing_or_failure(error, path) from error
+        with self._opened(path) as (descriptor, size_bytes):
+            check_log_file_size(path, size_bytes)
+            return _read_up_to(descriptor, size_bytes)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
-        try:
-            descriptor = os.open(self._readable(path), _READ_ONLY)
-            try:
-                self._check_regular(os.fstat(descriptor), path)
-                os.lseek(descriptor, offset, os.SEEK_SET)
-                return _read_up_to(descriptor, length)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise self._missing_or_failure(error, path) from error
+        with self._opened(path) as (descriptor, _):
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return _read_up_to(descriptor, length)
 
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the file, or None if it does not exist."""
-        try:
-            status = os.stat(self._readable(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise self._missing_or_failure(error, path) from error
-        return None if stat.S_ISDIR(status.st_mode) else _object_meta(path, status)
+        return self._meta(path, self._readable(path))
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The files directly in `directory` named `>= start`, in name order.
@@ -126,15 +106,9 @@ class LocalStore(RootedStore):
         except OSError as error:
             raise self._failure(error, directory) from error
         for name in names:
-            path = join_path(directory, name)
-            try:
-                status = os.stat(f"{inside}/{name}")
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise self._missing_or_failure(error, path) from error
-            if not stat.S_ISDIR(status.st_mode):
-                yield _object_meta(path, status)
+            meta = self._meta(join_path(directory, name), f"{inside}/{name}")
+            if meta is not None:
+                yield meta
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every file under `directory`. Links to directories are not followed."""
@@ -149,9 +123,10 @@ class LocalStore(RootedStore):
             except OSError as error:
                 raise self._failure(error, current) from error
             for entry in entries:
+                path = join_path(current, entry.name)
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append(join_path(current, entry.name))
-                elif (meta := self._entry_meta(current, entry)) is not None:
+                    pending.append(path)
+                elif (meta := self._meta(path, entry.path)) is not None:
                     yield meta
 
     def put_if_absent(self, path: str, data: bytes) -> None:
@@ -195,11 +170,9 @@ class LocalStore(RootedStore):
         (a network mount, a full disk), the process is killed instead of raising an error.
         """
         target = self._readable(path)
-        try:
+        with self._reading(path):
             self._check_regular(os.stat(target), path)
             return pa.OSFile(target, "rb")
-        except OSError as error:
-            raise self._missing_or_failure(error, path) from error
 
     def open_output(self, path: str) -> FileInProgress:
         """A `pyarrow.NativeFile`. The file appears under its name when it is closed.
@@ -245,14 +218,32 @@ class LocalStore(RootedStore):
         # Some writers name a file outside the table by a path with a leading slash.
         return path if path.startswith("/") else self._inside(path)
 
-    def _entry_meta(self, directory: str, entry: os.DirEntry[str]) -> ObjectMeta | None:
-        path = join_path(directory, entry.name)
+    def _meta(self, path: str, target: str) -> ObjectMeta | None:
+        with self._reading(path):
+            try:
+                status = os.stat(target)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return None if stat.S_ISDIR(status.st_mode) else _object_meta(path, status)
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
         try:
-            return None if entry.is_dir() else _object_meta(path, entry.stat())
-        except FileNotFoundError:
-            return None
+            yield
         except OSError as error:
             raise self._missing_or_failure(error, path) from error
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[tuple[int, int]]:
+        """Descriptor and size of a file."""
+        with self._reading(path):
+            descriptor = os.open(self._readable(path), _READ_ONLY)
+            try:
+                status = os.fstat(descriptor)
+                self._check_regular(status, path)
+                yield descriptor, status.st_size
+            finally:
+                os.close(descriptor)
 
     def _publish(self, path: str, data: bytes, move: Callable[[str, str], None]) -> None:
         target = self._inside(path)

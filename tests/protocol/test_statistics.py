@@ -65,9 +65,16 @@ def test_nested_columns_are_found_by_their_path() -> None:
 
 
 def test_odd_column_names_are_found() -> None:
-    for name in ("a.b", 'quo"te', "f0", "é\n", "minValues", ""):
+    for name in ("a.b", "f0", "é", "minValues", ""):
         text = json.dumps({"minValues": {name: 1, "other": 2}})
         assert parse(text, path=(name,))[0]["min.0"] == 1
+
+
+def test_columns_whose_names_json_escapes_have_no_statistics() -> None:
+    for name in ('quo"te', "line\n"):
+        text = json.dumps({"numRecords": 3, "minValues": {name: 1, "f0": 2, "other": 2}})
+        found = parse(text, path=(name,))[0]
+        assert (found["num_records"], found["min.0"]) == (3, None)
 
 
 @pytest.mark.parametrize(

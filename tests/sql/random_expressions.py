@@ -34,7 +34,7 @@ _TEMPLATES = {
         "({int} % 7)", "abs(({int} % 5))", "size(arr)", "cardinality(m)", "get(arr, {byte})", "try_element_at(arr, -1)", "m[{str}]", "m.k", "element_at(deep.m, {str})", "length({str})",
         "year({date})", "month({ts})", "dayofweek({ntz})", "datediff({date}, {date})", "cast({short} as int)",
     ],
-    "long": ["({int} * 2L)", "({long} div 7)", "cast({dec} as bigint)", "cast({int} as bigint)", "get(deep.l, {int})", "unix_micros({ts})"],
+    "long": ["({int} * 2L)", "({long} div 7)", "cast({dec} as bigint)", "cast({int} as bigint)", "get(deep.l, {int})"],
     "float": ["({float} * {float})", "(-{float})", "cast({dec} as float)", "cast(forms as float)"],
     "double": ["({double} + {number})", "({double} * {double})", "({int} / 7)", "cast({dec} as double)", "cast(forms as double)", "get(doubles, {byte})"],
     "dec": ["({dec} - {int})", "({byte} * {byte} + 1.5)", "abs({dec})", "({dec} % 1.5)", "cast({int} as decimal(20,3))", "floor({dec})", "cast(digits as decimal(10,2))"],

@@ -159,7 +159,6 @@ class _AddBatch:
     def read_adds(
         self, columns: Sequence[str], keep: pa.BooleanArray
     ) -> dict[str, pa.ChunkedArray]:
-        """As `CheckpointPart.read_adds`."""
         return {name: pa.chunked_array([self.column(name, keep)]) for name in columns}
 
     def read_parsed_statistics(

@@ -148,7 +148,6 @@ class CheckpointPart:
 
     @cached_property
     def _footer(self) -> tuple[int, ParquetFooter]:
-        """Size of the file, and its footer."""
         with corruption_named(self.path), self._open_input() as source:
             return source.size(), read_footer(source)
 
@@ -293,11 +292,21 @@ class CheckpointPart:
         sources = {
             name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
         }
+        chunks: dict[str, list[pa.Array]] = {name: [] for name in sources}
+        found, start, kept = {}, 0, self.kept_bytes()
         with corruption_named(self.path):
-            found = self._read_adds(sources, types, keep) if sources else {}
+            leaves = [f"add.{source}" for source in sources.values()]
+            for batch in self.batches(leaves) if leaves else ():
+                structs, mask = batch.column("add"), keep.slice(start, len(batch))
+                start += len(batch)
+                for name, source in sources.items():
+                    values = pc.struct_field(structs, source)
+                    some = [conform(chunk, types[name]) for chunk in chunks_where(values, mask)]
+                    kept.add(some)
+                    chunks[name] += some
             for name in columns:
-                if name not in found:
-                    found[name] = pa.chunked_array([pa.nulls(keep.true_count, types[name])])
+                absent = () if name in sources else (pa.nulls(keep.true_count, types[name]),)
+                found[name] = pa.chunked_array([*chunks.get(name, ()), *absent], types[name])
                 if name in REQUIRED_ADD_COLUMNS:
                     required(found[name], ADD_SOURCES[name])
         return found
@@ -346,22 +355,6 @@ class CheckpointPart:
             chunks += found
             start += len(batch)
         return pa.chunked_array(chunks) if chunks else None
-
-    def _read_adds(
-        self, sources: Mapping[str, str], types: Mapping[str, pa.DataType], keep: pa.BooleanArray
-    ) -> dict[str, pa.ChunkedArray]:
-        chunks: dict[str, list[pa.Array]] = {name: [] for name in sources}
-        start, kept = 0, self.kept_bytes()
-        for batch in self.batches([f"add.{source}" for source in sources.values()]):
-            structs = batch.column("add")
-            mask = keep.slice(start, len(batch))
-            start += len(batch)
-            for name, source in sources.items():
-                values = pc.struct_field(structs, source)
-                found = [conform(chunk, types[name]) for chunk in chunks_where(values, mask)]
-                kept.add(found)
-                chunks[name] += found
-        return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """All rows as `pa.RecordBatch`es, decoded one at a time.

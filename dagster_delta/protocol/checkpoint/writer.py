@@ -42,18 +42,6 @@ from dagster_delta.protocol.values.arrow_values import every
 if TYPE_CHECKING:
     from pyarrow._parquet import ParquetWriter
 
-__all__ = [
-    "CheckpointState",
-    "EncodedCheckpoint",
-    "encode_actions_file",
-    "encode_checkpoint",
-    "file_actions",
-    "open_actions_writer",
-    "other_actions",
-    "stack_actions",
-    "statistics_columns",
-]
-
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _TEXTS = pa.list_(pa.string())
 
@@ -207,7 +195,6 @@ def _remove_column(tombstones: pa.Table) -> pa.StructArray:
 def _wire_columns(
     files: pa.Table, sources: Mapping[str, str], left_out: Sequence[str]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Columns of files under their wire names."""
     return {
         source: _vectors(files[name]) if name == "deletion_vector" else files[name]
         for name, source in sources.items()
@@ -216,7 +203,6 @@ def _wire_columns(
 
 
 def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
-    """Deletion vector descriptors under their wire names."""
     whole = whole_array(column)
     # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
     children = whole.flatten()

@@ -191,7 +191,6 @@ def _declared(field: StructField) -> DataType | None:
 
 
 def _read(tokens: list[str]) -> DataType:
-    """Pop a type from the end of the tokens, which are in reverse order."""
     word = tokens.pop()
     if not tokens or tokens[-1] != "<":
         return PrimitiveType(word.strip())

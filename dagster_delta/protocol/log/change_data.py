@@ -121,7 +121,6 @@ def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
 
 
 def _has_rows_of(file: AddFile | RemoveFile, other: AddFile | RemoveFile) -> bool:
-    """Whether one state of a file has all the rows of another."""
     vector = file.deletion_vector
     return vector is None or _id(vector) == _id(other.deletion_vector)
 

@@ -39,7 +39,7 @@ from dagster_delta.protocol.log.replay import (
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     integer_column,
-    map_column,
+    nested_column,
     string_column,
     struct_column,
 )
@@ -261,26 +261,25 @@ def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     commits, ordinals = _holding(tails, counts, ordinals)
     with garbage_collection_paused():
         chosen = list(_chosen(_every_add(commits), ordinals))
-        batches = [_add_batch(files) for files in _sliced(chosen)]
+        batches = [
+            _batch(files, LIVE_FILE_SCHEMA, partition_values={}) for files in _sliced(chosen)
+        ]
     return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
 
 
-def _add_batch(every: Sequence[_Add]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            string_column([x.path for x in every]),
-            map_column([x.partition_values or {} for x in every]),
-            integer_column([x.size for x in every]),
-            integer_column([x.modification_time for x in every]),
-            string_column([x.stats for x in every]),
-            deletion_vector_column([x.deletion_vector for x in every]),
-            integer_column([x.base_row_id for x in every]),
-            integer_column([x.default_row_commit_version for x in every]),
-            map_column([x.tags for x in every]),
-            string_column([x.clustering_provider for x in every]),
-        ],
-        schema=LIVE_FILE_SCHEMA,
-    )
+def _batch(actions: Sequence[_Add], schema: pa.Schema, **defaults: object) -> pa.RecordBatch:
+    """The columns of some actions; `defaults` are values in place of null."""
+    arrays = []
+    for field in schema:
+        name = field.name.removesuffix("_bytes").removesuffix("_ms")
+        values = [getattr(action, name) for action in actions]
+        if name in defaults:
+            values = [defaults[name] if value is None else value for value in values]
+        is_vector = field.type == DELETION_VECTOR_TYPE
+        arrays.append(
+            deletion_vector_column(values) if is_vector else nested_column(values, field.type)
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def check_file_actions(commits: Sequence[RawCommit]) -> None:
@@ -310,27 +309,8 @@ def remove_columns(
                 and remove.deletion_timestamp > removed_after_ms
             )
         ]
-        batches = [_remove_batch(files) for files in _sliced(chosen)]
+        batches = [_batch(files, TOMBSTONE_SCHEMA, data_change=False) for files in _sliced(chosen)]
     return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
-
-
-def _remove_batch(every: Sequence[_Remove]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            string_column([x.path for x in every]),
-            integer_column([x.deletion_timestamp for x in every]),
-            boolean_column([bool(x.data_change) for x in every]),
-            boolean_column([x.extended_file_metadata for x in every]),
-            map_column([x.partition_values for x in every]),
-            integer_column([x.size for x in every]),
-            string_column([x.stats for x in every]),
-            map_column([x.tags for x in every]),
-            deletion_vector_column([x.deletion_vector for x in every]),
-            integer_column([x.base_row_id for x in every]),
-            integer_column([x.default_row_commit_version for x in every]),
-        ],
-        schema=TOMBSTONE_SCHEMA,
-    )
 
 
 def _sliced(actions: Sequence[_Action]) -> Iterator[Sequence[_Action]]:

@@ -196,12 +196,12 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
     `parse_statistics_json`, which has the column at position `index`.
     """
     minimum, maximum = (whole_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
-    if _name(data_type) == "string" and pa.types.is_null(minimum.type):
+    if str(data_type) == "string" and pa.types.is_null(minimum.type):
         # Of CHAR(n), see `StatisticsColumn.is_padded`.
         minimum, maximum = pc.cast(minimum, pa.string()), pc.cast(maximum, pa.string())
     null_count = whole_array(statistics[f"null_count.{index}"])
     records = whole_array(statistics["num_records"])
-    is_float = _name(data_type) in _FLOATS
+    is_float = str(data_type) in _FLOATS
     return ColumnBounds(
         data_type,
         _lower_bound(_without_nan(minimum, data_type), data_type),
@@ -213,12 +213,8 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
     )
 
 
-def _name(data_type: DataType) -> str:
-    return data_type.name if isinstance(data_type, PrimitiveType) else ""
-
-
 def _without_nan(values: pa.Array, data_type: DataType) -> pa.Array:
-    if _name(data_type) not in _FLOATS:
+    if str(data_type) not in _FLOATS:
         return values
     return pc.if_else(pc.is_nan(values), null_scalar(values.type), values)
 
@@ -227,7 +223,7 @@ def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
     """The minimum, lowered if it may be the text of a float, or of a decimal as a double."""
     if isinstance(data_type, DecimalType):
         return _moved(minimum, data_type, pc.subtract)
-    match _name(data_type):
+    match str(data_type):
         case "double":
             return pc.min_element_wise(minimum, _as_float(minimum))
         case "timestamp":
@@ -271,7 +267,7 @@ def _as_float(values: pa.Array) -> pa.Array:
 
 def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     """The maximum, raised if a writer may have truncated it."""
-    name = _name(data_type)
+    name = str(data_type)
     if isinstance(data_type, DecimalType):
         return _moved(maximum, data_type, pc.add)
     if name in _TIMESTAMPS:
@@ -322,7 +318,7 @@ def _possible(comparison: pa.BooleanArray) -> pa.BooleanArray:
 
 def keeps_order(source: DataType, target: DataType) -> bool:
     """Whether the cast between two different types is exact enough to keep values in order."""
-    before, after = _name(source), _name(target)
+    before, after = str(source), str(target)
     if isinstance(target, DecimalType):
         if before in _INTEGERS:
             return target.precision - target.scale >= _DECIMAL_DIGITS[before]

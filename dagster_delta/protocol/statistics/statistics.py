@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -337,15 +338,11 @@ class _Decoder:
             # The name of a draft of the specification.
             "nullCounts": counts,
         }
-        self._has_odd_names = _has_odd_names(self._tree)
         self._row_type = _define_struct(self._tree)
         self._decode = msgspec.json.Decoder(self._row_type).decode
         self._unknown = self._row_type()
 
     def decode(self, texts: Sequence[str | None]) -> list[msgspec.Struct]:
-        """One row object per text."""
-        if self._has_odd_names:
-            return [self._decode_leniently(text or "") for text in texts]
         decode, unknown = self._decode, self._unknown
         rows = []
         for text in texts:
@@ -364,7 +361,6 @@ class _Decoder:
             return self._unknown
 
     def arrays(self, rows: Sequence[msgspec.Struct]) -> list[pa.Array]:
-        """The columns of the statistics table."""
         tight_bounds = boolean_column(self._values(rows, "tightBounds"))
         arrays = [_parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
         for column in self._columns:
@@ -403,21 +399,10 @@ _decoder_of = lru_cache(maxsize=16)(_Decoder)
 _LONG = PrimitiveType("long")
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
+"""JSON escapes it in a name, which msgspec does not support: such columns have no statistics."""
 
 # The requested columns as a tree: names to JSON types or to sub-trees.
 _Tree: TypeAlias = dict[str, Any]
-
-
-def _is_odd(name: str) -> bool:
-    """Whether JSON must escape the name, which msgspec struct fields do not support."""
-    return _ESCAPED.search(name) is not None
-
-
-def _has_odd_names(tree: _Tree) -> bool:
-    return any(
-        _is_odd(name) or (isinstance(node, dict) and _has_odd_names(node))
-        for name, node in tree.items()
-    )
 
 
 def plant(tree: dict[str, Any], path: Sequence[str], leaf: object) -> None:
@@ -436,7 +421,10 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
             fields.append((f"f{index}", nested, msgspec.field(default_factory=nested)))
         else:
             fields.append((f"f{index}", node, None))
-    names = {f"f{index}": name for index, name in enumerate(tree) if not _is_odd(name)}
+    names = {
+        f"f{index}": uuid4().hex if _ESCAPED.search(name) else name
+        for index, name in enumerate(tree)
+    }
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 

@@ -16,7 +16,6 @@ from dagster_delta.sql.functions.function import (
     fixed,
     literal_of,
     of_types,
-    refused_type,
 )
 from dagster_delta.sql.literals import MICROS_PER_DAY, moves_local_days, shifted
 from dagster_delta.sql.time_zone import instant, local_time
@@ -28,7 +27,6 @@ from dagster_delta.sql.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    is_integral,
     sql_type_name,
 )
 
@@ -60,12 +58,6 @@ _as_timestamp = of_types(DATE, *_TIMES, target=TIMESTAMP)
 def _as_local(name: str, argument: Typed) -> Typed:
     is_local = argument.data_type == TIMESTAMP_NTZ
     return argument if is_local else local_time(_as_timestamp(name, argument))
-
-
-def _long(name: str, argument: Typed) -> Typed:
-    if not is_integral(types_of([argument])[0]):
-        raise refused_type(name, argument)
-    return cast(argument, LONG)
 
 
 def _unit(known: Mapping[str, str]) -> Operand:
@@ -161,19 +153,6 @@ def _part(sql: str, operand: Operand = _as_date) -> Function:
     return Function(calls(INTEGER, operand), f"CAST({sql} AS INTEGER)")
 
 
-def _to_unix(per_second: int) -> Function:
-    """Whole units since the epoch, rounded down as Spark rounds them."""
-    count, unit = "epoch_us({0})", 1_000_000 // per_second
-    # Integer division rounds towards zero, but times before the epoch must round down.
-    whole = f"({count} - ((({count} % {unit}) + {unit}) % {unit})) // {unit}"
-    return Function(fixed(LONG, TIMESTAMP), f"CAST({whole} AS BIGINT)")
-
-
-def _of_unix(per_second: int) -> Function:
-    sql = f"make_timestamp({{0}} * CAST({1_000_000 // per_second} AS BIGINT))"
-    return Function(calls(TIMESTAMP, _long), sql, may_raise=True)
-
-
 _TRUNCATED = "CAST(date_trunc({all}) AS {type})"
 _SHIFTED = "CAST({0} + to_months({1}) + to_days({2}) + to_microseconds({3}) AS {type})"
 _difference = Function(fixed(INTEGER, DATE, DATE), "CAST({0} - {1} AS INTEGER)", takes=(2, 2))
@@ -190,12 +169,6 @@ DATE_FUNCTIONS: Mapping[str, Function] = {
         calls(STRING, _as_local, _pattern), _sql_date_format, may_raise=True, takes=(2, 2)
     ),
     "trunc": Function(_resolve_trunc, _TRUNCATED, takes=(2, 2)),
-    "unix_seconds": _to_unix(1),
-    "unix_millis": _to_unix(1_000),
-    "unix_micros": _to_unix(1_000_000),
-    "timestamp_seconds": _of_unix(1),
-    "timestamp_millis": _of_unix(1_000),
-    "timestamp_micros": _of_unix(1_000_000),
     "interval shift": Function(_resolve_shift, _SHIFTED, may_raise=True, takes=(4, 4)),
     **dict.fromkeys(("datediff", "date_diff"), _difference),
 }

@@ -27,7 +27,6 @@ from dagster_delta.sql.types import (
 
 
 def _nested(name: str, arguments: Sequence[Typed]) -> ArrayType | MapType:
-    """The type of the first operand, an array or a map."""
     found = types_of(arguments)[0]
     if not isinstance(found, ArrayType | MapType) or not holds_values(found):
         raise refused_type(name, *arguments)

@@ -28,8 +28,7 @@ ZONE_FUNCTIONS = {
 
 _SECOND_US = 1_000_000
 _DAY = 86_400
-_DECADES = range(1, 999)
-"""Those that Python's dates have with the days around them."""
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _local_times(instants: pa.ChunkedArray, zones: pa.ChunkedArray) -> pa.Array:
@@ -63,41 +62,28 @@ def _times(micros: NDArray[np.int64], like: pa.ChunkedArray) -> pa.Array:
 
 def _offsets(instants: NDArray[np.int64], zones: pa.ChunkedArray) -> NDArray[np.int64]:
     """Microseconds by which local times are ahead of UTC."""
-    found = np.zeros_like(instants)
-    decades = (instants.view("M8[us]").astype("M8[Y]").astype(np.int64) + 1970) // 10
-    for decade in np.unique(decades).tolist():
-        if decade not in _DECADES:
-            raise UnsupportedExpression("only Spark converts local times of such a year")
-        since, offsets = _changes(zones[0].as_py(), decade)
-        inside = decades == decade
-        found[inside] = offsets[np.searchsorted(since, instants[inside], side="right") - 1]
+    if not len(instants):
+        return instants
+    zone, seconds = zones[0].as_py(), instants // _SECOND_US
+
+    def offsets_at(moments: NDArray[np.int64]) -> NDArray[np.int64]:
+        known, rows = np.unique(moments, return_inverse=True)
+        return np.array([_offset_us(zone, moment) for moment in known.tolist()], np.int64)[rows]
+
+    days = seconds // _DAY * _DAY
+    found = offsets_at(days)
+    is_changing = found != offsets_at(days + _DAY)
+    found[is_changing] = offsets_at(seconds[is_changing])
     return found
 
 
-@lru_cache(1000)
-def _changes(zone: str, decade: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The offsets of a zone in a decade, and since when each holds, in microseconds."""
-    tzinfo, epoch = find_zone(zone), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-    def offset(second: int) -> int:
-        ahead = (epoch + dt.timedelta(seconds=second)).astimezone(tzinfo).utcoffset()
-        return 0 if ahead is None else ahead // dt.timedelta(seconds=1)
-
-    start, end = (
-        (dt.datetime(10 * number, 1, 1, tzinfo=dt.UTC) - epoch).days * _DAY
-        for number in (decade, decade + 1)
-    )
-    since, offsets = [start], [offset(start)]
-    for day in range(start, end, _DAY):
-        low, high = day, day + _DAY
-        if offset(high) == offsets[-1]:
-            continue
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if offset(middle) == offsets[-1] else (low, middle)
-        since.append(high)
-        offsets.append(offset(high))
-    return np.array(since) * _SECOND_US, np.array(offsets) * _SECOND_US
+@lru_cache(100_000)
+def _offset_us(zone: str, second: int) -> int:
+    try:
+        ahead = (_EPOCH + dt.timedelta(seconds=second)).astimezone(find_zone(zone)).utcoffset()
+    except OverflowError:
+        raise UnsupportedExpression("only Spark converts local times of such a year") from None
+    return 0 if ahead is None else ahead // dt.timedelta(microseconds=1)
 
 
 FUNCTIONS_OF_ZONES: tuple[PythonFunction, ...] = (

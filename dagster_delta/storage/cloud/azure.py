@@ -108,7 +108,6 @@ def _provider(options: CloudOptions) -> CredentialProvider | None:
 
 
 def _of_connection(text: str) -> dict[str, str]:
-    """The storage options that a connection string holds."""
     pairs = [part.partition("=") for part in text.strip().strip(";").split(";")]
     values = {name.strip().lower(): value.strip() for name, _, value in pairs}
     found = {_CONNECTION[name]: value for name, value in values.items() if name in _CONNECTION}
@@ -141,7 +140,6 @@ def service_of(host: str | None) -> str:
 
 
 def _token_of(credential: Any) -> Mapping[str, object]:  # noqa: ANN401
-    """A token of a credential of `azure-identity`."""
     token = credential.get_token(_OAUTH_SCOPE)
     return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 

@@ -122,7 +122,6 @@ def _parse_conditional_put(value: object, option: str) -> str:
 
 
 def _parse_provider(value: object, option: str) -> CredentialProvider:
-    """The callable of an option, which may be named as `module:function`."""
     found = value
     if isinstance(value, str):
         module, _, name = value.partition(":")

@@ -266,7 +266,6 @@ class CloudStore(RootedStore):
         return connect(self._cloud.connect, self._options, bucket), key
 
     def _get(self, path: str, options: GetOptions) -> tuple[int, memoryview]:
-        """Size of the object, and the bytes that the options select."""
         client, key = self._find(path)
 
         def get() -> tuple[int, memoryview]:
@@ -443,7 +442,6 @@ class CloudListing:
 
 
 def _object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401
-    """What the client found of an object."""
     return ObjectMeta(path, found["size"], round(found["last_modified"].timestamp() * 1000))
 
 
