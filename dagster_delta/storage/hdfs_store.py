@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.storage.cloud.files import CloudInput
+from dagster_delta.storage.cloud.files import CloudInput, PendingFile
 from dagster_delta.storage.forks import check_not_forked, note_use
 from dagster_delta.storage.locations import (
     check_relative_path,
@@ -245,11 +245,8 @@ class HdfsStore(RootedStore):
         )
 
 
-class _HdfsOutput:
-    """A file object for `pyarrow.PythonFile`. The file gets its name when it is closed.
-
-    `target` is an absolute path; `requests` names the failures of requests.
-    """
+class _HdfsOutput(PendingFile):
+    """`target` is an absolute path; `requests` names the failures of requests."""
 
     def __init__(
         self,
@@ -261,13 +258,11 @@ class _HdfsOutput:
     ) -> None:
         from hdfs_native import WriteOptions
 
+        super().__init__()
         self._client, self._target, self._requests = client, target, requests
         self._overwrite = overwrite
         directory = posixpath.dirname(target).rstrip("/")
         self._temporary = f"{directory}/.{secrets.token_hex(8)}.tmp"
-        self._is_broken = False
-        self._size_bytes = 0
-        self.closed = False
         with requests():
             # Overwriting, as the request may be repeated. The NameNode creates missing directories
             # with the permissions of the one above.
@@ -285,22 +280,8 @@ class _HdfsOutput:
             self._size_bytes += len(piece)
         return len(piece)
 
-    def flush(self) -> None:
-        """Does nothing: the file appears only when it is closed."""
-
-    def tell(self) -> int:
-        return self._size_bytes
-
-    def close(self) -> None:
-        """Make the file appear, unless a write failed.
-
-        FileExistsError: there is a file; it may be this one, if a reply was lost.
-        """
-        if self.closed:
-            return
-        self.closed = True
-        if self._is_broken:
-            return
+    def _publish(self) -> None:
+        """FileExistsError: there is a file; it may be this one, if a reply was lost."""
         with self._discarding_on_error():
             self._writer.close()
             try:

@@ -195,16 +195,6 @@ def test_a_small_checkpoint_of_many_rows_is_decoded_in_small_batches(tmp_path: P
     assert sum(batch.num_rows for batch in batches) == MANY + 2
 
 
-def test_a_checkpoint_that_lists_one_file_many_times_is_refused(tmp_path: Path) -> None:
-    adds = repeated_adds("a", 300_000).cast(
-        pa.struct({"path": pa.string(), "size": pa.int64(), "modificationTime": pa.int64()})
-    )
-    table = DeltaTable(checkpointed_table(tmp_path, adds))
-    with pytest.raises(CorruptLog, match="more than once") as caught:
-        table.snapshot().files()
-    assert caught.value.file == checkpoint_path(0)
-
-
 def test_a_checkpoint_of_many_different_files_is_read(tmp_path: Path) -> None:
     zeros = pa.array(np.zeros(100_000, dtype=np.int64))
     paths = pa.array([f"{number:x}" for number in range(100_000)])

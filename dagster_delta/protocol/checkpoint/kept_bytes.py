@@ -5,14 +5,10 @@ files, or repeat one long path millions of times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.errors import CorruptLog, UnsupportedFeature
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+from dagster_delta.errors import UnsupportedFeature
 
 CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 """Environment variable: memory that the decoded columns of one Parquet file may take."""
@@ -21,29 +17,11 @@ CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 # would hold so many of its rows that the limit is noticed too late.
 _FILE_BYTES_PER_ROW = 256
 _FEWEST_ROWS = 1024
-_FEW_PATHS = 65_536
 
 
 def rows_at_once(rows: int, size_bytes: int) -> int:
     """Rows to decode together."""
     return min(rows, max(_FEWEST_ROWS, size_bytes // _FILE_BYTES_PER_ROW))
-
-
-def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, path: str) -> None:
-    """Refuse a checkpoint that must contain duplicate files."""
-    if num_paths <= _FEW_PATHS:
-        return
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    size_bytes = sum(group.column(leaf).total_uncompressed_size for group in groups)
-    # Spec: a checkpoint holds every logical file once. In every encoding of Parquet, a distinct
-    # path takes at least one byte.
-    if num_paths > size_bytes:
-        raise CorruptLog(
-            f"The checkpoint file lists at least {num_paths} files in {size_bytes} bytes of paths, "
-            "so that it lists some more than once: it is damaged; restore it from a copy, or "
-            "remove the checkpoint if every commit before it is still there",
-            file=path,
-        )
 
 
 class KeptBytes:

@@ -34,7 +34,6 @@ from dagster_delta.protocol.checkpoint.columns import (
 )
 from dagster_delta.protocol.checkpoint.kept_bytes import (
     KeptBytes,
-    refuse_repeated_paths,
     rows_at_once,
 )
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
@@ -264,17 +263,12 @@ class CheckpointPart:
         """
         if not self.has("add", "path"):
             return pc.fill_null(pa.nulls(self.num_rows, pa.bool_()), False), []
-        masks, paths, count = [], [], 0
-        kept = self.kept_bytes()
-        leaf = self._leaf_indices.get("add.path")
+        masks, paths, kept = [], [], self.kept_bytes()
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
                 path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
                 present = pc.is_valid(path)
                 masks.append(present)
-                count += present.true_count
-                if leaf is not None:
-                    refuse_repeated_paths(count, self._metadata, leaf, self.path)
                 found = chunks_where(path, present)
                 kept.add(found)
                 paths += found

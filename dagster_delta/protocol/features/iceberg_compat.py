@@ -21,18 +21,6 @@ from dagster_delta.protocol.schema import (
 )
 
 _NO_ICEBERG_TYPE = frozenset({"void", "variant"})
-# Iceberg only widens integers to long, float to double and the precision of decimals.
-_ICEBERG_WIDENINGS = frozenset(
-    {
-        ("byte", "short"),
-        ("byte", "integer"),
-        ("byte", "long"),
-        ("short", "integer"),
-        ("short", "long"),
-        ("integer", "long"),
-        ("float", "double"),
-    }
-)
 
 
 def iceberg_compat_version(configuration: TableConfiguration) -> int | None:
@@ -105,9 +93,12 @@ def _check_type(data_type: DataType, version: int, column: str, what: str) -> No
 
 
 def _is_iceberg_widening(from_type: DataType, to_type: DataType) -> bool:
+    """Whether Iceberg has a widening of Delta: integers to integers, float to double and the
+    precision of decimals.
+    """
     match from_type, to_type:
         case PrimitiveType(source), PrimitiveType(target):
-            return (source, target) in _ICEBERG_WIDENINGS
+            return target in ("short", "integer", "long") or source == "float"
         case DecimalType(), DecimalType():
             return from_type.scale == to_type.scale
         case _:

@@ -24,14 +24,12 @@ from dagster_delta.protocol.schema import (
 TYPE_CHANGES_KEY = "delta.typeChanges"
 
 _WIDER_PRIMITIVES = {
-    "byte": frozenset({"short", "integer", "long", "double"}),
-    "short": frozenset({"integer", "long", "double"}),
-    "integer": frozenset({"long", "double"}),
-    "float": frozenset({"double"}),
-    "date": frozenset({"timestamp_ntz"}),
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
 }
-
-_PRIMITIVE_ORDER = ("short", "integer", "long", "double", "timestamp_ntz")
 
 _MAX_PRECISION = 38
 
@@ -107,11 +105,7 @@ def describe_wider_types(data_type: DataType) -> str:
     """The types that a type widens to, as part of a message; empty if there are none."""
     match data_type:
         case PrimitiveType(name):
-            wider = [
-                wider_type
-                for wider_type in _PRIMITIVE_ORDER
-                if wider_type in _WIDER_PRIMITIVES.get(name, ())
-            ]
+            wider = list(_WIDER_PRIMITIVES.get(name, ()))
             digits = _WRITTEN_INTEGER_DIGITS.get(name)
             if digits is not None:
                 wider.append(f"decimal(p,s) with p - s >= {digits}")

@@ -32,12 +32,6 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import array_of
 
-_RANGES = {
-    "byte": (-(2**7), 2**7 - 1),
-    "short": (-(2**15), 2**15 - 1),
-    "integer": (-(2**31), 2**31 - 1),
-    "long": (-(2**63), 2**63 - 1),
-}
 _TEMPORAL = tuple(map(PrimitiveType, ("date", "timestamp", "timestamp_ntz")))
 _UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 _SPECIAL_FLOATS = {"NaN", "Infinity", "-Infinity"}
@@ -93,9 +87,6 @@ def _single_parser(data_type: DataType) -> Callable[[Any], Any]:
             return dt.date.fromisoformat
         case PrimitiveType("timestamp" | "timestamp_ntz" as name):
             return lambda text: _parse_timestamp(text, with_zone=name == "timestamp")
-        case PrimitiveType(name) if name in _RANGES:
-            low, high = _RANGES[name]
-            return lambda value: value if low <= value <= high else None
         case _:
             return lambda value: value
 
@@ -355,8 +346,7 @@ class _Decoder:
     def _decode_leniently(self, text: str) -> msgspec.Struct:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
-            msgspec.json.decode(text)  # if the end is damaged, discard the beginning too
-            return _fill(self._row_type, self._tree, msgspec.Raw(text.encode()))
+            return _fill(self._row_type, self._tree, _JSON.decode(text))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return self._unknown
 
@@ -393,6 +383,8 @@ class _Decoder:
         return list(map(attrgetter(".".join(attributes)), rows))
 
 
+_JSON = msgspec.json.Decoder(float_hook=decimal.Decimal)
+
 # Defining its classes takes longer than decoding the statistics of many files.
 _decoder_of = lru_cache(maxsize=16)(_Decoder)
 
@@ -428,20 +420,14 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 
-def _fill(row_type: type[msgspec.Struct], tree: _Tree, text: msgspec.Raw) -> msgspec.Struct:
-    """The struct filled with the fitting values of a JSON object; numbers are parsed from their
-    text.
-    """
+def _fill(row_type: type[msgspec.Struct], tree: _Tree, found: object) -> msgspec.Struct:
+    """The struct filled with the fitting values of a JSON object."""
     values: dict[str, object] = {}
-    with contextlib.suppress(msgspec.ValidationError):
-        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        for index, (name, node) in enumerate(tree.items()):
-            if name not in found:
-                continue
-            if isinstance(node, dict):
-                nested = type(getattr(row_type(), f"f{index}"))
-                values[f"f{index}"] = _fill(nested, node, found[name])
-            else:
-                with contextlib.suppress(msgspec.ValidationError):
-                    values[f"f{index}"] = msgspec.json.decode(found[name], type=node)
+    for index, (name, node) in enumerate(tree.items()):
+        given = found.get(name) if isinstance(found, dict) else None
+        if isinstance(node, dict):
+            values[f"f{index}"] = _fill(type(getattr(row_type(), f"f{index}")), node, given)
+        else:
+            with contextlib.suppress(msgspec.ValidationError):
+                values[f"f{index}"] = msgspec.convert(given, node)
     return row_type(**values)

@@ -171,8 +171,36 @@ class CloudRanges(CloudInput):
         return part
 
 
-class CloudOutput:
-    """A file object for `pyarrow.PythonFile`. The object appears when it is closed."""
+class PendingFile:
+    """A file object for `pyarrow.PythonFile` that appears when it is closed, unless a write
+    failed.
+    """
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._is_broken = False
+        self.closed = False
+
+    def flush(self) -> None:
+        """Does nothing: the file appears only when it is closed."""
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._size_bytes
+
+    def close(self) -> None:
+        """Make the file appear, unless a write failed. Raises StorageFailure."""
+        if not self.closed:
+            self.closed = True
+            if not self._is_broken:
+                self._publish()
+
+    def _publish(self) -> None:
+        raise NotImplementedError
+
+
+class CloudOutput(PendingFile):
+    """An object of cloud storage while it is written."""
 
     def __init__(
         self,
@@ -182,14 +210,12 @@ class CloudOutput:
         put: Callable[[str, bytes], None],
         open_writer: Callable[[str], Any],
     ) -> None:
+        super().__init__()
         self._path = path
         self._requests = requests
         self._put, self._open_writer = put, open_writer
         self._held: list[bytes] = []
-        self._size_bytes = 0
         self._writer: Any = None
-        self._is_broken = False
-        self.closed = False
 
     def write(self, data: Any) -> int:  # noqa: ANN401
         """Write some bytes and return their number. Raises StorageFailure."""
@@ -201,20 +227,7 @@ class CloudOutput:
             self._upload(held)
         return len(piece)
 
-    def flush(self) -> None:
-        """Does nothing: the object appears only when it is closed."""
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self._size_bytes
-
-    def close(self) -> None:
-        """Create the object, unless a write failed. Raises StorageFailure."""
-        if self.closed:
-            return
-        self.closed = True
-        if self._is_broken:
-            return
+    def _publish(self) -> None:
         if self._writer is None:
             self._put(self._path, b"".join(self._held))
             return
