@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import _compute
 
 _OTHER_ARGUMENTS = ("index", "random")
 """Functions of Arrow that `pyarrow.compute` calls in another way than the others."""
@@ -23,29 +24,24 @@ def cast(
     options: Any = None,  # noqa: ANN401  as the options of Arrow have no types
 ) -> Any:  # noqa: ANN401  as `values`
     """Values as another type, like `pyarrow.compute.cast`."""
-    from pyarrow._compute import CastOptions, call_function
-
     if options is None:
-        options = CastOptions.safe(target_type) if safe else CastOptions.unsafe(target_type)
-    return call_function("cast", [values], options)
+        made = _compute.CastOptions.safe if safe else _compute.CastOptions.unsafe
+        options = made(target_type)
+    return _compute.call_function("cast", [values], options)
 
 
 def fill_null(values: Any, fill_value: object) -> Any:  # noqa: ANN401  as `cast`
     """Values with another in place of nulls, like `pyarrow.compute.fill_null`."""
-    from pyarrow._compute import call_function
-
     if not isinstance(fill_value, pa.Array | pa.ChunkedArray | pa.Scalar):
         fill_value = pa.scalar(fill_value, type=values.type)
     elif fill_value.type != values.type:
         fill_value = pa.scalar(fill_value.as_py(), type=values.type)
-    return call_function("coalesce", [values, fill_value])
+    return _compute.call_function("coalesce", [values, fill_value])
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  as the module of Arrow has no types
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyarrow import _compute
-
     value = getattr(_compute, name, None) or _function(name)
     globals()[name] = value
     return value
@@ -53,8 +49,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  as the module of Arrow has n
 
 def _function(name: str) -> Any:  # noqa: ANN401  as `__getattr__`
     """A function, as `pyarrow.compute` calls it: with options by position or by name."""
-    from pyarrow import _compute
-
     try:
         # `and_` and `or_` end so because they would be keywords.
         function = _compute.get_function(name.rstrip("_"))

@@ -47,7 +47,7 @@ def table() -> DeltaTable:
         ("array_contains(tags, 'a') IS NULL", [3, 4]),
         ("counts['x'] = 1", [1]),
         ("counts.x IS NULL", [2, 3, 4]),
-        ("element_at(counts, 'y') = 2 OR size(tags) = 0", [2, 4]),
+        ("counts['y'] = 2 OR size(tags) = 0", [2, 4]),
         ("seen['x'] = TIMESTAMP '2024-01-01 12:00:00'", [1]),
         ("size(tags) > 0 AND tags[0] = 'a'", [1]),
         ("text LIKE ANY ('N%', '%y')", [1, 4]),

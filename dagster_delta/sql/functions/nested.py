@@ -9,7 +9,6 @@ from dagster_delta.sql.casts import cast, raising
 from dagster_delta.sql.functions.function import (
     UNLESS_NULL,
     Function,
-    Resolve,
     boolean_call,
     refused_type,
 )
@@ -52,19 +51,14 @@ def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return boolean_call(name, (elements, cast(arguments[1], target)))
 
 
-def _element(name: str) -> Resolve:
-    """A value of an array by its position, or of a map by its key."""
-
-    def resolve(spelled: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-        match _nested(name, arguments):
-            case MapType(key_type, value_type) if name != "get":
-                key = _key(name, arguments, key_type)
-                return Call("map value", (arguments[0], key), value_type)
-            case ArrayType(element_type):
-                return Call(name, (arguments[0], _position(name, arguments)), element_type)
-        raise refused_type(name, *arguments)
-
-    return resolve
+def _resolve_subscript(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    """A value of an array by its position, from 0 on, or of a map by its key."""
+    match _nested(name, arguments):
+        case MapType(key_type, value_type):
+            key = _key(name, arguments, key_type)
+            return Call("map value", (arguments[0], key), value_type)
+        case ArrayType(element_type):
+            return Call(name, (arguments[0], _position(name, arguments)), element_type)
 
 
 def _key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
@@ -82,8 +76,7 @@ def _position(name: str, arguments: Sequence[Typed]) -> Typed:
     given = types_of(arguments)[1]
     # Spark drops the upper half of a longer position.
     fits = is_integral(given) and common_type([given, INTEGER]) == INTEGER
-    is_null = given == VOID and name in ("[]", "get")
-    if not (fits or is_null):
+    if not (fits or given == VOID):
         raise refused_type(name, *arguments)
     return cast(arguments[1], INTEGER)
 
@@ -99,34 +92,21 @@ def _sql_field(call: Call, operands: Sequence[str]) -> str:
     return f"struct_extract_at({operands[0]}, {position.value})"
 
 
-def _sql_element_at(outside: str) -> str:
-    """Positions count from 1, negative ones from the end."""
-    return (
-        f"{UNLESS_NULL} WHEN {{1}} = 0 THEN {raising('positions count from 1')}"
-        f" WHEN abs(CAST({{1}} AS BIGINT)) > len({{0}}) THEN {outside} ELSE {{0}}[{{1}}] END"
-    )
-
-
 _CONTAINS = (
     f"{UNLESS_NULL} WHEN list_contains({{0}}, {{1}}) THEN TRUE"
     " WHEN list_count({0}) < len({0}) THEN NULL ELSE FALSE END"
 )
-_GET = "CASE WHEN {1} >= 0 THEN {0}[CAST({1} AS BIGINT) + 1] ELSE NULL END"
 _OUTSIDE = raising("the position is outside the array")
-_SUBSCRIPT = f"{UNLESS_NULL} WHEN {{1}} < 0 OR {{1}} >= len({{0}}) THEN {_OUTSIDE} ELSE {_GET} END"
+_SUBSCRIPT = (
+    f"{UNLESS_NULL} WHEN {{1}} < 0 OR {{1}} >= len({{0}}) THEN {_OUTSIDE}"
+    " ELSE {0}[CAST({1} AS BIGINT) + 1] END"
+)
 
 NESTED_FUNCTIONS: Mapping[str, Function] = {
     # With other settings than Spark's defaults, the size of null is -1.
     "size": Function(_resolve_size, _sql_size, is_strict=False),
     "array_contains": Function(_resolve_contains, _CONTAINS, takes=(2, 2)),
-    "get": Function(_element("get"), _GET, takes=(2, 2)),
-    "[]": Function(_element("[]"), _SUBSCRIPT, may_raise=True, takes=(2, 2)),
-    "element_at": Function(
-        _element("element_at"), _sql_element_at(_OUTSIDE), may_raise=True, takes=(2, 2)
-    ),
-    "try_element_at": Function(
-        _element("try_element_at"), _sql_element_at("NULL"), may_raise=True, takes=(2, 2)
-    ),
+    "[]": Function(_resolve_subscript, _SUBSCRIPT, may_raise=True, takes=(2, 2)),
     "map value": Function(None, "{0}[{1}]"),
     ".": Function(None, _sql_field),
 }
