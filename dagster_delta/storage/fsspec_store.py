@@ -205,6 +205,12 @@ def _open_file_system(
 ) -> AbstractFileSystem:
     import fsspec
 
+    if scheme not in fsspec.available_protocols():
+        raise InvalidArgument(
+            f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
+            "abfss://, hdfs://, or a protocol of fsspec",
+            table=location,
+        )
     try:
         # A cached listing would hide the commits of other writers.
         return fsspec.filesystem(scheme, use_listings_cache=False, **options)
@@ -212,24 +218,13 @@ def _open_file_system(
         raise StorageFailure(
             f"Tables on {scheme}:// need a package that is not installed: {error}", table=location
         ) from error
-    except (ValueError, TypeError) as error:
-        if scheme not in fsspec.available_protocols():
-            raise InvalidArgument(
-                f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
-                "abfss://, hdfs://, or a protocol of fsspec",
-                table=location,
-            ) from None
-        raise InvalidArgument(
-            f"fsspec does not accept the location or its storage options "
-            f"({type(error).__name__}); check the scheme {scheme}:// and the option names",
-            table=location,
-        ) from None
     except Exception as error:  # noqa: BLE001
         # Some ask for credentials at once, and each raises its own error classes. Only the name of
         # the class is reported: the text may hold a key.
-        raise StorageFailure(
-            f"The storage cannot be reached: {type(error).__name__}; check the credentials and the "
-            "storage options",
+        kind = InvalidArgument if isinstance(error, ValueError | TypeError) else StorageFailure
+        raise kind(
+            f"fsspec cannot open the storage ({type(error).__name__}); check the scheme "
+            f"{scheme}://, the names of the storage options and the credentials",
             table=location,
         ) from None
 

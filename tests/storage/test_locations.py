@@ -61,7 +61,8 @@ def test_a_uri_of_a_memory_store_resolves_to_the_object_it_was_made_from(path: s
 @settings(deadline=None)
 @given(RELATIVE_PATHS, st.sampled_from(CLOUD_ROOTS))
 def test_a_uri_of_a_cloud_store_resolves_to_the_key_it_was_made_from(path: str, root: str) -> None:
-    store = CloudStore(f"{root}/a/table", {"skip_signature": True, "account_name": "account"})
+    account = {"account_name": "account"} if root.startswith("az") else {}
+    store = CloudStore(f"{root}/a/table", {"skip_signature": True, **account})
     assert store.resolve_uri(path).startswith(f"{root}/a/table/")
     assert store._find(store.resolve_uri(path)) == store._find(path)
 

@@ -141,10 +141,7 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
     tail = LogTail(tuple(commits))
     with garbage_collection_paused():
         for commit in tail.commits:
-            lines = decode_lines(
-                commit.data, _KEY_DECODER, version=commit.version, path=commit.path
-            )
-            _take_actions(tail, lines, commit)
+            _take_actions(tail, _lines([commit], _KEY_DECODER), commit)
     return tail
 
 
@@ -347,23 +344,19 @@ def _holding(
 
 
 def _every_add(commits: Iterable[RawCommit]) -> Iterator[_Add]:
-    for commit in commits:
-        for line in decode_lines(
-            commit.data, _ADD_DECODER, version=commit.version, path=commit.path
-        ):
-            if line.add is not None:
-                yield line.add
+    return (line.add for line in _lines(commits, _ADD_DECODER) if line.add is not None)
 
 
 def _every_remove(commits: Iterable[RawCommit]) -> Iterator[_Remove]:
+    holding = (commit for commit in commits if b'"remove"' in commit.data)
+    return (line.remove for line in _lines(holding, _REMOVE_DECODER) if line.remove is not None)
+
+
+def _lines(
+    commits: Iterable[RawCommit], decoder: msgspec.json.Decoder[_Action]
+) -> Iterator[_Action]:
     for commit in commits:
-        if b'"remove"' not in commit.data:
-            continue
-        for line in decode_lines(
-            commit.data, _REMOVE_DECODER, version=commit.version, path=commit.path
-        ):
-            if line.remove is not None:
-                yield line.remove
+        yield from decode_lines(commit.data, decoder, version=commit.version, path=commit.path)
 
 
 def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Action]:
