@@ -205,12 +205,6 @@ def _open_file_system(
 ) -> AbstractFileSystem:
     import fsspec
 
-    if scheme not in fsspec.available_protocols():
-        raise InvalidArgument(
-            f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
-            "abfss://, hdfs://, or a protocol of fsspec",
-            table=location,
-        )
     try:
         # A cached listing would hide the commits of other writers.
         return fsspec.filesystem(scheme, use_listings_cache=False, **options)
@@ -222,6 +216,12 @@ def _open_file_system(
         # Some ask for credentials at once, and each raises its own error classes. Only the name of
         # the class is reported: the text may hold a key.
         kind = InvalidArgument if isinstance(error, ValueError | TypeError) else StorageFailure
+        if kind is InvalidArgument and scheme not in fsspec.available_protocols():
+            raise InvalidArgument(
+                f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
+                "abfss://, hdfs://, or a protocol of fsspec",
+                table=location,
+            ) from None
         raise kind(
             f"fsspec cannot open the storage ({type(error).__name__}); check the scheme "
             f"{scheme}://, the names of the storage options and the credentials",
