@@ -112,8 +112,8 @@ def open_bucket(
         reason = type(error).__name__
     # Outside the handler: the text of the error may hold a secret.
     raise InvalidArgument(
-        f"The storage options are not valid for {kind} ({reason}): check the account, the "
-        "credentials, the region and the endpoint"
+        f"The storage options are not valid for {kind} ({reason}): check "
+        f"{', '.join((*config, 'the account, the credentials, the region and the endpoint'))}"
     )
 
 
