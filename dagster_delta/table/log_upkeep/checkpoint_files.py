@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
+from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.checkpoint.writer import (
     ActionFile,
     CheckpointState,
@@ -32,7 +33,6 @@ from dagster_delta.protocol.checkpoint.writer import (
     file_actions,
     other_actions,
     stack_actions,
-    statistics_columns,
 )
 from dagster_delta.protocol.log.paths import (
     LAST_CHECKPOINT_PATH,
