@@ -237,7 +237,7 @@ NESTED = [
     "by_double[0]", "by_double[-0.0D]", "by_double[d]", "by_double[f]", "by_double[double('NaN')]",
     "by_int[0]", "by_int[i]", "by_int[b]", "size(by_int[0])", "array_contains(by_int[0], 'x')",
     "at_key['k']", "at_key.k > TIMESTAMP '2000-01-01'", "year(at_key['k'])", "deep.m['k']", "deep.m.k", "DEEP.M.k + 1",
-    "if(size(rows) > 0, rows[0].F, NULL)", "if(size(rows) > 0, rows[0].`g h`, NULL)", "if(size(grid) > 0, size(grid[0]), NULL)",
+    "if(size(rows) > 0, rows[0].F, NULL)", "if(size(grid) > 0, size(grid[0]), NULL)",
 ]  # fmt: skip
 
 _PATTERNS = (
