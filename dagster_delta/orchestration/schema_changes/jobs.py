@@ -115,15 +115,12 @@ class _ChangeReport:
     title: str
     """One line, for the log."""
     markdown: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     """Top-level columns of the earlier schema that changed or were dropped."""
-    is_dry_run: bool
     metrics: Mapping[str, int | str] = field(default_factory=dict)
     """Of an online column change; see `DeltaTable.change_column`."""
     adds_columns: bool = False
     """Whether top-level columns were added."""
-    columns_before: tuple[str, ...] = ()
-    """All top-level columns of the earlier schema."""
 
 
 def _change(
@@ -133,46 +130,30 @@ def _change(
     table: "DeltaTable",
     assets: tuple[object, ...],
 ) -> None:
-    info = commit_info_of_op(context, chosen.name)
-    report = _make_change(table, config, context.log, info)
-    readers = _readers(context, chosen, report, assets)
-    markdown = f"{report.markdown.rstrip()}\n\n{readers}" if readers else report.markdown
+    _check_fields(config)
+    columns_before = table.schema().names
+    change = _Change(table, config, context.log, commit_info_of_op(context, chosen.name))
+    report = _STEPS[config.kind](change)
+    markdown = report.markdown
+    if report.columns or report.adds_columns:
+        readers = (
+            "Assets that read the table are not known: the job has it by location, not by asset."
+            if chosen.asset_key is None
+            else readers_of_change(
+                context.instance,
+                (*assets, *_assets_of_code_location(context)),
+                chosen.asset_key,
+                report.columns,
+                columns_before,
+                adds_columns=report.adds_columns,
+            )
+        )
+        markdown = f"{markdown.rstrip()}\n\n{readers}"
     context.log.info(f"{chosen.name}: {report.title}\n{markdown}")
-    metadata = _metadata(table, report, markdown)
-    context.add_output_metadata(metadata)
-    if chosen.asset_key is not None and not config.dry_run:
-        columns = dg.MetadataValue.table_schema(table_schema(table.snapshot().configuration))
-        metadata["dagster/column_schema"] = columns
-        tags = data_version_tags(table.snapshot(), context.instance, chosen.asset_key)
-        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata, tags=tags))
-
-
-def _readers(
-    context: dg.OpExecutionContext,
-    chosen: MaintainedTable,
-    report: _ChangeReport,
-    assets: tuple[object, ...],
-) -> str:
-    """The assets that the change may affect, as Markdown; empty if it changes no column."""
-    if not (report.columns or report.adds_columns):
-        return ""
-    if chosen.asset_key is None:
-        return "Assets that read the table are not known: the job has it by location, not by asset."
-    return readers_of_change(
-        context.instance,
-        (*assets, *_assets_of_code_location(context)),
-        chosen.asset_key,
-        report.columns,
-        report.columns_before,
-        adds_columns=report.adds_columns,
-    )
-
-
-def _metadata(table: "DeltaTable", report: _ChangeReport, markdown: str) -> RawMetadata:
-    return {
+    metadata: RawMetadata = {
         "delta/schema_change": dg.MetadataValue.md(markdown),
         "delta/version": table.version(),
-        "delta/dry_run": report.is_dry_run,
+        "delta/dry_run": config.dry_run,
         "dagster/uri": table.uri,
         **{
             f"delta/{name}": report.metrics[metric]
@@ -180,6 +161,13 @@ def _metadata(table: "DeltaTable", report: _ChangeReport, markdown: str) -> RawM
             if metric in report.metrics
         },
     }
+    context.add_output_metadata(metadata)
+    if chosen.asset_key is not None and not config.dry_run:
+        snapshot = table.snapshot()
+        schema = dg.MetadataValue.table_schema(table_schema(snapshot.configuration))
+        metadata = {**metadata, "dagster/column_schema": schema}
+        tags = data_version_tags(snapshot, context.instance, chosen.asset_key)
+        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata, tags=tags))
 
 
 _COLUMN_CHANGE_METRICS = {
@@ -206,32 +194,6 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
         return ()
 
 
-def _make_change(
-    table: "DeltaTable",
-    config: DeltaSchemaChangeConfig,
-    log: Logger,
-    commit_info: Mapping[str, object],
-) -> _ChangeReport:
-    """Make the change of the config, or plan it."""
-    for kind, (needed, optional) in _FIELDS.items():
-        for name in (*needed, *optional):
-            default = DeltaSchemaChangeConfig.model_fields[name].default
-            is_given = getattr(config, name) != default
-            if is_given and kind is not config.kind:
-                raise InvalidArgument(
-                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
-                )
-            if name in needed and not is_given and kind is config.kind:
-                raise InvalidArgument(f"kind {config.kind.name} needs `{name}`: set it")
-    before = table.schema().names
-    report = _STEPS[config.kind](table, config, log, commit_info)
-    return replace(report, columns_before=before)
-
-
-_Step = Callable[
-    ["DeltaTable", DeltaSchemaChangeConfig, Logger, Mapping[str, object]], _ChangeReport
-]
-
 _FIELDS: Mapping[SchemaChangeKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     SchemaChangeKind.ALTER: (("statement",), ("existing_rows",)),
     SchemaChangeKind.CHANGE_COLUMN: (
@@ -242,114 +204,135 @@ _FIELDS: Mapping[SchemaChangeKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """Fields of one kind only: those it needs, and its options."""
 
 
-def _alter(
-    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
-) -> _ChangeReport:
-    result = table.alter(
-        config.statement,
-        dry_run=config.dry_run,
-        enable_features=config.enable_features,
-        existing_rows=config.existing_rows,
-        engine=config.engine,
-        batch_bytes=config.batch_bytes,
-        commit_info=info,
-        on_progress=lambda done, of: log.info(f"{done:,} of {of:,} files rewritten"),
-    )
-    changes = result.plan.schema_changes
-    fields = (path for path in changes.added if len(path) > 1)
-    columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
-    adds_columns = any(len(path) == 1 for path in changes.added)
-    done = "no change is needed" if result.skipped else f"version {result.version}"
-    return _ChangeReport(
-        f"{'dry run' if config.dry_run else done}: {config.statement}",
-        result.to_markdown(),
-        tuple(columns),
-        config.dry_run,
-        result.metrics,
-        adds_columns,
-    )
+def _check_fields(config: DeltaSchemaChangeConfig) -> None:
+    """Refuse fields of another kind, and a lack of fields that the kind needs."""
+    for kind, (needed, optional) in _FIELDS.items():
+        for name in (*needed, *optional):
+            default = DeltaSchemaChangeConfig.model_fields[name].default
+            is_given = getattr(config, name) != default
+            if is_given and kind is not config.kind:
+                raise InvalidArgument(
+                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
+                )
+            if name in needed and not is_given and kind is config.kind:
+                raise InvalidArgument(f"kind {config.kind.name} needs `{name}`: set it")
 
 
-def _materialize_defaults(
-    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
-) -> _ChangeReport:
-    result = table.materialize_defaults(
-        dry_run=config.dry_run,
-        engine=config.engine,
-        commit_info=info,
-        on_progress=lambda done, of: log.info(f"{done:,} of {of:,} files rewritten"),
-    )
-    cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
-    title = f"version {result.version}: {cost} were rewritten with their defaults"
-    if config.dry_run:
-        title = f"dry run: {cost} would be rewritten"
-    elif result.skipped:
-        title = "the table has no lazy defaults"
-    return _ChangeReport(title, result.to_markdown(), (), config.dry_run)
+class _Change:
+    """Makes the change of a config, or plans it: one method for each kind."""
 
+    def __init__(
+        self,
+        table: "DeltaTable",
+        config: DeltaSchemaChangeConfig,
+        log: Logger,
+        commit_info: Mapping[str, object],
+    ) -> None:
+        self._table = table
+        self._config = config
+        self._log = log
+        self._info = commit_info
+        self._last: ColumnChangeProgress | None = None
 
-def _change_column(
-    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
-) -> _ChangeReport:
-    needed, optional = _FIELDS[config.kind]
-    names = (*needed, *optional, "enable_features", "batch_bytes")
-    asked: dict[str, Any] = {name: getattr(config, name) for name in names}
-    plan = table.plan_column_change(**asked)
-    markdown = plan.to_markdown()
-    columns = (plan.change.path[0],)
-    if config.dry_run:
-        return _ChangeReport(f"dry run: {plan.summary}", markdown, columns, is_dry_run=True)
-    progress_log = _ProgressLog(log)
-    result = table.change_column(
-        **asked, engine=config.engine, commit_info=info, on_progress=progress_log
-    )
-    report = f"{markdown}\n{progress_log.markdown()}"
-    title = f"version {result.version}: {plan.summary}"
-    return _ChangeReport(title, report, columns, is_dry_run=False, metrics=result.metrics)
+    def alter(self) -> _ChangeReport:
+        config = self._config
+        result = self._table.alter(
+            config.statement,
+            dry_run=config.dry_run,
+            enable_features=config.enable_features,
+            existing_rows=config.existing_rows,
+            engine=config.engine,
+            batch_bytes=config.batch_bytes,
+            commit_info=self._info,
+            on_progress=self._log_files,
+        )
+        changes = result.plan.schema_changes
+        fields = (path for path in changes.added if len(path) > 1)
+        columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed, *fields))
+        done = "no change is needed" if result.skipped else f"version {result.version}"
+        return _ChangeReport(
+            f"{'dry run' if config.dry_run else done}: {config.statement}",
+            result.to_markdown(),
+            tuple(columns),
+            result.metrics,
+            adds_columns=any(len(path) == 1 for path in changes.added),
+        )
 
+    def materialize_defaults(self) -> _ChangeReport:
+        result = self._table.materialize_defaults(
+            dry_run=self._config.dry_run,
+            engine=self._config.engine,
+            commit_info=self._info,
+            on_progress=self._log_files,
+        )
+        cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+        title = f"version {result.version}: {cost} were rewritten with their defaults"
+        if self._config.dry_run:
+            title = f"dry run: {cost} would be rewritten"
+        elif result.skipped:
+            title = "the table has no lazy defaults"
+        return _ChangeReport(title, result.to_markdown())
 
-def _resume(
-    table: "DeltaTable", config: DeltaSchemaChangeConfig, log: Logger, info: Mapping[str, object]
-) -> _ChangeReport:
-    state = _require(table)
-    if config.dry_run:
-        return _in_progress(state)
-    progress_log = _ProgressLog(log)
-    result = table.resume_column_change(
-        batch_bytes=config.batch_bytes,
-        engine=config.engine,
-        commit_info=info,
-        on_progress=progress_log,
-    )
-    return _ChangeReport(
-        f"version {result.version}: the change of column {state.column} is complete",
-        progress_log.markdown(),
-        (state.column,),
-        is_dry_run=False,
-        metrics=result.metrics,
-    )
+    def _log_files(self, done: int, of: int) -> None:
+        self._log.info(f"{done:,} of {of:,} files rewritten")
 
+    def change_column(self) -> _ChangeReport:
+        config = self._config
+        needed, optional = _FIELDS[config.kind]
+        names = (*needed, *optional, "enable_features", "batch_bytes")
+        asked: dict[str, Any] = {name: getattr(config, name) for name in names}
+        plan = self._table.plan_column_change(**asked)
+        columns = (plan.change.path[0],)
+        if config.dry_run:
+            return _ChangeReport(f"dry run: {plan.summary}", plan.to_markdown(), columns)
+        result = self._table.change_column(
+            **asked, engine=config.engine, commit_info=self._info, on_progress=self._log_commit
+        )
+        report = f"{plan.to_markdown()}\n{self._totals()}"
+        title = f"version {result.version}: {plan.summary}"
+        return _ChangeReport(title, report, columns, result.metrics)
 
-def _cancel(
-    table: "DeltaTable", config: DeltaSchemaChangeConfig, _log: Logger, info: Mapping[str, object]
-) -> _ChangeReport:
-    state = _require(table)
-    if config.dry_run:
-        return _in_progress(state)
-    version = table.cancel_column_change(commit_info=info).version
-    text = f"The change of `{state.column}` to {state.to_type} was cancelled in version {version}."
-    return _ChangeReport(f"version {version}", text, (), is_dry_run=False)
+    def resume(self) -> _ChangeReport:
+        state = self._state()
+        if self._config.dry_run:
+            return _ChangeReport("dry run", _spell(state), (state.column,))
+        result = self._table.resume_column_change(
+            batch_bytes=self._config.batch_bytes,
+            engine=self._config.engine,
+            commit_info=self._info,
+            on_progress=self._log_commit,
+        )
+        title = f"version {result.version}: the change of column {state.column} is complete"
+        return _ChangeReport(title, self._totals(), (state.column,), result.metrics)
 
+    def cancel(self) -> _ChangeReport:
+        state = self._state()
+        if self._config.dry_run:
+            return _ChangeReport("dry run", _spell(state), (state.column,))
+        version = self._table.cancel_column_change(commit_info=self._info).version
+        what = f"The change of `{state.column}` to {state.to_type}"
+        return _ChangeReport(f"version {version}", f"{what} was cancelled in version {version}.")
 
-def _require(table: "DeltaTable") -> "ColumnChangeState":
-    state = table.column_change()
-    if state is None:
-        raise InvalidArgument("no column of the table is being changed", table=table.uri)
-    return state
+    def _state(self) -> "ColumnChangeState":
+        state = self._table.column_change()
+        if state is None:
+            raise InvalidArgument("no column of the table is being changed", table=self._table.uri)
+        return state
 
+    def _log_commit(self, progress: "ColumnChangeProgress") -> None:
+        self._last = progress
+        what = "the change is published" if progress.state is None else _spell(progress.state)
+        self._log.info(f"version {progress.version}: {what}")
 
-def _in_progress(state: "ColumnChangeState") -> _ChangeReport:
-    return _ChangeReport("dry run", _spell(state), (state.column,), is_dry_run=True)
+    def _totals(self) -> str:
+        last = self._last
+        assert last is not None  # noqa: S101  the last commit is reported too
+        return (
+            f"| version | rows rewritten | bytes written | values that became null |\n"
+            f"|---:|---:|---:|---:|\n"
+            f"| {last.version} | {last.num_rows:,} "
+            f"| {spell_bytes(last.bytes_written)} | {last.num_nulled:,} |"
+        )
 
 
 def _spell(state: "ColumnChangeState") -> str:
@@ -360,32 +343,10 @@ def _spell(state: "ColumnChangeState") -> str:
     )
 
 
-class _ProgressLog:
-    """Logs every commit of a column change, and sums them up."""
-
-    def __init__(self, log: Logger) -> None:
-        self._log = log
-        self._last: ColumnChangeProgress | None = None
-
-    def __call__(self, progress: "ColumnChangeProgress") -> None:
-        self._last = progress
-        what = "the change is published" if progress.state is None else _spell(progress.state)
-        self._log.info(f"version {progress.version}: {what}")
-
-    def markdown(self) -> str:
-        assert self._last is not None  # noqa: S101  the last commit reports too
-        return (
-            f"| version | rows rewritten | bytes written | values that became null |\n"
-            f"|---:|---:|---:|---:|\n"
-            f"| {self._last.version} | {self._last.num_rows:,} "
-            f"| {spell_bytes(self._last.bytes_written)} | {self._last.num_nulled:,} |"
-        )
-
-
-_STEPS: Mapping[SchemaChangeKind, _Step] = {
-    SchemaChangeKind.ALTER: _alter,
-    SchemaChangeKind.CHANGE_COLUMN: _change_column,
-    SchemaChangeKind.RESUME_COLUMN_CHANGE: _resume,
-    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _cancel,
-    SchemaChangeKind.MATERIALIZE_DEFAULTS: _materialize_defaults,
+_STEPS: Mapping[SchemaChangeKind, Callable[[_Change], _ChangeReport]] = {
+    SchemaChangeKind.ALTER: _Change.alter,
+    SchemaChangeKind.CHANGE_COLUMN: _Change.change_column,
+    SchemaChangeKind.RESUME_COLUMN_CHANGE: _Change.resume,
+    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _Change.cancel,
+    SchemaChangeKind.MATERIALIZE_DEFAULTS: _Change.materialize_defaults,
 }
