@@ -101,7 +101,7 @@ def lacked_fields(
         steps = {path: num_steps_found(found, schema, path, mode) for path in fields}
         return frozenset(path for path, count in steps.items() if count == len(path) - 1)
 
-    return _each_footer(store, paths, lacked)
+    return map_footers(store, paths, lacked)
 
 
 def has_any(
@@ -123,13 +123,13 @@ def has_any(
     def has(found: pa.Schema) -> bool:
         return any(num_steps_found(found, schema, path, mode) == len(path) for path in fields)
 
-    return _each_footer(store, paths, has)
+    return map_footers(store, paths, has)
 
 
-def _each_footer(
+def map_footers(
     store: ObjectStore, paths: Sequence[str], look: Callable[[pa.Schema], _T]
 ) -> list[_T]:
-    """The result of a function over the `pyarrow.Schema` of each file."""
+    """The result of a function over the `pyarrow.Schema` of each file; paths as in the log."""
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
         schemas = readers.map(lambda path: read_arrow_schema(store, decode_path(path)), paths)
         return list(map(look, schemas))

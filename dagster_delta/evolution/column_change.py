@@ -39,6 +39,7 @@ from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
     clustering_columns,
     clustering_text,
+    declared_conditions,
     follow_column,
     is_identity,
     is_mentioned,
@@ -339,7 +340,7 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
     is_reached = is_reached_through_structs(new, change.path)
     if is_reached and not find_place(new, change.path).field.nullable:
         yield f"NOT NULL {dotted(change.path)}", not_null_sql(change.path)
-    for name, sql in _dependent_conditions(configuration, change.path):
+    for name, sql in _conditions(configuration, change.path):
         _check_fits(name, sql, new)
         yield name, sql
     for column in old:
@@ -354,15 +355,9 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
     _check_default(old, change)
 
 
-def _dependent_conditions(
-    configuration: TableConfiguration, path: ColumnPath
-) -> Iterator[tuple[str, str]]:
+def _conditions(configuration: TableConfiguration, path: ColumnPath) -> Iterator[tuple[str, str]]:
     """Names and SQL of the CHECK constraints and invariants that use a column."""
-    conditions = [(f"invariant {column}", sql) for column, sql in configuration.invariants]
-    if configuration.supports("checkConstraints"):
-        named = configuration.properties.constraints
-        conditions += [(f"CHECK {name}", sql) for name, sql in named.items()]
-    for name, sql in conditions:
+    for name, sql in declared_conditions(configuration):
         if is_mentioned(path, sql, configuration.schema):
             yield name, sql
 
@@ -469,7 +464,7 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
         except DeltaError as error:
             return f"is converted by a cast that does not fit any more ({error.message})"
     known = dict(change.checks)
-    added = [name for name, _ in _dependent_conditions(configuration, path) if name not in known]
+    added = [name for name, _ in _conditions(configuration, path) if name not in known]
     return f"got {', '.join(added)}" if added else None
 
 

@@ -52,6 +52,14 @@ def expression_dependants(
             yield f"the generated column {column} ({sql})"
 
 
+def declared_conditions(configuration: TableConfiguration) -> Iterator[tuple[str, str]]:
+    """Names and Spark SQL of the conditions on rows that the metadata declare."""
+    for column, sql in configuration.invariants:
+        yield f"invariant {column}", sql
+    for name, sql in _checks(configuration).items():
+        yield f"CHECK {name}", sql
+
+
 def columns_of_expressions(configuration: TableConfiguration) -> frozenset[str]:
     """Logical names of the top-level columns that an expression uses or computes."""
     return frozenset(
@@ -122,6 +130,7 @@ def check_expressions(configuration: TableConfiguration) -> None:
 
 
 def _checks(configuration: TableConfiguration) -> Mapping[str, str]:
+    # Spec: CHECK constraints apply if the protocol supports them.
     if not configuration.supports("checkConstraints"):
         return {}
     return configuration.properties.constraints

@@ -7,13 +7,12 @@ Spec: Deletion Vectors; Column Mapping; Type Widening.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
-from dagster_delta.engines.footers import has_any, lacked_fields, may_lack, read_arrow_schema
+from dagster_delta.engines.footers import has_any, lacked_fields, map_footers, may_lack
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema, physical_name
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
@@ -24,7 +23,6 @@ from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
     MapType,
-    StructField,
     StructType,
     walk_fields,
 )
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 Purge = Literal["deletion_vectors", "dropped_columns", "widened_types"]
-_FOOTER_READERS = 8
 
 
 def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]) -> pa.Table:
@@ -56,11 +53,12 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
         tests.append(lambda found: _is_of_old_types(found, expected))
     if tests:
         doubtful = files.filter(boolean_column([not is_chosen for is_chosen in chosen]))
-        schemas = _schemas(snapshot, doubtful)
-        for position in range(len(chosen)):
-            if not chosen[position]:
-                found = next(schemas)
-                chosen[position] = any(test(found) for test in tests)
+        paths = doubtful["path"].to_pylist()
+        found = map_footers(
+            snapshot.store, paths, lambda schema: any(test(schema) for test in tests)
+        )
+        rest = iter(found)
+        chosen = [is_chosen or next(rest) for is_chosen in chosen]
     return files.filter(boolean_column(chosen))
 
 
@@ -70,19 +68,13 @@ def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     return outdated_files(snapshot, files, purge)
 
 
-def _schemas(snapshot: Snapshot, files: pa.Table) -> Iterator[pa.Schema]:
-    paths = [decode_path(path) for path in files["path"].to_pylist()]
-    with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
-        yield from readers.map(lambda path: read_arrow_schema(snapshot.store, path), paths)
-
-
 def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:
     known = {physical_name(field, mode).casefold(): field for field in schema}
-    for column in found:
-        field = known.get(column.name.casefold())
-        if field is None or _holds_unknown_inside(column.type, field.data_type, mode):
-            return True
-    return False
+    return any(
+        (expected := known.get(column.name.casefold())) is None
+        or _holds_unknown_inside(column.type, expected.data_type, mode)
+        for column in found
+    )
 
 
 def _holds_unknown_inside(found: pa.DataType, expected: DataType, mode: ColumnMappingMode) -> bool:
@@ -99,13 +91,13 @@ def _holds_unknown_inside(found: pa.DataType, expected: DataType, mode: ColumnMa
 
 def _widened_types(configuration: TableConfiguration) -> dict[str, list[Any]]:
     """The leaf types of the columns whose type was widened, by physical name."""
-    widened = StructType(tuple(field for field in configuration.data_schema if _was_widened(field)))
-    fields = physical_arrow_schema(widened, configuration.column_mapping_mode)
-    return {field.name: list(_leaf_types(field.type)) for field in fields}
-
-
-def _was_widened(field: StructField) -> bool:
-    return any(type_changes(inner) for _, inner in walk_fields(StructType((field,))))
+    widened = (
+        column
+        for column in configuration.data_schema
+        if any(type_changes(field) for _, field in walk_fields(StructType((column,))))
+    )
+    columns = physical_arrow_schema(StructType(tuple(widened)), configuration.column_mapping_mode)
+    return {column.name: list(_leaf_types(column.type)) for column in columns}
 
 
 def _is_of_old_types(found: pa.Schema, expected: dict[str, list[Any]]) -> bool:

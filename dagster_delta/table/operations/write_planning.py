@@ -19,7 +19,11 @@ from dagster_delta.evolution.column_rules import (
     check_file_columns,
     check_nesting,
 )
-from dagster_delta.evolution.dependants import check_expressions, columns_of_expressions
+from dagster_delta.evolution.dependants import (
+    check_expressions,
+    columns_of_expressions,
+    declared_conditions,
+)
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -296,8 +300,8 @@ def target_file_size(configuration: TableConfiguration) -> int:
 def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
     """Refuse table expressions that do more than compute, before any engine evaluates them."""
     schema = configuration.schema
-    for constraint in _declared_constraints(configuration):
-        check_table_expression(constraint.sql, schema, constraint.name, table=table)
+    for name, sql in declared_conditions(configuration):
+        check_table_expression(sql, schema, name, table=table)
     for column in generated_columns(configuration):
         what = f"generated column {column.column}"
         check_table_expression(column.sql, schema, what, table=table)
@@ -361,15 +365,5 @@ def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ..
         Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
         for path in configuration.not_null_columns
     )
-    return (*not_null, *_declared_constraints(configuration))
-
-
-def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
-    for column, sql in configuration.invariants:
-        yield Constraint(f"invariant {column}", sql)
-    # Spec: CHECK constraints apply if the protocol supports them.
-    checks = (
-        configuration.properties.constraints if configuration.supports("checkConstraints") else {}
-    )
-    for name, sql in checks.items():
-        yield Constraint(f"CHECK {name}", sql)
+    declared = (Constraint(name, sql) for name, sql in declared_conditions(configuration))
+    return (*not_null, *declared)
