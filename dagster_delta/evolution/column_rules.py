@@ -157,7 +157,7 @@ def check_column_names(
             raise InvalidArgument(
                 f"the column name {field.name!r} contains one of ' ,;{{}}()=', a tab or a newline; "
                 "rename the column, or create the table with the property "
-                "delta.columnMapping.mode = name, as in table_properties of the DeltaIOManager or in "
-                'properties={"delta.columnMapping.mode": "name"}',
+                "delta.columnMapping.mode = name (table_properties of the DeltaIOManager, or "
+                "properties of DeltaTable.create)",
                 column=column,
             )

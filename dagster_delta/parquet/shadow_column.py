@@ -33,6 +33,9 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+from dagster_delta.sql.evaluation import evaluate
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.types import sql_type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +143,7 @@ class Filled:
     def problems(self) -> list[str]:
         """The first few rows that stop the change: the value and its problem."""
         failed = self.converted.examples if self.on_error == "abort" else []
-        return [*(f"{each} cannot be converted" for each in failed), *self.broken][:MAX_EXAMPLES]
+        return [*(f"{value} cannot be converted" for value in failed), *self.broken][:MAX_EXAMPLES]
 
 
 def _conversion(
@@ -158,10 +161,6 @@ def _conversion(
 
 def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     """The user's expression over whole rows."""
-    from dagster_delta.sql.evaluation import evaluate
-    from dagster_delta.sql.expressions import parse_expression
-    from dagster_delta.sql.types import sql_type_name
-
     target = change.target_type()
     expression = parse_expression(f"CAST(({change.cast}) AS {sql_type_name(target)})", schema)
     try:
@@ -184,9 +183,6 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     """A check over whole rows, as structs; a row for which it raises does not pass."""
-    from dagster_delta.sql.evaluation import evaluate
-    from dagster_delta.sql.expressions import parse_expression
-
     expression = parse_expression(sql, schema)
     expression.check_filter()
     expression.check_embeddable()

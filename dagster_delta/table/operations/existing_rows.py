@@ -17,7 +17,7 @@ import datetime as dt
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
-from dagster_delta.engines.plans import Constraint, ReadPlan
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import ConstraintViolation, DeltaError
 from dagster_delta.protocol.actions import AddFile
@@ -36,6 +36,7 @@ from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.operations.write_planning import write_spec
@@ -45,7 +46,6 @@ from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.plan import SchemaChangePlan
-    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -74,52 +74,25 @@ class RowValidation:
         files = snapshot.live_files()
         keys = keys_of(files["path"], files["deletion_vector"])
         for check in plan.checks:
+            # The newline ends a comment at the end of the text.
+            sql = f"({check.sql}\n) IS NOT TRUE"
+            broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
             seen = self._seen.setdefault((check.name, check.sql), set())
             is_new = pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen))))
-            self._look(snapshot, plan, check, files, is_new)
+            partitions, predicate = files["partition_values"], broken.to_predicate()
+            skipped = skip_files(predicate, plan.after, partitions, snapshot.statistics)
+            suspicious = files.filter(pc.and_(skipped.may_match, is_new))
+            read = read_plan(snapshot, suspicious, broken, plan.after)
+            examples = self.engine.first_rows(read, _MAX_EXAMPLES) if suspicious.num_rows else ()
+            if examples:
+                raise ConstraintViolation(
+                    f"the table holds rows that break {check.name} ({check.sql}): correct or "
+                    "delete them first",
+                    table=snapshot.store.location.uri,
+                    version=snapshot.version,
+                    examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in examples),
+                )
             seen.update(keys.to_pylist())
-
-    def _look(
-        self,
-        snapshot: Snapshot,
-        plan: SchemaChangePlan,
-        check: Constraint,
-        files: pa.Table,
-        is_new: pa.ChunkedArray,
-    ) -> None:
-        from dagster_delta.sql.expressions import parse_expression
-
-        # The newline ends a comment at the end of the text.
-        sql = f"({check.sql}\n) IS NOT TRUE"
-        broken = parse_expression(sql, plan.after.schema, self.engine.time_zone)
-        skipped = skip_files(
-            broken.to_predicate(),
-            plan.after,
-            files["partition_values"],
-            snapshot.statistics,
-        )
-        suspicious = files.filter(pc.and_(skipped.may_match, is_new))
-        if suspicious.num_rows:
-            self._refuse_broken_rows(snapshot, plan, check, suspicious, broken)
-
-    def _refuse_broken_rows(
-        self,
-        snapshot: Snapshot,
-        plan: SchemaChangePlan,
-        check: Constraint,
-        files: pa.Table,
-        broken: SqlExpression,
-    ) -> None:
-        read = read_plan(snapshot, files, broken, plan.after)
-        examples = self.engine.first_rows(read, _MAX_EXAMPLES)
-        if examples:
-            raise ConstraintViolation(
-                f"the table holds rows that break {check.name} ({check.sql}): correct or delete "
-                "them first",
-                table=snapshot.store.location.uri,
-                version=snapshot.version,
-                examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in examples),
-            )
 
 
 @dataclass(slots=True)
@@ -148,17 +121,20 @@ class ExistingFiles:
         # Entries from which another commit has removed a file are forgotten.
         live = set(keys.to_pylist())
         self._done = [entry for entry in self._done if entry.sources <= live]
-        done = frozenset(key for each in self._done for key in each.sources)
+        done = frozenset(key for entry in self._done for key in entry.sources)
         left = pc.invert(pc.is_in(keys, value_set=string_column(sorted(done))))
-        for batch in _in_batches(files.filter(left), self.engine.rewrite_batch_bytes):
-            self._write_again(snapshot, plan, batch)
+        left_files = files.filter(left)
+        sizes: Sequence[int] = left_files["size_bytes"].to_pylist()
+        max_bytes = self.engine.rewrite_batch_bytes
+        for batch in split_by_size(range(len(sizes)), sizes.__getitem__, max_bytes):
+            self._write_again(snapshot, plan, left_files.slice(batch[0], len(batch)))
             if self.on_progress is not None:
-                written = sum(len(each.sources) for each in self._done)
+                written = sum(len(entry.sources) for entry in self._done)
                 self.on_progress(written, files.num_rows)
         transaction.stage_readded(
             msgspec.structs.replace(add, data_change=False)
-            for each in self._done
-            for add in each.adds
+            for entry in self._done
+            for add in entry.adds
         )
         transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
         transaction.declare_row_ids_kept()
@@ -185,6 +161,9 @@ class ExistingFiles:
 
     def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table) -> None:
         after = plan.after
+        moment = dt.datetime.fromtimestamp(self._moment_ms / 1000, dt.UTC)
+        fills = plan.fills.items()
+        defaults = tuple(ColumnExpression(name, at_moment(sql, moment)) for name, sql in fills)
         read = ReadPlan(
             store=snapshot.store,
             version=snapshot.version,
@@ -199,7 +178,7 @@ class ExistingFiles:
             constraints=plan.checks,
             # Rows in the table have passed the constraints so far.
             check_rows=False,
-            values=ColumnValues(defaults=tuple(self._defaults(plan))),
+            values=ColumnValues(defaults=defaults),
         )
         read, spec = keep_row_ids(read, spec)
         written = self.engine.write(self.engine.read(read), spec, store=snapshot.store)
@@ -213,27 +192,16 @@ class ExistingFiles:
         assert self._journal is not None  # noqa: S101  opened before
         self._journal.record(entry)
 
-    def _defaults(self, plan: SchemaChangePlan) -> Iterator[ColumnExpression]:
-        moment = dt.datetime.fromtimestamp(self._moment_ms / 1000, dt.UTC)
-        for column, sql in plan.fills.items():
-            yield ColumnExpression(column, at_moment(sql, moment))
-
     @property
     def num_rows(self) -> int:
         """Rows of the files written for the latest attempt."""
-        return sum(each.num_rows for each in self._done)
+        return sum(entry.num_rows for entry in self._done)
 
     def forget(self) -> None:
         """Start over, and prevent other runs from finding the files."""
         if self._journal is not None:
             self._journal.clear()
         self._done = []
-
-
-def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
-    sizes: Sequence[int] = files["size_bytes"].to_pylist()
-    for batch in split_by_size(range(len(sizes)), sizes.__getitem__, max_bytes):
-        yield files.slice(batch[0], len(batch))
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
