@@ -31,7 +31,6 @@ from dagster_delta.evolution.column_paths import (
     is_reached_through_structs,
     not_null_sql,
     quote_path,
-    to_path,
     with_nullability,
 )
 from dagster_delta.evolution.default_values import check_default_values
@@ -46,7 +45,7 @@ from dagster_delta.evolution.dependants import (
 )
 from dagster_delta.evolution.plan import ColumnChangePlan, SchemaDraft
 from dagster_delta.evolution.plan_report import MissingSwitch
-from dagster_delta.evolution.type_spelling import parse_type
+from dagster_delta.evolution.properties import MAX_COLUMN_ID_KEY
 from dagster_delta.parquet.shadow_column import ShadowColumn
 from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
 from dagster_delta.protocol.features.column_change import (
@@ -79,7 +78,6 @@ from dagster_delta.sql.types import VOID, is_primitive, sql_type_name
 
 _OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, TYPE_CHANGES_KEY, EXISTING_DEFAULT_KEY)
 """Field metadata that belongs to the physical column and is not copied to its successor."""
-_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _DEPLOYMENT_SWITCH = "enable_column_change"
 _DEPLOYMENT_REMEDY = (
     "set enable_column_change to true on the resource that opens the table (for a table that a job "
@@ -92,17 +90,17 @@ _DEPLOYMENT_REMEDY = (
 class ColumnChangeRequest:
     """The request of a caller."""
 
-    column: str | Sequence[str]
+    column: ColumnPath
     """Path of the column, or of a field, `element` or `value` in it."""
-    new_type: str | DataType
-    """Any atomic type, as SQL or as a type of the schema."""
+    new_type: DataType
+    """Any atomic type."""
     cast: str | None = None
     """Spark SQL over the row for the new value of a top-level column; None: CAST."""
     on_error: OnError = "abort"
     nullable: bool | None = None
     """Whether the changed column is nullable; None: unchanged."""
-    position: str | Position | None = None
-    """`FIRST`, the name of the previous column, or a `Position`; None: unchanged."""
+    position: Position | None = None
+    """Position of the column after the change; None: unchanged."""
     enable_features: bool = False
     """Whether missing features and properties may be turned on for the change."""
     is_allowed: bool = True
@@ -136,12 +134,8 @@ def plan_column_change(
             "first",
             column=dotted(running.path),
         )
-    place = find_place(configuration.schema, to_path(request.column))
-    target = parse_type(request.new_type) if isinstance(request.new_type, str) else request.new_type
-    if isinstance(request.position, str):
-        first = request.position.upper() == "FIRST"
-        request = replace(request, position=Position(None if first else request.position))
-    _check_types(place, target, request)
+    place = find_place(configuration.schema, request.column)
+    _check_types(place, request)
     _check_request(request, place, configuration.schema)
     _refuse_bound_column(configuration, place.path)
     draft = SchemaDraft(
@@ -150,10 +144,9 @@ def plan_column_change(
     _switch_on(draft, request)
     enabled = _redefinable(draft, request, place)
     source = enabled.schema.field(place.path[0])
-    shadow, highest = _shadow(enabled, place.path, target, request.nullable, new_name)
+    shadow, highest = _shadow(enabled, place.path, request, new_name)
     source_id = field_id(source)
     assert source_id is not None  # noqa: S101  every column of a mapped table has one
-    assert not isinstance(request.position, str)  # noqa: S101  replaced above
     change = ColumnChange(
         id=change_id,
         path=place.path,
@@ -168,12 +161,12 @@ def plan_column_change(
     change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
     # This parses the cast and every check: errors are found before any writer fills the shadow.
     ShadowColumn(change, enabled.schema, source)
-    marked = {_MAX_COLUMN_ID: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
+    marked = {MAX_COLUMN_ID_KEY: str(highest), COLUMN_CHANGE_KEY: change.to_json()}
     prepared = enabled.with_properties({**enabled.metadata.configuration, **marked})
     return ColumnChangePlan(
         change,
         place.data_type,
-        target,
+        request.new_type,
         configuration,
         prepared,
         published_configuration(prepared, change),
@@ -181,8 +174,8 @@ def plan_column_change(
     )
 
 
-def _check_types(place: Place, target: DataType, request: ColumnChangeRequest) -> None:
-    source, column = place.data_type, dotted(place.path)
+def _check_types(place: Place, request: ColumnChangeRequest) -> None:
+    source, target, column = place.data_type, request.new_type, dotted(place.path)
     if not is_primitive(source) or not is_primitive(target) or VOID in (source, target):
         raise SchemaChangeRefused(
             f"column {column} cannot be changed from {sql_type_name(source)} to "
@@ -292,7 +285,7 @@ def _redefinable(
             column_actions.set_default(draft, actions.SetDefault(path, value))
             what = f"the default of column {dotted(path)}"
             check_table_expression(value, StructType(()), what, is_default=True)
-    if isinstance(request.position, Position):
+    if request.position is not None:
         column_actions.move_column(draft, actions.MoveColumn(path, request.position))
     if request.new_name is not None:
         column_actions.rename_column(draft, actions.RenameColumn(path, request.new_name))
@@ -302,8 +295,7 @@ def _redefinable(
 def _shadow(
     configuration: TableConfiguration,
     path: ColumnPath,
-    target: DataType,
-    nullable: bool | None,
+    request: ColumnChangeRequest,
     new_name: Callable[[], str],
 ) -> tuple[StructField, int]:
     """The top-level column after the change, with new physical names at every depth, and the
@@ -316,9 +308,9 @@ def _shadow(
             "twice; drop icebergCompat first",
             column=path[0],
         )
-    retyped = cast("StructType", change_type_at(source, path, lambda _: target))
-    if nullable is not None:
-        retyped = with_nullability(retyped, path, nullable)
+    retyped = cast("StructType", change_type_at(source, path, lambda _: request.new_type))
+    if request.nullable is not None:
+        retyped = with_nullability(retyped, path, request.nullable)
     mapped, highest = assign_column_mapping(
         map_fields(retyped, lambda field: replace(field, metadata=_metadata(field, own=False))),
         configuration.column_mapping_mode,
@@ -490,7 +482,7 @@ def survives_column_change(mine: Metadata, concurrent: Metadata, adds: Iterable[
 
 
 def _without_ids(metadata: Metadata) -> Metadata:
-    kept = {key: value for key, value in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    kept = {key: value for key, value in metadata.configuration.items() if key != MAX_COLUMN_ID_KEY}
     return msgspec.structs.replace(metadata, configuration=kept)
 
 

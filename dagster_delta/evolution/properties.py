@@ -49,7 +49,7 @@ _RESERVED = frozenset({"provider", "location", "external", "is_managed_location"
 _SPELLINGS = {name.lower(): name for name in _SETTABLE}
 
 _MAPPING_MODE = "delta.columnMapping.mode"
-_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
 FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 """Columns of the change data feed, in lower case."""
 
@@ -154,16 +154,10 @@ def _finish(
     )
     if planned.column_mapping_mode != "none" and starts_mapping:
         assert new_name is not None  # noqa: S101  unsetting never turns mapping on
-        schema, highest = assign_column_mapping(
-            planned.schema,
-            planned.column_mapping_mode,
-            max_column_id=planned.properties.column_mapping_max_column_id,
-            new_name=new_name,
-            # Existing data files have their columns under these names.
-            keep_logical_names=True,
-            nested_ids=is_iceberg_v2,
+        # Existing data files have their columns under their logical names.
+        schema = map_columns(
+            planned.schema, wanted, new_name, nested_ids=is_iceberg_v2, keep_logical_names=True
         )
-        wanted[_MAX_COLUMN_ID] = str(highest)
         schema_string = schema.to_json()
     if planned.supports("rowTracking") and new_name is not None:
         wanted = with_materialized_columns(wanted, new_name)
@@ -179,6 +173,31 @@ def _finish(
     finished = TableConfiguration(protocol, metadata)
     _check_state(old, finished)
     return finished
+
+
+def map_columns(
+    schema: StructType,
+    properties: dict[str, str],
+    new_name: Callable[[], str],
+    *,
+    nested_ids: bool,
+    keep_logical_names: bool = False,
+) -> StructType:
+    """The schema with the ids and physical names that the mapping mode among the properties asks
+    for; the largest id becomes one of the properties.
+    """
+    parsed = TableProperties.parse(properties)
+    if parsed.column_mapping_mode != "none":
+        schema, highest = assign_column_mapping(
+            schema,
+            parsed.column_mapping_mode,
+            max_column_id=parsed.column_mapping_max_column_id,
+            new_name=new_name,
+            keep_logical_names=keep_logical_names,
+            nested_ids=nested_ids,
+        )
+        properties[MAX_COLUMN_ID_KEY] = str(highest)
+    return schema
 
 
 def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:

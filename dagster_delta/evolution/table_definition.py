@@ -20,7 +20,9 @@ from dagster_delta.evolution.column_rules import (
 )
 from dagster_delta.evolution.properties import (
     COMMENT_KEY,
+    MAX_COLUMN_ID_KEY,
     is_protocol_property,
+    map_columns,
     normalize_properties,
     with_asked_versions,
 )
@@ -30,7 +32,7 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.features.column_mapping import assign_column_mapping, map_fields
+from dagster_delta.protocol.features.column_mapping import map_fields
 from dagster_delta.protocol.features.column_values import (
     COLUMN_VALUE_FEATURES,
     HIGH_WATER_MARK_KEY,
@@ -55,8 +57,6 @@ from dagster_delta.protocol.log.pending_actions import (
 )
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_properties import TableProperties
-
-_MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
 
 _IN_COMMIT_TIMESTAMP_START = (
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -115,18 +115,14 @@ def define_table(
     _refuse_partitions_of_one_row(schema, partition_columns)
     protocol = _protocol(schema, properties, replaces)
     configuration = {key: properties[key] for key in properties if not is_protocol_property(key)}
-    mode = TableProperties.parse(configuration).column_mapping_mode
-    check_column_names(schema, mode)
-    if mode != "none":
-        floor = _max_column_id(replaces.metadata.configuration) if replaces else 0
-        schema, highest = assign_column_mapping(
-            schema,
-            mode,
-            max_column_id=floor,
-            new_name=new_name,
-            nested_ids=TableProperties.parse(configuration).enable_iceberg_compat_v2,
-        )
-        configuration[_MAX_COLUMN_ID_KEY] = str(highest)
+    asked = TableProperties.parse(configuration)
+    check_column_names(schema, asked.column_mapping_mode)
+    if asked.column_mapping_mode != "none" and replaces is not None:
+        # Spec: an id is never used again.
+        highest = replaces.properties.column_mapping_max_column_id
+        configuration[MAX_COLUMN_ID_KEY] = str(highest)
+    nested_ids = asked.enable_iceberg_compat_v2
+    schema = map_columns(schema, configuration, new_name, nested_ids=nested_ids)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
     if "rowTracking" in effective_features(protocol):
@@ -178,14 +174,8 @@ def with_schema(
     check_column_types(schema, known=configuration.schema)
     check_column_names(schema, mode, known=configuration.schema)
     if mode != "none":
-        schema, highest = assign_column_mapping(
-            schema,
-            mode,
-            max_column_id=_max_column_id(properties),
-            new_name=new_name,
-            nested_ids=iceberg_compat_version(configuration) == 2,
-        )
-        properties[_MAX_COLUMN_ID_KEY] = str(highest)
+        nested_ids = iceberg_compat_version(configuration) == 2
+        schema = map_columns(schema, properties, new_name, nested_ids=nested_ids)
     schema = with_followed_limits(schema, configuration.schema)
     names = resolve_partition_columns(
         schema, metadata.partition_columns if partition_columns is None else partition_columns
@@ -272,7 +262,3 @@ def _protocol(
         bare = Protocol(min_reader_version=1, min_writer_version=7, writer_features=())
         protocol = upgrade_protocol(bare, features)
     return with_asked_versions(protocol, properties)
-
-
-def _max_column_id(configuration: Mapping[str, str]) -> int:
-    return TableProperties.parse(configuration).column_mapping_max_column_id

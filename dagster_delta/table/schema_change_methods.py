@@ -572,8 +572,17 @@ class SchemaChangeMethods(TableHandle):
     ) -> ColumnChangeRequest:
         from dagster_delta.evolution.column_change import ColumnChangeRequest
 
-        asked = (column, new_type, cast, on_error, nullable, position, enable_features)
-        return ColumnChangeRequest(*asked, is_allowed=self._allow_column_changes)
+        is_first = position is not None and position.upper() == "FIRST"
+        return ColumnChangeRequest(
+            to_path(column),
+            _as_type(new_type),
+            cast,
+            on_error,
+            nullable,
+            None if position is None else Position(None if is_first else position),
+            enable_features,
+            self._allow_column_changes,
+        )
 
     def _job(
         self,

@@ -17,6 +17,7 @@ from dagster_delta.evolution.column_change import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.column_change import begin_column_change
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
@@ -336,7 +337,8 @@ def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
     filled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_only(self: SchemaChangeMethods, column: str, new_type: str, **_: Any) -> Any:
-        request = ColumnChangeRequest(column, new_type, enable_features=True)
+        assert new_type == "INT"
+        request = ColumnChangeRequest((column,), PrimitiveType("integer"), enable_features=True)
         begin_column_change(self._existing(), request, clock=lambda: 1)
         raise RuntimeError("the run died")
 
@@ -393,7 +395,7 @@ def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) 
 def test_a_change_in_progress_ends_whatever_the_switch_says_by_then(filled: Lake) -> None:
     for ending in ("CANCEL_COLUMN_CHANGE", "RESUME_COLUMN_CHANGE"):
         table = table_of(filled)
-        request = ColumnChangeRequest("price", "INT", enable_features=True)
+        request = ColumnChangeRequest(("price",), PrimitiveType("integer"), enable_features=True)
         begin_column_change(table.snapshot(), request, clock=lambda: 1)
         run(filled, {"kind": ending, "dry_run": False}, switch=False)
         assert table_of(filled).column_change() is None

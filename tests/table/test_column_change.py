@@ -25,7 +25,7 @@ from dagster_delta.parquet.writer import write_data_files
 from dagster_delta.protocol.features.column_change import without_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import PrimitiveType, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -322,7 +322,11 @@ def racing_append(store: MemoryStore, at: str, rows: pa.Table) -> DeltaTable:
             from dagster_delta.evolution.column_change import ColumnChangeRequest
             from dagster_delta.table.operations.column_change import begin_column_change
 
-            begin_column_change(other.snapshot(), ColumnChangeRequest("v", "INT"), clock=lambda: 1)
+            begin_column_change(
+                other.snapshot(),
+                ColumnChangeRequest(("v",), PrimitiveType("integer")),
+                clock=lambda: 1,
+            )
         elif at == "cancel":
             other.cancel_column_change()
         else:
@@ -589,7 +593,7 @@ def begun(store: MemoryStore, **request: Any) -> DeltaTable:
     from dagster_delta.table.operations.column_change import begin_column_change
 
     table = make(store)
-    wanted = ColumnChangeRequest("v", "INT", **request)
+    wanted = ColumnChangeRequest(("v",), PrimitiveType("integer"), **request)
     begin_column_change(table.snapshot(), wanted, clock=lambda: 1)
     return opened(store)
 

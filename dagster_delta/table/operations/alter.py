@@ -373,8 +373,8 @@ class _Statement:
                 dry_run=options.dry_run,
             )
         except DeltaError as error:
-            place = find_place(self._configuration.schema, tuple(request.column))
-            if request.cast is None and not isinstance(request.new_type, str):
+            place = find_place(self._configuration.schema, request.column)
+            if request.cast is None:
                 old, new = sql_type_name(place.data_type), sql_type_name(request.new_type)
                 error.message = (
                     f"column {dotted(place.path)} has to change from {old} to {new} online, as "
