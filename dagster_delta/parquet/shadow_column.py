@@ -23,7 +23,6 @@ from dagster_delta.parquet.value_conversion import (
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
-    OnError,
     field_at,
     filled_configuration,
     published_schema,
@@ -90,28 +89,33 @@ class ShadowColumn:
         converted = self._convert(batch)
         columns = list(batch.columns)
         columns.insert(self._position + 1, converted.values)
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema(batch.schema))
-        filled = Filled(rows, converted, self.change.on_error)
+        filled = Filled(
+            pa.RecordBatch.from_arrays(columns, schema=self.schema(batch.schema)),
+            converted.num_failed,
+        )
+        # A value that cannot be converted is null in the new column, which no check has to see.
+        failing = np.zeros(len(batch), dtype=bool)
+        if self.change.on_error == "abort":
+            failing[converted.failed_rows] = True
+            filled.num_problems = len(converted.failed_rows)
+            filled.problems += [f"{value} cannot be converted" for value in converted.examples]
         if self._checks:
-            self._check(batch, filled)
+            columns = list(batch.columns)
+            columns[self._position] = converted.values
+            names = list(self._published.names)
+            self._check(pa.RecordBatch.from_arrays(columns, names=names), failing, filled)
         return filled
 
-    def _check(self, batch: pa.RecordBatch, filled: Filled) -> None:
-        columns = list(batch.columns)
-        columns[self._position] = filled.converted.values
-        rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
-        # A value that cannot be converted is null here, and is already counted as a problem.
-        counted = np.zeros(len(rows), dtype=bool)
-        counted[filled.stopping_rows] = True
+    def _check(self, rows: pa.RecordBatch, failing: NDArray[np.bool_], filled: Filled) -> None:
         for name, check in self._checks:
             passes = check.convert(rows.to_struct_array()).values.fill_null(False)
             fails = np.asarray(pc.invert(passes))
-            broken = np.flatnonzero(fails & ~counted).tolist()
-            counted |= fails
-            filled.num_broken += len(broken)
-            for row in broken[: MAX_EXAMPLES - len(filled.broken)]:
-                value = columns[self._position][row].as_py()
-                filled.broken.append(f"{value!r} breaks {name}")
+            broken = np.flatnonzero(fails & ~failing).tolist()
+            failing |= fails
+            filled.num_problems += len(broken)
+            for row in broken[: MAX_EXAMPLES - len(filled.problems)]:
+                value = rows.column(self._position)[row].as_py()
+                filled.problems.append(f"{value!r} breaks {name}")
 
 
 @dataclass(slots=True)
@@ -120,30 +124,13 @@ class Filled:
 
     batch: pa.RecordBatch
     """`pyarrow.RecordBatch` with the shadow."""
-    converted: Converted
-    on_error: OnError
-    num_broken: int = 0
-    """Number of converted rows that violate a check under the new type; each counts once."""
-    broken: list[str] = field(default_factory=list)
-    """The first few of them, as text."""
-
-    @property
-    def stopping_rows(self) -> NDArray[np.intp]:
-        """Positions of the rows whose value must be converted but cannot be: a
-        `numpy.ndarray`.
-        """
-        rows = self.converted.failed_rows
-        return rows if self.on_error == "abort" else rows[:0]
-
-    @property
-    def num_problems(self) -> int:
-        """Rows that stop the change; each counts once."""
-        return self.num_broken + len(self.stopping_rows)
-
-    def problems(self) -> list[str]:
-        """The first few rows that stop the change: the value and its problem."""
-        failed = self.converted.examples if self.on_error == "abort" else []
-        return [*(f"{value} cannot be converted" for value in failed), *self.broken][:MAX_EXAMPLES]
+    num_nulled: int
+    """Values that could not be converted, and are null."""
+    num_problems: int = 0
+    """Rows that stop the change, as they cannot be converted or violate a check under the new type;
+    each counts once."""
+    problems: list[str] = field(default_factory=list)
+    """The first few of them: the value and its problem."""
 
 
 def _conversion(

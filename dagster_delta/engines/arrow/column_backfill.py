@@ -72,7 +72,7 @@ class _Backfill:
         if filled.num_problems:
             self._report(batch)
         else:
-            self.num_nulled += filled.converted.num_failed
+            self.num_nulled += filled.num_nulled
         # After the first problem, the rest is only checked, to count all problems.
         if not self.problems.num_rows:
             writer.add(filled.batch)
@@ -85,7 +85,7 @@ class _Backfill:
             start = run
             filled = self._shadow.fill(_rows(piece))
             path = self._paths[piece.column(FILE_ORDINAL)[0].as_py()]
-            self.problems.add(filled.num_problems, filled.problems(), path)
+            self.problems.add(filled.num_problems, filled.problems, path)
 
 
 def _rows(batch: pa.RecordBatch) -> pa.RecordBatch:
