@@ -13,12 +13,14 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     required_features,
     upgrade_protocol,
+    with_lists,
 )
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, COLUMN_CHANGE_SWITCH
@@ -27,7 +29,11 @@ from dagster_delta.protocol.features.iceberg_compat import (
     check_iceberg_compat,
     iceberg_compat_version,
 )
-from dagster_delta.protocol.features.registry import TABLE_FEATURES, find_feature
+from dagster_delta.protocol.features.registry import (
+    TABLE_FEATURES,
+    effective_features,
+    find_feature,
+)
 from dagster_delta.protocol.features.row_tracking import with_materialized_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
@@ -276,7 +282,10 @@ def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protoco
         raise _invalid_pair(reader, writer)
     if writer < 7:
         return Protocol(min_reader_version=reader, min_writer_version=writer)
-    return _as_lists(protocol, reader)
+    listed = with_lists(protocol, effective_features(protocol))
+    reader = max(reader, listed.min_reader_version)
+    reader_features = (listed.reader_features or ()) if reader == 3 else None
+    return replace(listed, min_reader_version=reader, reader_features=reader_features)
 
 
 def _invalid_pair(reader: int, writer: int) -> InvalidArgument:
@@ -284,24 +293,6 @@ def _invalid_pair(reader: int, writer: int) -> InvalidArgument:
     return InvalidArgument(
         f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
         f"protocol to ask for; the valid ones are {pairs}"
-    )
-
-
-def _as_lists(protocol: Protocol, reader: int) -> Protocol:
-    """The protocol with lists of its features."""
-    # Adding any feature that needs a list creates the lists; they stay after its removal.
-    listed = upgrade_protocol(protocol, ["domainMetadata"])
-    writer_features = tuple(
-        feature
-        for feature in listed.writer_features or ()
-        if feature != "domainMetadata" or feature in (protocol.writer_features or ())
-    )
-    reader = max(reader, listed.min_reader_version)
-    return Protocol(
-        min_reader_version=reader,
-        min_writer_version=7,
-        reader_features=(listed.reader_features or ()) if reader == 3 else None,
-        writer_features=writer_features,
     )
 
 

@@ -151,13 +151,18 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
             min_reader_version=max(protocol.min_reader_version, least.min_reader_version),
             min_writer_version=max(protocol.min_writer_version, least.min_writer_version),
         )
-    upgraded = _listed_protocol(_rows(supported | missing))
+    return with_lists(protocol, supported | missing)
+
+
+def with_lists(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """The protocol with lists of these features beside those that it lists already."""
+    listed = _listed_protocol(_rows(features))
     return Protocol(
-        min_reader_version=max(protocol.min_reader_version, upgraded.min_reader_version),
+        min_reader_version=max(protocol.min_reader_version, listed.min_reader_version),
         min_writer_version=TABLE_FEATURES_WRITER_VERSION,
         # Keep the table's spelling of a feature; otherwise an alias would be listed twice.
-        reader_features=_extend(protocol.reader_features, upgraded.reader_features),
-        writer_features=_extend(protocol.writer_features, upgraded.writer_features),
+        reader_features=_extend(protocol.reader_features, listed.reader_features),
+        writer_features=_extend(protocol.writer_features, listed.writer_features),
     )
 
 
