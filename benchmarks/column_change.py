@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _FILES = 8
 _PROPERTIES = {
     "delta.columnMapping.mode": "name",
-    "delta.feature.domainMetadata": "supported",
 }
 
 

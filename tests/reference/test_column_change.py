@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROPERTIES = """
     'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',
-    'delta.feature.domainMetadata' = 'supported', 'dagsterDelta.enableColumnChange' = 'true'
+    'dagsterDelta.enableColumnChange' = 'true'
 """
 
 
