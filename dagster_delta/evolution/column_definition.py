@@ -130,31 +130,28 @@ def schema_of_types(columns: Mapping[str, str]) -> StructType:
 def check_column_values(schema: StructType) -> None:
     """Refuse generated columns, defaults and identities that make every write fail."""
     for path, field in walk_fields(schema):
-        keys = [key for key in (GENERATION_KEY, DEFAULT_KEY) if key in field.metadata]
-        keys += [key for key in field.metadata if key.startswith(IDENTITY_PREFIX)][:1]
-        if not keys:
-            continue
-        if len(path) > 1:
+        is_generated, has_default = GENERATION_KEY in field.metadata, DEFAULT_KEY in field.metadata
+        is_identity = any(key.startswith(IDENTITY_PREFIX) for key in field.metadata)
+        if len(path) > 1 and (is_generated or has_default or is_identity):
             column = ".".join(path)
             raise InvalidArgument(
                 f"field {column} is inside another column, and only whole columns are "
                 "generated, numbered or have a default",
                 column=column,
             )
-        for key in keys:
-            _CHECKS.get(key, _check_identity)(field, schema)
+        if is_generated:
+            _check_generated(field, schema)
+        if has_default:
+            _check_default(field)
+        if is_identity and field.data_type != _LONG:
+            raise InvalidArgument(
+                f"identity column {field.name} is of type {field.data_type}, and only BIGINT "
+                "columns are numbered",
+                column=field.name,
+            )
 
 
-def _check_identity(field: StructField, schema: StructType) -> None:  # noqa: ARG001
-    if field.data_type != _LONG:
-        raise InvalidArgument(
-            f"identity column {field.name} is of type {field.data_type}, and only BIGINT columns "
-            "are numbered",
-            column=field.name,
-        )
-
-
-def _check_default(field: StructField, schema: StructType) -> None:  # noqa: ARG001
+def _check_default(field: StructField) -> None:
     _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
     sql, what = str(field.metadata[DEFAULT_KEY]), f"the default of column {field.name}"
     check_table_expression(sql, StructType(()), what, is_default=True)
@@ -213,6 +210,3 @@ def _parse(field: StructField, key: str, scope: StructType, explained: str) -> S
             column=field.name,
         )
     return expression
-
-
-_CHECKS = {GENERATION_KEY: _check_generated, DEFAULT_KEY: _check_default}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY, field_id
@@ -33,8 +34,7 @@ class SchemaChanges:
         return "\n".join(self.lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     sign: str
     path: ColumnPath
     text: str
