@@ -138,19 +138,10 @@ class StatementCursor:
         return self._sql[start : self.token.position].strip()
 
     def parenthesised(self) -> str:
-        """Take the text between parentheses, unchanged."""
+        """Take the expression between parentheses, unchanged."""
         self.expect("(")
-        start, depth = self.token.position, 1
-        while True:
-            token = self.next()
-            depth += token.is_operator("(") - token.is_operator(")")
-            if token.kind == "end":
-                self.fail("expected ')'")
-            if depth == 0:
-                break
-        text = self._sql[start : token.position].strip()
-        if not text:
-            self.fail("expected an expression", at=token)
+        text = self.span()
+        self.expect(")")
         return text
 
     def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:

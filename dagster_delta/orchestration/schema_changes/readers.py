@@ -36,11 +36,7 @@ def readers_of_change(
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
-    readers = _downstream_readers(instance, specs, key, columns, table_columns)
-    if adds_columns:
-        for reader, read in _readers_of_all(instance, specs, key, table_columns).items():
-            known = {entry for entry in read if entry.startswith(_ALL)}
-            readers.setdefault(reader, read).update(known)
+    readers = _readers(instance, specs, key, columns, table_columns, adds_columns=adds_columns)
     if readers:
         rows = [
             f"| `{asset}` | {table_cell(', '.join(sorted(read)))} |"
@@ -56,64 +52,50 @@ def readers_of_change(
     )
 
 
-def _readers_of_all(
-    instance: dg.DagsterInstance,
-    specs: Sequence[dg.AssetSpec],
-    key: dg.AssetKey,
-    columns: Sequence[str],
-) -> dict[str, set[str]]:
-    """By asset key: the assets that get new columns of `key`, as `SELECT *` does. They have read
-    every column so far, or it is not known what they read. They pass new columns on.
-    """
-    found: dict[str, set[str]] = {}
-    waiting: list[tuple[dg.AssetKey, Sequence[str]]] = [(key, columns)]
-    seen: set[dg.AssetKey] = set()
-    while waiting:
-        source, expected = waiting.pop(0)
-        seen.add(source)
-        where = "" if source == key else f" of {source.to_user_string()}"
-        for spec in _direct_readers(specs, source):
-            reads = _Reads.of(instance, spec, source, columns if source == key else None)
-            read = found.setdefault(spec.key.to_user_string(), set())
-            if {column.casefold() for column in expected} <= reads.columns.keys():
-                read.add(f"{_ALL}{where}")
-                if spec.key not in seen:
-                    waiting.append((spec.key, tuple(reads.computed)))
-            elif reads.unknown is not None:
-                read.add(reads.unknown)
-    return {reader: read for reader, read in found.items() if read}
-
-
-def _downstream_readers(
+def _readers(
     instance: dg.DagsterInstance,
     specs: Sequence[dg.AssetSpec],
     key: dg.AssetKey,
     columns: Sequence[str],
     table_columns: Sequence[str],
+    *,
+    adds_columns: bool,
 ) -> dict[str, set[str]]:
     """By asset key, as `a/b`: the columns that an asset reads among some top-level columns of the
     upstream asset `key`, and among columns computed from them, which are named `a/b.column`.
 
-    Assets are included if it is not known what they read; assets downstream of them are not.
+    An asset that has read every column so far, as `SELECT *` does, gets new ones and passes them
+    on. Assets are included if it is not known what they read; assets downstream of them are not.
     """
     found: dict[str, set[str]] = {}
-    waiting = [(key, frozenset(column.casefold() for column in columns))]
+    waiting = [(key, _folded(columns), adds_columns, _folded(table_columns))]
     seen: set[tuple[dg.AssetKey, str]] = set()
     while waiting:
-        source, wanted = waiting.pop(0)
+        source, wanted, grows, all_columns = waiting.pop(0)
         wanted = frozenset(column for column in wanted if (source, column) not in seen)
-        seen |= {(source, column) for column in wanted}
-        for spec in _direct_readers(specs, source) if wanted else ():
+        grows = grows and (source, _ALL) not in seen
+        seen |= {(source, column) for column in (*wanted, *([_ALL] if grows else []))}
+        name = source.to_user_string()
+        prefix, of_source = ("", "") if source == key else (f"{name}.", f" of {name}")
+        for spec in _direct_readers(specs, source) if wanted or grows else ():
             reads = _Reads.of(instance, spec, source, table_columns if source == key else None)
-            prefix = "" if source == key else f"{source.to_user_string()}."
             read = {f"{prefix}{name}" for folded, name in reads.columns.items() if folded in wanted}
+            reads_all = grows and all_columns <= reads.columns.keys()
+            if reads_all:
+                read.add(f"{_ALL}{of_source}")
+            if read:
+                computed = [name for name, deps in reads.computed.items() if deps & wanted]
+                every = _folded(reads.computed)
+                waiting.append((spec.key, _folded(computed), reads_all, every))
+            elif reads.unknown is not None:
+                read.add(reads.unknown)
             if read:
                 found.setdefault(spec.key.to_user_string(), set()).update(read)
-                computed = (name for name, deps in reads.computed.items() if deps & wanted)
-                waiting.append((spec.key, frozenset(column.casefold() for column in computed)))
-            elif reads.unknown is not None:
-                found.setdefault(spec.key.to_user_string(), set()).add(reads.unknown)
     return found
+
+
+def _folded(columns: Iterable[str]) -> frozenset[str]:
+    return frozenset(column.casefold() for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
