@@ -37,7 +37,8 @@ HERE = Path(__file__).parent
 LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT") or str(HERE / ".demo" / "lake")
 
 # Its sessions are in UTC, and so are the conditions and values of statements on both engines.
-SPARK = SparkSessionResource(app_name="dagster-delta-demo")
+# Each step of a run is a process: they share one Spark server, which the first of them starts.
+SPARK = SparkSessionResource(app_name="dagster-delta-demo", shared=True)
 
 # The airports keep New York time: a flight of 11 pm on 31 January is January's, though it is
 # February in UTC already.
@@ -273,7 +274,5 @@ defs = check_definitions(
             "io_manager": DeltaIOManager(root_uri=LAKE),
             "spark": SPARK,
         },
-        # One process, so that all steps of a run share one Spark session.
-        executor=dg.in_process_executor,
     )
 )

@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,18 @@ class Measurement:
     seconds: float
     peak_mb: float
     result: str
+    phases: dict[str, float]
+
+
+_phases: defaultdict[str, float] = defaultdict(float)
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Adds the seconds of the block to a phase of the measured call."""
+    start = time.perf_counter()
+    yield
+    _phases[name] += time.perf_counter() - start
 
 
 def linked_copy(table: Path, target: Path | None = None) -> str:
@@ -119,6 +133,7 @@ def _run(module: str, key: str, case: Case, size: int, rounds: int) -> None:
         for _ in range(rounds):
             for peer, taken in samples.items():
                 taken.append(_measure_child(module, key, peer, directory, size))
+    _print_phases(samples)
     ours, *others = samples
     for other in others:
         results = {sample.result for peer in (ours, other) for sample in samples[peer]}
@@ -131,6 +146,13 @@ def _run(module: str, key: str, case: Case, size: int, rounds: int) -> None:
             f"| {theirs[1]:.0f} MB | {mine[1] / theirs[1]:.2f} |",
             flush=True,
         )
+
+
+def _print_phases(samples: Mapping[str, list[Measurement]]) -> None:
+    for peer, taken in samples.items():
+        for name in taken[0].phases:
+            seconds = statistics.median(sample.phases[name] for sample in taken)
+            print(f"  {peer}, {name}: {seconds:.2f} s", file=sys.stderr)
 
 
 def _median(samples: list[Measurement]) -> tuple[float, float]:
@@ -159,8 +181,8 @@ def _measure_here(peer: Peer, directory: Path, size: int) -> None:
     start = time.perf_counter()
     result = run()
     seconds = time.perf_counter() - start
-    measured = {"seconds": seconds, "peak_mb": _peak_mb(), "result": str(result)}
-    print(json.dumps(measured), flush=True)
+    measured = Measurement(seconds, _peak_mb(), str(result), dict(_phases))
+    print(json.dumps(asdict(measured)), flush=True)
     # Threads of a peer now and then abort the interpreter on its way out, when all is measured.
     os._exit(0)
 

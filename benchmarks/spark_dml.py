@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._delta_spark import (
+    FEW_PARTITIONS,
     arguments_of_rows,
     delta_spark_session,
     print_head,
@@ -125,8 +126,7 @@ def main() -> None:
     parser = arguments_of_rows(3_000_000)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     arguments = parser.parse_args()
-    # Its default of 50 costs it a second per operation on two cores.
-    spark = delta_spark_session(settings={"spark.databricks.delta.snapshotPartitions": "2"})
+    spark = delta_spark_session(settings=FEW_PARTITIONS)
     with tempfile.TemporaryDirectory() as root:
         workloads = Workloads(spark, Path(root), arguments.rows)
         workloads.prepare()

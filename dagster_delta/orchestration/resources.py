@@ -123,6 +123,15 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         """The same as `session`, by the name that earlier integrations use."""
         return self.session
 
+    def stop_shared_server(self) -> None:
+        """End the shared server that this process has joined, for all that use it. Without this
+        call it ends after `idle_minutes`.
+        """
+        if self.shared:
+            from dagster_delta.engines.spark.session.shared_server import stop_shared_server
+
+            stop_shared_server()
+
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to provide your own session."""
         from dagster_delta.engines.spark.session.session import is_connect, running_session
@@ -154,11 +163,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def _join(self) -> SparkSession:
         """The session of this process on the shared server."""
-        from dagster_delta.engines.spark.session.session import check_java, local_settings
+        from dagster_delta.engines.spark.session.session import local_settings
 
         if os.name != "posix":
             raise InvalidArgument("shared=True needs file locks that Windows does not have")
-        check_java()
         from dagster_delta.engines.spark.session.shared_server import join_shared_server
 
         cores = _local_cores(self.master)
@@ -170,7 +178,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             )
         what = "Started" if joined.is_new else "Joined"
         ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
-        line = f"{what} the shared Spark server: its log is {joined.log}{ui}"
+        line = (
+            f"{what} the shared Spark server (a session of Spark Connect, without sparkContext and "
+            f"RDDs): its log is {joined.log}{ui}"
+        )
         joined_once = ("shared server", str(joined.server.process_id))
         if joined_once not in _TOLD:
             _TOLD.add(joined_once)

@@ -34,7 +34,7 @@ HOME = HERE / ".demo" / "home"
 def main() -> int:
     """Materialize every asset, show what was written, and have it read by another reader."""
     say(f"Flights of 2013 into Delta tables under {LAKE}")
-    start_spark(HERE / ".demo" / "spark.log")
+    start_spark()
     every_month = {
         "dagster/asset_partition_range_start": "2013-01-01",
         "dagster/asset_partition_range_end": "2013-12-01",
@@ -51,6 +51,7 @@ def main() -> int:
         )
         materialize("late flights, of what July changed", [late_flights], instance)
         materialize("reports", REPORTS, instance)
+    SPARK.stop_shared_server()
     tables = {
         asset.key.to_user_string(): f"{LAKE}/{asset.key.to_user_string()}" for asset in ASSETS
     }
@@ -58,19 +59,11 @@ def main() -> int:
     return read_back(tables)
 
 
-def start_spark(log: Path) -> None:
-    """Start the session that all runs share; what its JVM has to say goes to a file."""
-    say(f"  starting Spark, which logs to {log} …", end="")
-    log.parent.mkdir(parents=True, exist_ok=True)
+def start_spark() -> None:
+    """Start the Spark server that all runs share."""
+    say("  starting Spark …", end="")
     began = time.monotonic()
-    stderr = os.dup(2)
-    try:
-        with log.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        SPARK.session.sparkContext.setLogLevel("ERROR")
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+    _ = SPARK.session
     say(f" {time.monotonic() - began:.1f} s")
 
 

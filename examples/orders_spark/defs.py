@@ -18,7 +18,7 @@ from dagster_delta import (
 
 HERE = Path(__file__).parent
 LAKE = os.environ.get("ORDERS_LAKE", str(HERE / "lake"))
-SPARK = SparkSessionResource(conf={"spark.sql.shuffle.partitions": "2"})
+SPARK = SparkSessionResource(shared=True, conf={"spark.sql.shuffle.partitions": "2"})
 DAYS = dg.DailyPartitionsDefinition("2026-03-01", end_date="2026-03-03")
 
 
@@ -51,7 +51,5 @@ defs = check_definitions(
         assets=[orders, quantities],
         jobs=[delta_schema_change_job(assets=[orders, quantities])],
         resources={"io_manager": DeltaIOManager(root_uri=LAKE, spark=SPARK), "spark": SPARK},
-        # One process, so that all steps of a run share one session.
-        executor=dg.in_process_executor,
     )
 )

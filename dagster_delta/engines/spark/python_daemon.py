@@ -7,7 +7,10 @@ modules as they are now, and does not import Arrow again.
 
 from __future__ import annotations
 
-import pyarrow.compute  # noqa: F401 - for the workers, as the others
+import sys
+
+import pandas as pd  # noqa: F401 - for the workers, as the others
+import pyarrow.compute  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
@@ -15,4 +18,6 @@ import dagster_delta.engines.spark.read.read_tasks
 import dagster_delta.engines.spark.write.tasks  # noqa: F401
 
 if __name__ == "__main__":
+    # Each worker would read the directory of pyspark.zip again, once for each package in it.
+    sys.path_importer_cache.clear()
     manager()

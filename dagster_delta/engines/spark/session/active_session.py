@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 
@@ -34,21 +34,13 @@ def active_spark_session() -> SparkSession | None:
     """The session that this process uses: the active one of this thread before that of others, a
     classic one before one of Connect; None if the process does not use Spark.
     """
-    if "pyspark.sql" not in sys.modules:
-        return None
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
-
-    kinds: list[type[SparkSession]] = [SparkSession]
-    if "pyspark.sql.connect.session" in sys.modules:
-        from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-        kinds.append(ConnectSession)  # type: ignore[arg-type]
+    modules = ("pyspark.sql.session", "pyspark.sql.connect.session")
+    kinds = [sys.modules[name].SparkSession for name in modules if name in sys.modules]
     for kind in kinds:
         if (found := kind.getActiveSession()) is not None:
-            return found
+            return cast("SparkSession", found)
     for kind in kinds:
         # The session of other threads; `active` raises if there is none.
-        with suppress(PySparkRuntimeError):
-            return kind.active()
+        with suppress(RuntimeError):
+            return cast("SparkSession", kind.active())
     return None

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark.errors import AnalysisException
+
 from dagster_delta.errors import (
     CorruptDeletionVector,
     CorruptLog,
@@ -41,8 +43,8 @@ _OUTAGE = re.compile(
     r"SSL\w*Exception|IOException: Input/output error)\b)"
 )
 _DAMAGES = {
-    each.__name__: each
-    for each in (InvalidTable, CorruptDeletionVector, CorruptLog, DataFileMissing)
+    error.__name__: error
+    for error in (InvalidTable, CorruptDeletionVector, CorruptLog, DataFileMissing)
 }
 _BAD_VALUE = re.compile(
     r"\[(?P<condition>ARITHMETIC_OVERFLOW|CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|CAST_OVERFLOW|"
@@ -144,8 +146,6 @@ def spark_failures(*, table: str, in_query: bool = True) -> Iterator[None]:
 
 
 def _query_failure(error: Exception, *, table: str) -> DeltaError | None:
-    from pyspark.errors import AnalysisException
-
     if match := _BAD_VALUE.search(str(error)):
         return InvalidArgument(
             f"an expression failed on a value ({match['condition']}): {match['message']}",

@@ -10,8 +10,11 @@ Spec: Column Mapping.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, types
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
@@ -31,9 +34,6 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.sql.tokens import quote, without_variables
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql import types as spark_types
-
     from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 
@@ -59,76 +59,75 @@ _SPARK_NAMES = {
 _DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
 
 
-def to_spark_type(data_type: DataType) -> spark_types.DataType:
+def to_spark_type(data_type: DataType) -> types.DataType:
     """The Spark type of a column type: nullable at every depth, without field metadata.
 
     A read schema is always nullable: a file may lack a column, and Spark trusts a schema that says
     it cannot be null.
     """
-    from pyspark.sql import types
+    return _spark_type(data_type, _plain_field)
+
+
+def _plain_field(field: StructField) -> types.StructField:
+    return types.StructField(field.name, to_spark_type(field.data_type))
+
+
+def declared_spark_type(field: StructField) -> types.DataType:
+    """The Spark type of a column, with the collations of its texts: Spark compares by them."""
+    collations = field.metadata.get(_COLLATIONS_KEY)
+    known = collations if isinstance(collations, dict) else {}
+    return _spark_type(field.data_type, _declared_field, known, field.name)
+
+
+def _declared_field(field: StructField) -> types.StructField:
+    return types.StructField(field.name, declared_spark_type(field))
+
+
+_NO_COLLATIONS: Mapping[str, str] = {}
+
+
+def _spark_type(
+    data_type: DataType,
+    spark_field: Callable[[StructField], types.StructField],
+    collations: Mapping[str, str] = _NO_COLLATIONS,
+    path: str = "",
+) -> types.DataType:
+    """`spark_field` converts the fields of structs, which have collations of their own."""
+
+    def inner(inner_type: DataType, step: str) -> types.DataType:
+        return _spark_type(inner_type, spark_field, collations, f"{path}.{step}")
 
     match data_type:
         case DecimalType(precision, scale):
             return types.DecimalType(precision, scale)
         case ArrayType(element_type):
-            return types.ArrayType(to_spark_type(element_type))
+            return types.ArrayType(inner(element_type, "element"))
         case MapType(key_type, value_type):
-            return types.MapType(to_spark_type(key_type), to_spark_type(value_type))
+            return types.MapType(inner(key_type, "key"), inner(value_type, "value"))
         case StructType(fields):
-            return types.StructType(
-                [types.StructField(field.name, to_spark_type(field.data_type)) for field in fields]
-            )
+            return types.StructType([spark_field(field) for field in fields])
+        case PrimitiveType("string") if path in collations:
+            # With its provider, and perhaps a version: `icu.UNICODE.75.1`.
+            return types.StringType(collations[path].split(".")[1])
         case PrimitiveType(name) if data_type.interval_unit is not None:
             kind = "YearMonth" if data_type.interval_unit == "month" else "DayTime"
             interval = getattr(types, f"{kind}IntervalType")
             units = name.upper().split()[1:]
             first, last = (getattr(interval, unit) for unit in (units[0], units[-1]))
-            ranged: spark_types.DataType = interval(first, last)
+            ranged: types.DataType = interval(first, last)
             return ranged
         case PrimitiveType(name):
             # Not every version of Spark has geospatial types: their values are WKB.
-            made: spark_types.DataType = getattr(types, _SPARK_NAMES.get(name, "BinaryType"))()
+            made: types.DataType = getattr(types, _SPARK_NAMES.get(name, "BinaryType"))()
             return made
 
 
-def declared_spark_type(field: StructField) -> spark_types.DataType:
-    """The Spark type of a column, with the collations of its texts: Spark compares by them."""
-    collations = field.metadata.get(_COLLATIONS_KEY)
-    known = collations if isinstance(collations, dict) else {}
-    return _collated(field.data_type, known, field.name)
-
-
-def _collated(
-    data_type: DataType, collations: Mapping[str, str], path: str
-) -> spark_types.DataType:
-    from pyspark.sql import types
-
-    match data_type:
-        case PrimitiveType("string") if path in collations:
-            # With its provider, and perhaps a version: `icu.UNICODE.75.1`.
-            return types.StringType(collations[path].split(".")[1])
-        case ArrayType(element_type):
-            return types.ArrayType(_collated(element_type, collations, f"{path}.element"))
-        case MapType(key_type, value_type):
-            return types.MapType(
-                _collated(key_type, collations, f"{path}.key"),
-                _collated(value_type, collations, f"{path}.value"),
-            )
-        case StructType(fields):
-            return types.StructType(
-                [types.StructField(field.name, declared_spark_type(field)) for field in fields]
-            )
-    return to_spark_type(data_type)
-
-
-def to_spark_schema(schema: StructType) -> spark_types.StructType:
+def to_spark_schema(schema: StructType) -> types.StructType:
     """The Spark schema of a table, nullable throughout, as its columns are declared."""
-    from pyspark.sql import types
-
     return types.StructType(
         [
-            types.StructField(each.name, declared_spark_type(each), True, column_metadata(each))
-            for each in schema
+            types.StructField(field.name, declared_spark_type(field), True, column_metadata(field))
+            for field in schema
         ]
     )
 
@@ -141,9 +140,7 @@ def column_metadata(field: StructField) -> dict[str, object]:
     return {key: value for key, value in kept.items() if value is not None}
 
 
-def from_spark_schema(
-    schema: spark_types.StructType, *, with_collations: bool = False
-) -> StructType:
+def from_spark_schema(schema: types.StructType, *, with_collations: bool = False) -> StructType:
     """The table schema of a DataFrame's schema, nullable at every depth.
 
     Spark infers that a column is never null from how it was computed; later rows may still be null.
@@ -160,19 +157,19 @@ def from_spark_schema(
     """
     converted = _from_spark_struct(schema, "", with_collations=with_collations)
     seen: set[str] = set()
-    for each in converted:
-        if each.name.casefold() in seen:
+    for field in converted:
+        if field.name.casefold() in seen:
             raise SchemaMismatch(
-                f"the DataFrame has two columns called {each.name} (names are compared without "
+                f"the DataFrame has two columns called {field.name} (names are compared without "
                 "regard to case); rename or drop one of them",
-                column=each.name,
+                column=field.name,
             )
-        seen.add(each.name.casefold())
+        seen.add(field.name.casefold())
     return converted
 
 
 def _from_spark_struct(
-    schema: spark_types.StructType, parent: str, *, with_collations: bool
+    schema: types.StructType, parent: str, *, with_collations: bool
 ) -> StructType:
     fields = []
     for field in schema.fields:
@@ -185,12 +182,8 @@ def _from_spark_struct(
     return StructType(tuple(fields))
 
 
-def _from_spark_type(
-    data_type: spark_types.DataType, path: str, *, with_collations: bool
-) -> DataType:
-    from pyspark.sql import types
-
-    def inner(inner_type: spark_types.DataType, step: str) -> DataType:
+def _from_spark_type(data_type: types.DataType, path: str, *, with_collations: bool) -> DataType:
+    def inner(inner_type: types.DataType, step: str) -> DataType:
         return _from_spark_type(inner_type, f"{path}.{step}", with_collations=with_collations)
 
     match data_type:
@@ -246,7 +239,7 @@ def _is_void(field: StructField) -> bool:
 
 def has_nested_void(data_type: DataType) -> bool:
     """Whether the type has a nested void, which no Parquet schema can express."""
-    return any(each == VOID or has_nested_void(each) for each in inner_types(data_type))
+    return any(inner == VOID or has_nested_void(inner) for inner in inner_types(data_type))
 
 
 def has_unreadable_widening(schema: StructType) -> bool:
@@ -272,38 +265,21 @@ def has_unreadable_widening(schema: StructType) -> bool:
 
 def physical_read_schema(
     fields: tuple[StructField, ...], mode: ColumnMappingMode
-) -> spark_types.StructType:
+) -> types.StructType:
     """The schema to read data files with: physical names, or under mode `id` field ids.
 
     Void columns are omitted, since no data file has them.
     """
-    from pyspark.sql import types
-
     return types.StructType(
         [_read_field(field, mode) for field in fields if not _is_void(field)],
     )
 
 
-def _read_field(field: StructField, mode: ColumnMappingMode) -> spark_types.StructField:
-    from pyspark.sql import types
-
+def _read_field(field: StructField, mode: ColumnMappingMode) -> types.StructField:
     metadata = {"parquet.field.id": _required_id(field)} if mode == "id" else None
     name = read_name(field, mode)
-    return types.StructField(name, _read_type(field.data_type, mode), True, metadata)
-
-
-def _read_type(data_type: DataType, mode: ColumnMappingMode) -> spark_types.DataType:
-    from pyspark.sql import types
-
-    match data_type:
-        case StructType(fields):
-            return types.StructType([_read_field(field, mode) for field in fields])
-        case ArrayType(element_type):
-            return types.ArrayType(_read_type(element_type, mode))
-        case MapType(key_type, value_type):
-            return types.MapType(_read_type(key_type, mode), _read_type(value_type, mode))
-        case _:
-            return to_spark_type(data_type)
+    data_type = _spark_type(field.data_type, partial(_read_field, mode=mode))
+    return types.StructField(name, data_type, True, metadata)
 
 
 def read_name(field: StructField, mode: ColumnMappingMode) -> str:
@@ -356,10 +332,10 @@ def _renamed(
         return read.cast(to_spark_type(data_type))
     # Field by field instead of by one cast, so that Spark still reads only the fields it needs.
     fields = [
-        _renamed(read.getField(physical_name(each, mode)), each.data_type, mode, functions).alias(
-            each.name
+        _renamed(read.getField(physical_name(field, mode)), field.data_type, mode, functions).alias(
+            field.name
         )
-        for each in data_type
+        for field in data_type
     ]
     return functions.when(read.isNotNull(), functions.struct(*fields))
 
@@ -370,12 +346,12 @@ def _is_made_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
         return True
     if isinstance(data_type, StructType):
         return any(
-            read_name(each, mode) != each.name or _is_made_inside(each.data_type, mode)
-            for each in data_type
+            read_name(field, mode) != field.name or _is_made_inside(field.data_type, mode)
+            for field in data_type
         )
     return any(
-        isinstance(each, (StructType, ArrayType, MapType)) and _is_made_inside(each, mode)
-        for each in inner_types(data_type)
+        isinstance(inner, (StructType, ArrayType, MapType)) and _is_made_inside(inner, mode)
+        for inner in inner_types(data_type)
     )
 
 
@@ -405,7 +381,7 @@ def _padded(column: Column, declared: DataType | None, functions: ModuleType) ->
         found: Column = functions.when(is_short, functions.rpad(column, length, " "))
         return found.otherwise(column)
 
-    def each(inner: DataType) -> Callable[[Column], Column]:
+    def pad(inner: DataType) -> Callable[[Column], Column]:
         return lambda value: _padded(value, inner, functions)
 
     match declared:
@@ -416,9 +392,9 @@ def _padded(column: Column, declared: DataType | None, functions: ModuleType) ->
             ]
             return functions.when(column.isNotNull(), functions.struct(*parts))
         case ArrayType(element_type):
-            return functions.transform(column, each(element_type))
+            return functions.transform(column, pad(element_type))
         case MapType(key_type, value_type):
-            keys = functions.transform(functions.map_keys(column), each(key_type))
-            values = functions.transform(functions.map_values(column), each(value_type))
+            keys = functions.transform(functions.map_keys(column), pad(key_type))
+            values = functions.transform(functions.map_values(column), pad(value_type))
             return functions.map_from_arrays(keys, values)
     return column

@@ -11,17 +11,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
+from pyspark.sql import DataFrame, SparkSession, functions, types
+
 from dagster_delta.errors import InvalidArgument, SparkSessionLost
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession, types
 
 MINIMUM_JAVA = 17
 
@@ -36,6 +40,7 @@ _MAX_BATCH_ROWS = 2**31 - 1
 lending_lock = threading.RLock()
 """Held while `MAX_RECORDS` is changed: stops two threads from restoring each other's value."""
 
+_SQL_SETTINGS = ("spark.sql.", "spark.databricks.", "spark.hadoop.")
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -59,8 +64,6 @@ def local_spark_session(
     Raises:
         InvalidArgument: no Java, or one that Spark cannot run on.
     """
-    from pyspark.sql import SparkSession
-
     settings = {**local_settings(cores), **(conf or {})}
     # Without it the workers would run the first `python3` on the PATH; if the virtual
     # environment is not activated, that Python lacks our package.
@@ -75,8 +78,6 @@ def local_spark_session(
 
 def has_jvm() -> bool:
     """Whether this process has started the JVM of a classic session, stopped or not."""
-    from pyspark import SparkContext
-
     return getattr(SparkContext, "_gateway", None) is not None
 
 
@@ -181,16 +182,11 @@ def functions_of(value: object) -> ModuleType:
         from pyspark.sql.connect import functions as connect_functions
 
         return connect_functions
-    from pyspark.sql import functions
-
     return functions
 
 
 def session_conf(session: SparkSession, name: str) -> str | None:
     """The value of a setting, Spark's own default included; None if it has none."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         # If the caller passes a default, Spark does not return its own.
         value = session.conf.get(name)
@@ -203,33 +199,25 @@ def settings_without_effect(
     session: SparkSession, wanted: Mapping[str, str]
 ) -> dict[str, str | None]:
     """The settings that the JVM of a session was started without, with what it has instead."""
-    found = {}
-    for name, value in wanted.items():
-        # Other than static SQL settings, these were just set in the session.
-        in_force = _setting_in_force(session, name)
-        if in_force != value and not session.conf.isModifiable(name):
-            found[name] = in_force
-    return found
+    in_force = {name: _setting_in_force(session, name) for name in wanted}
+    # Other than static SQL settings, these were just set in the session.
+    return {
+        name: in_force[name]
+        for name, value in wanted.items()
+        if in_force[name] != value and not session.conf.isModifiable(name)
+    }
 
 
 def _setting_in_force(session: SparkSession, name: str) -> str | None:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    if is_connect(session) or _is_of_sql(name):
-        return session_conf(session, name)
-    try:
-        return session.sparkContext.getConf().get(name)
-    except (Py4JError, PySparkException):
+    if not is_connect(session) and not name.startswith(_SQL_SETTINGS):
         # Some platforms do not give access to the context.
-        return session_conf(session, name)
+        with suppress(Py4JError, PySparkException):
+            return session.sparkContext.getConf().get(name)
+    return session_conf(session, name)
 
 
-def _is_of_sql(name: str) -> bool:
-    return name.startswith(("spark.sql.", "spark.databricks.", "spark.hadoop."))
-
-
-_known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+apache_spark_sessions: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+"""Answers of `is_apache_spark` for Connect sessions."""
 
 
 def is_apache_spark(session: SparkSession) -> bool:
@@ -240,29 +228,26 @@ def is_apache_spark(session: SparkSession) -> bool:
     """
     if not is_connect(session):
         return True
-    if session not in _known:
-        _known[session] = _knows_metadata_columns(session) and _has_version_of_spark(session)
-    return _known[session]
+    if session not in apache_spark_sessions:
+        apache_spark_sessions[session] = _knows_metadata_columns(session) and _has_version_of_spark(
+            session
+        )
+    return apache_spark_sessions[session]
 
 
 def _knows_metadata_columns(session: SparkSession) -> bool:
-    from pyspark.errors import AnalysisException, UnsupportedOperationException
-
     rows = session.range(0)
     try:
-        _ = rows.select(rows.metadataColumn("_metadata")).schema
+        # Spark has the column, and reports that these rows do not.
+        with suppress(AnalysisException):
+            _ = rows.select(rows.metadataColumn("_metadata")).schema
     except UnsupportedOperationException:
         return False
-    except AnalysisException:
-        # Spark has the column, and reports that these rows do not.
-        return True
     return True
 
 
 def _has_version_of_spark(session: SparkSession) -> bool:
     """Whether SQL and the protocol report the same version: other servers report their own."""
-    from pyspark.errors import PySparkException
-
     try:
         (row,) = session.sql("SELECT version()").collect()
     except PySparkException:
@@ -282,8 +267,8 @@ def running_session() -> SparkSession | None:
 
 @contextmanager
 def naming_lost_session() -> Iterator[None]:
-    """Raise SparkSessionLost if the block fails because the JVM, or the shared server, has ended:
-    Spark itself reports a refused connection.
+    """Raise SparkSessionLost if the block fails because the JVM has ended: Spark itself reports a
+    refused connection.
 
     Raises:
         SparkSessionLost: the block failed, and the JVM has ended.
@@ -295,20 +280,10 @@ def naming_lost_session() -> Iterator[None]:
     except Exception as error:
         if _is_jvm_gone():
             raise _lost() from error
-        if _is_shared_server_lost():
-            raise SparkSessionLost(
-                "the shared Spark server has ended: it was killed, or had too little memory "
-                "(spark.driver.memory). Run the step again, which starts another one; what was not "
-                "committed is not in the table"
-            ) from error
         raise
 
 
 def _classic_session() -> SparkSession | None:
-    from py4j.protocol import Py4JError, Py4JNetworkError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
     if not has_jvm():
         return None
     try:
@@ -329,34 +304,22 @@ def _connect_session() -> SparkSession | None:
     module = sys.modules.get("pyspark.sql.connect.session")
     if module is None:
         return None
-    from pyspark.errors import PySparkException
-
-    try:
+    with suppress(PySparkException):
         session: SparkSession = module.SparkSession.active()
-    except PySparkException:
-        return None
-    return session if is_connect(session) else None
+        return session if is_connect(session) else None
+    return None
 
 
 def _is_jvm_gone() -> bool:
     """Whether the JVM that this process has started does not answer any more."""
-    from py4j.protocol import Py4JError, Py4JNetworkError
-    from pyspark.sql import SparkSession
-
     if not has_jvm():
         return False
-    try:
-        SparkSession.getActiveSession()
-    except (ConnectionError, Py4JNetworkError):
-        return True
-    except Py4JError:
-        return False
+    with suppress(Py4JError):
+        try:
+            SparkSession.getActiveSession()
+        except (ConnectionError, Py4JNetworkError):
+            return True
     return False
-
-
-def _is_shared_server_lost() -> bool:
-    module = sys.modules.get("dagster_delta.engines.spark.session.shared_server")
-    return module is not None and bool(module.is_shared_server_lost())
 
 
 def _lost() -> SparkSessionLost:

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -24,14 +25,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 import msgspec
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from dagster_delta.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from dagster_delta.engines.spark.session.session import apache_spark_sessions, check_java
+from dagster_delta.errors import InvalidArgument, SparkSessionLost
 
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the token that a server requires. Only its user can read it."""
@@ -50,8 +52,6 @@ _WORKERS = {
 }
 _SECONDS_TO_START = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
-_RETRIES = 4
-"""About four seconds: Spark's client repeats calls to a dead server for ten minutes."""
 
 
 class SharedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,8 @@ class JoinedServer:
 
     def is_alive(self) -> bool:
         """Whether the server runs, and the session was not stopped."""
-        return _is_running(self.directory) and not self.session.is_stopped  # type: ignore[attr-defined]
+        is_stopped: bool = self.session.is_stopped  # type: ignore[attr-defined]
+        return not is_stopped and _running_server(self.directory) == self.server
 
 
 _joined: JoinedServer | None = None
@@ -113,13 +114,19 @@ def join_shared_server(settings: Mapping[str, str], *, idle_minutes: float) -> J
             is_new = server is None
             if server is None:
                 server = _start_server(directory, settings, idle_minutes)
-        _joined = JoinedServer(server, directory, _connect(server), is_new, use)
+        _joined = JoinedServer(server, directory, _connect(server, directory), is_new, use)
         return _joined
 
 
-def is_shared_server_lost() -> bool:
-    """Whether this process has joined a server that has ended since."""
-    return _joined is not None and not _is_running(_joined.directory)
+def stop_shared_server() -> None:
+    """End the server that this process has joined, for all that use it."""
+    if _joined is None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(_joined.server.process_id, signal.SIGTERM)
+    while _is_running(_joined.directory):
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    _leave()
 
 
 @atexit.register
@@ -134,21 +141,30 @@ def _leave() -> None:
     joined.use.close()
 
 
-def _connect(server: SharedServer) -> SparkSession:
-    from pyspark.sql import SparkSession
+def _connect(server: SharedServer, directory: Path) -> SparkSession:
     from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    class UntilServerEnds(DefaultPolicy):
+        def can_retry(self, e: BaseException) -> bool:
+            if _running_server(directory) != server:
+                # Spark's own policy calls a dead server for ten minutes.
+                raise SparkSessionLost(
+                    "the shared Spark server has ended: it was killed, or had too little memory "
+                    "(spark.driver.memory). Run the step again, which starts another one; what was "
+                    "not committed is not in the table"
+                ) from e
+            return super().can_retry(e)
 
     # Spark's client sends a token without TLS to this name only.
     url = f"sc://localhost:{server.port}/;token={server.token}"
     session = SparkSession.Builder().remote(url).create()
-    session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+    apache_spark_sessions[session] = True
+    session.client.set_retry_policies([UntilServerEnds()])
     return session
 
 
 def _directory_of(settings: Mapping[str, str], idle_minutes: float) -> Path:
     """The directory of the server with these settings, which only this user can open."""
-    import pyspark
-
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -183,6 +199,7 @@ def _running_server(directory: Path) -> SharedServer | None:
 def _start_server(
     directory: Path, settings: Mapping[str, str], idle_minutes: float
 ) -> SharedServer:
+    check_java()
     ready = directory / "server.json"
     ready.unlink(missing_ok=True)
     environment = {
@@ -241,9 +258,6 @@ def _can_lock(path: Path, kind: int) -> bool:
 
 def _serve(directory: Path, idle_seconds: float) -> None:
     """Run a server until nothing uses it or its JVM has ended."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, str])
     with _locked(directory / "alive"):
         pools = directory / "pools.xml"

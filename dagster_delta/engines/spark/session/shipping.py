@@ -10,13 +10,12 @@ import weakref
 import zipfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from dagster_delta import errors
 from dagster_delta.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _SHIPPED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
@@ -34,8 +33,6 @@ def ship_package(spark: SparkSession) -> None:
     Raises:
         InvalidArgument: the session does not accept files.
     """
-    from pyspark.errors import PySparkException
-
     if spark in _SHIPPED:
         return
     try:
