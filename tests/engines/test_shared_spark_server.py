@@ -170,7 +170,7 @@ def _sparks(location: dict[str, str]) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs the processes of Linux")
-def test_chains_of_assets_have_one_jvm_on_both_executors(location: dict[str, str]) -> None:
+def test_a_chain_of_assets_starts_one_server(location: dict[str, str]) -> None:
     sparks = set()
     for executor in ("multiprocess_executor", "in_process_executor"):
         process = _run("chain.py", {**location, "EXECUTOR": executor})
