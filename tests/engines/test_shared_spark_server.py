@@ -162,9 +162,11 @@ def _sparks(location: dict[str, str]) -> set[int]:
         with suppress(OSError):
             command = (process / "cmdline").read_text().split("\0")
             is_spark = (
-                command[0].endswith("/java") and "org.apache.spark.launcher.Main" not in command
+                command[0].endswith("/java") and "org.apache.spark.deploy.SparkSubmit" in command
             )
-            if is_spark and f"ROOT={location['ROOT']}\0" in (process / "environ").read_text():
+            is_launcher = "org.apache.spark.launcher.Main" in command
+            of_location = f"ROOT={location['ROOT']}\0" in (process / "environ").read_text()
+            if is_spark and not is_launcher and of_location:
                 found.add(int(process.name))
     return found
 

@@ -32,6 +32,7 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dagster_delta._version import __version__
 from dagster_delta.engines.spark.session.session import apache_spark_sessions, check_java
 from dagster_delta.errors import InvalidArgument, SparkSessionLost
 
@@ -170,7 +171,7 @@ def _directory_of(settings: Mapping[str, str], idle_minutes: float) -> Path:
         for name, value in os.environ.items()
         if name.startswith(_INHERITED) and name not in (*_CLIENT_ONLY, TOKEN_VARIABLE)
     }
-    facts = (sys.executable, pyspark.__version__, str(Path.cwd()), idle_minutes)
+    facts = (sys.executable, pyspark.__version__, __version__, str(Path.cwd()), idle_minutes)
     identity = repr((facts, sorted(settings.items()), sorted(environment.items())))
     root = Path(tempfile.gettempdir(), f"dagster-delta-spark-{os.geteuid()}")
     root.mkdir(mode=0o700, exist_ok=True)
