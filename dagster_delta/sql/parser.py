@@ -100,6 +100,15 @@ def parse_syntax(sql: str) -> Syntax:
     return tree
 
 
+_CONTINUATIONS = (
+    *("AT", "COLLATE", "DIV", "ESCAPE", "FILTER", "IGNORE", "ILIKE", "OVER", "REGEXP", "RESPECT"),
+    *("RLIKE", "TO", "WITHIN", "DAY", "DAYS", "HOUR", "HOURS", "MINUTE", "MINUTES", "MONTH"),
+    *("MONTHS", "SECOND", "SECONDS", "WEEK", "WEEKS", "YEAR", "YEARS"),
+)
+
+"""Words that continue an expression of Spark, and that this grammar may not know there."""
+
+
 class _Parser:
     """A recursive descent parser; every method reads one construct at the current token."""
 
@@ -141,6 +150,9 @@ class _Parser:
 
     def expect_end(self) -> None:
         if self._token.kind in ("number", "string") or self._token.is_operator(")", "]", ","):
+            self._refuse("expected the end")
+        if self._token.kind == "word" and not self._token.is_word(*_CONTINUATIONS):
+            # Spark reads the word as an alias, which no condition or value of a column has.
             self._refuse("expected the end")
         if self._token.kind != "end":
             self._leave("expected the end")
