@@ -105,7 +105,6 @@ _CONTINUATIONS = (
     *("RLIKE", "TO", "WITHIN", "DAY", "DAYS", "HOUR", "HOURS", "MINUTE", "MINUTES", "MONTH"),
     *("MONTHS", "SECOND", "SECONDS", "WEEK", "WEEKS", "YEAR", "YEARS"),
 )
-
 """Words that continue an expression of Spark, and that this grammar may not know there."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import dagster as dg
 
@@ -19,12 +19,14 @@ from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
+LoadMode: TypeAlias = Literal["append", "merge", "overwrite"]
+
 
 def delta_files_asset(
     name: str,
     source: str,
     *,
-    mode: Literal["append", "merge", "overwrite"] = "append",
+    mode: LoadMode = "append",
     keys: Sequence[str] = (),
     storage_options: StorageOptions | Mapping[str, object] | None = None,
     format: FileFormat | None = None,  # noqa: A002  the word for it
@@ -74,6 +76,15 @@ def delta_files_asset(
     """
     if len(delimiter) != 1:
         raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
+    # A misspelled choice must not load rows a second time.
+    for option, value, choices in (
+        ("mode", mode, get_args(LoadMode)),
+        ("format", format, (None, *get_args(FileFormat))),
+        ("changed_files", changed_files, get_args(ChangedFiles)),
+    ):
+        if value not in choices:
+            allowed = ", ".join(map(repr, choices))
+            raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
     if bool(keys) != (mode == "merge"):
         raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
     if asset_options.get("partitions_def") is not None:
