@@ -7,7 +7,7 @@ found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
 
@@ -100,14 +100,6 @@ def parse_syntax(sql: str) -> Syntax:
     return tree
 
 
-_CONTINUATIONS = (
-    *("AT", "COLLATE", "DIV", "ESCAPE", "FILTER", "IGNORE", "ILIKE", "OVER", "REGEXP", "RESPECT"),
-    *("RLIKE", "TO", "WITHIN", "DAY", "DAYS", "HOUR", "HOURS", "MINUTE", "MINUTES", "MONTH"),
-    *("MONTHS", "SECOND", "SECONDS", "WEEK", "WEEKS", "YEAR", "YEARS"),
-)
-"""Words that continue an expression of Spark, and that this grammar may not know there."""
-
-
 class _Parser:
     """A recursive descent parser; every method reads one construct at the current token."""
 
@@ -149,9 +141,6 @@ class _Parser:
 
     def expect_end(self) -> None:
         if self._token.kind in ("number", "string") or self._token.is_operator(")", "]", ","):
-            self._refuse("expected the end")
-        if self._token.kind == "word" and not self._token.is_word(*_CONTINUATIONS):
-            # Spark reads the word as an alias, which no condition or value of a column has.
             self._refuse("expected the end")
         if self._token.kind != "end":
             self._leave("expected the end")
@@ -406,7 +395,7 @@ class _Parser:
         if following.is_operator("("):
             return self._call()
         if word in _RESERVED:
-            self._refuse("expected a value")
+            self._leave("expected a value")
         return self._name()
 
     def _name(self) -> Syntax:
@@ -520,19 +509,45 @@ class _Parser:
 
     def _opaque_until_closed(self, construct: str, start: int) -> Syntax:
         """Everything from a token up to the parenthesis that closes the one already read."""
-        depth = 1
+        first, words, depth = self._tokens[start], [], 1
         while depth:
             if self._token.kind == "end":
                 self._leave("expected )")
             token = self._next()
             depth += token.is_operator("(") - token.is_operator(")")
-        return opaque(construct, self._tokens[start : self._index])
+            if token.kind in ("word", "quoted"):
+                words.append(Name((token.text,)))
+        names = columns_in(self._sql[first.position : token.position + 1])
+        return Opaque(construct, tuple(words) if names is None else names)
 
 
-def opaque(construct: str, tokens: Iterable[Token]) -> Opaque:
-    """A part that only Spark evaluates; any name in it may be a column."""
-    words = (token.text for token in tokens if token.kind in ("word", "quoted"))
-    return Opaque(construct, tuple(Name((word,)) for word in words))
+# sqlglot raises these for invalid SQL, besides its own errors.
+_FAILURES_OF_SQLGLOT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def columns_in(sql: str) -> tuple[Name, ...] | None:
+    """The columns of a text that only Spark evaluates, without variables of lambdas and fields of
+    types; None if a full parser finds no value in it.
+    """
+    import sqlglot
+
+    try:
+        tree = sqlglot.parse_one(sql, read="spark")
+    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_SQLGLOT):
+        return None
+    is_query = isinstance(tree, sqlglot.exp.Query) and not isinstance(tree, sqlglot.exp.Subquery)
+    if is_query or isinstance(tree, sqlglot.exp.Alias):
+        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
+        return None
+    columns = tree.find_all(sqlglot.exp.Column)
+    return tuple(Name(tuple(part.name for part in column.parts)) for column in columns)
 
 
 def _typed_literal(sql: str, word: Token, text: str) -> Literal | Opaque:

@@ -19,11 +19,11 @@ from dagster_delta.sql.parser import (
     Name,
     Opaque,
     Syntax,
-    opaque,
+    columns_in,
     parse_syntax,
 )
 from dagster_delta.sql.time_zone import ZONE
-from dagster_delta.sql.tokens import GrammarUnknown, tokenize
+from dagster_delta.sql.tokens import GrammarUnknown, syntax_error
 from dagster_delta.sql.typed import (
     Call,
     Column,
@@ -220,7 +220,15 @@ def _parse(sql: str) -> Syntax:
     try:
         return parse_syntax(sql)
     except GrammarUnknown as unknown:
-        return opaque(f"a construct outside its grammar ({unknown.problem})", tokenize(sql))
+        return _parse_for_spark(sql, unknown)
+
+
+def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
+    """The whole text as one opaque part, if a full Spark SQL parser accepts it."""
+    names = columns_in(sql)
+    if names is None:
+        syntax_error(sql, unknown.position, unknown.problem)
+    return Opaque(f"a construct outside its grammar ({unknown.problem})", names)
 
 
 _PADDED = frozenset({"=", "<", "<=", ">", ">=", "<=>", "in"})

@@ -149,7 +149,7 @@ def test_odd_names_of_columns_of_deltalake_are_read_and_written(tmp_path):
 
 def test_odd_names_of_columns_take_one_property_in_a_new_table(lake, events):
     error = lake.fail(events(pa.table({"a b": [1]})))
-    assert 'properties={"delta.columnMapping.mode": "name"}' in str(error)
+    assert "delta.columnMapping.mode = name (table_properties of the DeltaIOManager" in str(error)
     lake.materialize(
         events(pa.table({"a b": [1]})), table_properties={"delta.columnMapping.mode": "name"}
     )
