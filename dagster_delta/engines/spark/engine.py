@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import (
     Backfilled,
@@ -16,18 +18,37 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
+from dagster_delta.engines.spark.changes.merge import SparkMergeSource, merge_frames
+from dagster_delta.engines.spark.changes.row_changes import (
+    find_matches,
+    record_inserts,
+    rewrite_rows,
+)
+from dagster_delta.engines.spark.log_planner import SparkLogPlanner
+from dagster_delta.engines.spark.read.changes import read_changes
+from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session import active_session
+from dagster_delta.engines.spark.session.errors import spark_failures
+from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_schema
+from dagster_delta.engines.spark.session.session import frame_of
+from dagster_delta.engines.spark.write.compaction import (
+    backfill_on_spark,
+    compact_on_spark,
+    sort_on_spark,
+)
+from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.parquet.data_input import to_reader
+from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.spark.changes.merge import SparkMergeSource
-    from dagster_delta.engines.spark.log.planner import SparkLogPlanner
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 
@@ -49,14 +70,10 @@ class SparkEngine:
 
     def read(self, plan: ReadPlan) -> DataFrame:
         """The rows of the plan as a lazy DataFrame with the logical schema of the table."""
-        from dagster_delta.engines.spark.read.reader import read_frame
-
         return read_frame(self._session_for(plan.store), plan)
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """Some rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.session.errors import spark_failures
-
         rows = self.read(plan)
         with spark_failures(table=plan.store.location.uri):
             found = rows.limit(count).collect()
@@ -72,8 +89,6 @@ class SparkEngine:
         self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
     ) -> DataFrame:
         """The changed rows of all sets, in no order. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.read.changes import read_changes
-
         return read_changes(self._session_for(store), store, sets, columns)
 
     def rows_of(self, data: object) -> DataFrame:
@@ -82,14 +97,6 @@ class SparkEngine:
         """
         if active_session.is_spark_frame(data):
             return cast("DataFrame", data)
-        import pyarrow as pa
-
-        from dagster_delta.engines.spark.session.schema import to_spark_schema
-        from dagster_delta.engines.spark.session.session import frame_of
-        from dagster_delta.parquet.data_input import to_reader
-        from dagster_delta.parquet.store_assignment import assign_batches
-        from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
-
         reader = to_reader(data)
         schema = from_arrow_schema(reader.schema)
         batches = assign_batches(reader, schema, table="a DataFrame of the session")
@@ -98,21 +105,15 @@ class SparkEngine:
 
     def schema_of(self, data: DataFrame) -> StructType:
         """The logical schema of a DataFrame to write."""
-        from dagster_delta.engines.spark.session.schema import from_spark_schema
-
         return from_spark_schema(data.schema)
 
     def write(self, data: DataFrame, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
         """Write the rows of a DataFrame as data files, on the executors."""
-        from dagster_delta.engines.spark.write.writer import write_frame
-
         check_reachable(store)
         return write_frame(data, spec, store)
 
     def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> list[WriteResult]:
         """New files with the rows of the groups, one task each. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.write.compaction import compact_on_spark
-
         return compact_on_spark(groups, spec, session=self._session_for(groups[0].store))
 
     def sort(
@@ -124,48 +125,34 @@ class SparkEngine:
         is_hilbert: bool = False,
     ) -> WriteResult:
         """New files with the rows of each partition sorted. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.write.compaction import sort_on_spark
-
         return sort_on_spark(
             groups, spec, columns, session=self._session_for(groups[0].store), is_hilbert=is_hilbert
         )
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         """Rewrite files with the shadow of a column. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.write.compaction import backfill_on_spark
-
         return backfill_on_spark(plan, spec, session=self._session_for(plan.store))
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.row_changes import find_matches
-
         return find_matches(self._session_for(plan.store), plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Rewrite rows, in no order. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.row_changes import rewrite_rows
-
         return rewrite_rows(self._session_for(rewrite.source.store), rewrite)
 
     def merge_source(self, data: object, directory: str, *, store: ObjectStore) -> SparkMergeSource:
         """The source of a MERGE as a DataFrame. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.merge import SparkMergeSource
-
         return SparkMergeSource.of(
             self._session_for(store), data, directory, table=store.location.uri
         )
 
     def merge(self, plan: MergePlan) -> MergedRows:
         """Carry out a MERGE on the executors. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.merge import merge_frames
-
         return merge_frames(self.session, plan)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""
-        from dagster_delta.engines.spark.changes.row_changes import record_inserts
-
         return record_inserts(self._session_for(plan.store), plan, spec)
 
     @property
@@ -173,8 +160,6 @@ class SparkEngine:
         """The planner that finds the files of large tables. Raises InvalidArgument without a
         session.
         """
-        from dagster_delta.engines.spark.log.planner import SparkLogPlanner
-
         return SparkLogPlanner(self.session)
 
     @cached_property

@@ -64,18 +64,20 @@ def batches_of_part(
     *,
     hidden: HiddenFiles,
     live: pa.BooleanArray | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[FileBatch]:
     """The live adds of one file of a checkpoint; each batch frees its decoded data.
 
     `statistics` are the columns whose statistics may be requested; None for none. `live` is a
     `pa.BooleanArray` over all rows of the file, if known: its adds that are live according to
-    `hidden`.
+    `hidden`. `share` says which of how many shares of the file to read, see
+    `CheckpointPart.batches`; `live` is then not known.
     """
     if not part.has("add", "path"):
         return
     start = 0
     with corruption_named(part.path):
-        for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS):
+        for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS, share):
             batch = _AddBatch(rows, part.path)
             adds = pc.is_valid(pc.struct_field(rows.column("add"), "path"))
             if live is not None:

@@ -186,6 +186,11 @@ class CheckpointPart:
         """Rows of the file, of all kinds of actions."""
         return int(self._metadata.num_rows)
 
+    @property
+    def num_row_groups(self) -> int:
+        """Row groups of the file."""
+        return int(self._metadata.num_row_groups)
+
     def has(self, *path: str) -> bool:
         """Whether the file has a column at this path of names."""
         return has_column(self.schema, path)
@@ -350,10 +355,13 @@ class CheckpointPart:
             start += len(batch)
         return pa.chunked_array(chunks) if chunks else None
 
-    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, columns: Sequence[str], rows: int = _BATCH_ROWS, share: tuple[int, int] = (0, 1)
+    ) -> Iterator[pa.RecordBatch]:
         """All rows as `pa.RecordBatch`es, decoded one at a time.
 
         Columns are paths of names, joined by dots; all existing columns at and below them are read.
+        `share` is (i, n) for the row groups i, i + n, ... of the file.
         """
         if self.num_rows == 0:
             return
@@ -362,9 +370,13 @@ class CheckpointPart:
         runs = row_group_runs(
             self._metadata, leaves, is_fetched=self._is_remote, max_bytes=self._fetched_bytes
         )
+        number, count = share
+        runs = [[group for group in run if group % count == number] for run in runs]
+        runs = [run for run in runs if run]
         # For little work, a thread costs more than it saves.
         is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
-        missing = self.num_rows
+        expected = sum(self._metadata.row_group(group).num_rows for run in runs for group in run)
+        missing = expected
         with corruption_named(self.path):
             for run, source in self._sources(runs, leaves):
                 reader = open_parquet_reader(
@@ -379,7 +391,7 @@ class CheckpointPart:
                     yield batch
             # Arrow skips pages of an unknown kind, also if damage made them so.
             if missing:
-                raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")
+                raise pa.ArrowInvalid(f"{missing} of {expected} rows are missing")
 
     def _sources(
         self, runs: list[list[int]], leaves: list[int]

@@ -70,22 +70,6 @@ class Sides(msgspec.Struct, frozen=True):
     above: pa.BooleanArray
 
 
-class ArrowLogic:
-    """Truth values of files as pa.BooleanArrays without nulls."""
-
-    def __init__(self, count: int) -> None:
-        self.yes = every(True, count)
-        self.no = every(False, count)
-
-    def both(self, left: pa.BooleanArray, right: pa.BooleanArray) -> pa.BooleanArray:
-        """Where both are true."""
-        return pc.and_(left, right)
-
-    def either(self, left: pa.BooleanArray, right: pa.BooleanArray) -> pa.BooleanArray:
-        """Where one is true."""
-        return pc.or_(left, right)
-
-
 class ColumnBounds(msgspec.Struct, frozen=True):
     """Bounds on one column, one row per file."""
 

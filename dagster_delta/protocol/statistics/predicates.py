@@ -9,15 +9,16 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.protocol.statistics.bounds import ArrowLogic, ColumnBounds, Sides
+from dagster_delta.protocol.statistics.bounds import ColumnBounds
+from dagster_delta.protocol.values.arrow_values import every
 
 Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
 ColumnPath: TypeAlias = tuple[str, ...]
@@ -120,8 +121,7 @@ Predicate: TypeAlias = (
 class Outcomes(msgspec.Struct, frozen=True):
     """Per file, the possible results of a predicate in its rows.
 
-    Each is a truth value of the logic, without nulls: a pyarrow BooleanArray in `ArrowLogic`. False
-    means that the result is impossible.
+    Each is a pyarrow BooleanArray without nulls. False means that the result is impossible.
     """
 
     true: pa.BooleanArray
@@ -132,55 +132,6 @@ class Outcomes(msgspec.Struct, frozen=True):
     def only_true(self) -> pa.BooleanArray:
         """Files in which every row satisfies the predicate: pa.BooleanArray."""
         return pc.invert(pc.or_(self.false, self.null))
-
-
-Truth: TypeAlias = Any
-"""Booleans for many files in the form of a logic: a `pa.BooleanArray`, or a column of Spark."""
-
-
-class Logic(Protocol):
-    """How truth values of many files are combined."""
-
-    yes: Truth
-    """True of every file."""
-    no: Truth
-    """False of every file."""
-
-    def both(self, left: Truth, right: Truth) -> Truth:
-        """Where both are true."""
-
-    def either(self, left: Truth, right: Truth) -> Truth:
-        """Where one is true."""
-
-
-class Bounds(Protocol):
-    """Bounds on one column, as truth values of the logic. A value that may be true is true."""
-
-    @property
-    def may_hold_null(self) -> Truth:
-        """False if no row is null."""
-
-    @property
-    def may_hold_value(self) -> Truth:
-        """False if every row is null."""
-
-    @property
-    def data_type(self) -> DataType:
-        """Type of the column."""
-
-    def sides(self, value: object, data_type: DataType) -> Sides | None:
-        """How values of the column may compare with a value, both as `data_type`.
-
-        None if nothing is known.
-        """
-
-    def membership(
-        self, values: Sequence[object], data_type: DataType
-    ) -> tuple[Truth, Truth] | None:
-        """Where values may be in a list, and where they may be outside it; None as above."""
-
-    def prefix(self, prefix: str) -> tuple[Truth, Truth]:
-        """Where strings may begin with a prefix, and where they may not."""
 
 
 def may_match(
@@ -201,17 +152,7 @@ def possible_outcomes(
 
     Args and Raises as for `may_match`.
     """
-    return outcomes_under(predicate, bounds, ArrowLogic(count))
-
-
-def outcomes_under(
-    predicate: Predicate, bounds: Mapping[ColumnPath, Bounds], logic: Logic
-) -> Outcomes:
-    """The possible results in truth values of a logic.
-
-    Bounds are by column path as the predicate spells it; a column without an entry is unknown.
-    """
-    return _Evaluation(bounds, logic).outcomes(predicate)
+    return _Evaluation(bounds, count).outcomes(predicate)
 
 
 def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
@@ -253,11 +194,10 @@ _STRING = PrimitiveType("string")
 
 
 class _Evaluation:
-    def __init__(self, bounds: Mapping[ColumnPath, Bounds], logic: Logic) -> None:
+    def __init__(self, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> None:
         self._bounds = bounds
-        self._logic = logic
-        self._yes = logic.yes
-        self._no = logic.no
+        self._yes = every(True, count)
+        self._no = every(False, count)
 
     def outcomes(self, predicate: Predicate) -> Outcomes:
         match predicate:
@@ -279,7 +219,7 @@ class _Evaluation:
                 return Outcomes(inner.false, inner.true, inner.null)
             case IsTrue(child):
                 inner = self.outcomes(child)
-                return Outcomes(inner.true, self._logic.either(inner.false, inner.null), self._no)
+                return Outcomes(inner.true, pc.or_(inner.false, inner.null), self._no)
             case And(children):
                 return self._conjunction(children)
             case Or(children):
@@ -300,19 +240,19 @@ class _Evaluation:
         possible = self._yes
         for path in operands:
             if (known := self._bounds.get(path)) is not None:
-                possible = self._logic.both(possible, known.may_hold_value)
+                possible = pc.and_(possible, known.may_hold_value)
         return Outcomes(possible, possible, self._yes)
 
     def _conjunction(self, children: tuple[Predicate, ...]) -> Outcomes:
-        both, either = self._logic.both, self._logic.either
         result = self._constant(value=True)
         for child in children:
             right = self.outcomes(child)
-            null = either(
-                both(result.null, either(right.true, right.null)), both(right.null, result.true)
+            null = pc.or_(
+                pc.and_(result.null, pc.or_(right.true, right.null)),
+                pc.and_(right.null, result.true),
             )
             result = Outcomes(
-                both(result.true, right.true), either(result.false, right.false), null
+                pc.and_(result.true, right.true), pc.or_(result.false, right.false), null
             )
         return result
 
@@ -324,7 +264,7 @@ class _Evaluation:
         sides = None if _is_nan(node.value) else known.sides(node.value, node.data_type)
         if sides is None:
             return self._undecided(known, node.operator == "<=>")
-        different = self._logic.either(sides.below, sides.above)
+        different = pc.or_(sides.below, sides.above)
         match node.operator:
             case "=" | "<=>":
                 true, false = sides.equal, different
@@ -355,7 +295,7 @@ class _Evaluation:
             outcomes = self._among_values(known, *found)
         if not node.has_null:
             return outcomes
-        null = self._logic.either(outcomes.null, outcomes.false)
+        null = pc.or_(outcomes.null, outcomes.false)
         return Outcomes(outcomes.true, self._no, null)
 
     def _prefix(self, node: StartsWith) -> Outcomes:
@@ -368,20 +308,20 @@ class _Evaluation:
 
     def _among_values(
         self,
-        known: Bounds,
+        known: ColumnBounds,
         true: pa.BooleanArray,
         false: pa.BooleanArray,
         *,
         null_safe: bool = False,
     ) -> Outcomes:
         """Outcomes where `true` and `false` are about values that are not null."""
-        true = self._logic.both(true, known.may_hold_value)
-        false = self._logic.both(false, known.may_hold_value)
+        true = pc.and_(true, known.may_hold_value)
+        false = pc.and_(false, known.may_hold_value)
         if null_safe:
-            return Outcomes(true, self._logic.either(false, known.may_hold_null), self._no)
+            return Outcomes(true, pc.or_(false, known.may_hold_null), self._no)
         return Outcomes(true, false, known.may_hold_null)
 
-    def _undecided(self, known: Bounds, null_safe: bool = False) -> Outcomes:
+    def _undecided(self, known: ColumnBounds, null_safe: bool = False) -> Outcomes:
         return self._among_values(known, self._yes, self._yes, null_safe=null_safe)
 
 

@@ -1,5 +1,5 @@
-"""Read plans as Spark sends them to its executors, and read tasks there: names of files in, Arrow
-batches out. Nothing here needs Spark.
+"""Read plans as Spark sends them to its executors, and tasks there that read data files or a log:
+names of files in, Arrow batches out. Nothing here needs Spark.
 
 An executor must be able to import this package and pyarrow.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,8 +23,12 @@ from dagster_delta.parquet.data_file_reader import (
 )
 from dagster_delta.parquet.opened_file import data_files
 from dagster_delta.parquet.reader import plan_reader, read_ahead
+from dagster_delta.protocol.checkpoint.batches import batches_of_part
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
+from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.protocol.statistics.skipping import skip_files, skipping_columns
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
@@ -105,6 +110,46 @@ def _read_with_positions(plan: ReadPlan, keys: pa.Array) -> Iterator[pa.RecordBa
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+PART_SCHEMA = "path string, share long, shares long"
+"""Input of a task that plans, as a Spark schema: a file of a checkpoint, and which of how many
+shares of its row groups to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTask:
+    """Finds the files that may match in a checkpoint."""
+
+    location: StoreLocation
+    configuration: TableConfiguration
+    predicate: Predicate
+    """Over logical paths."""
+    hidden: tuple[str, ...]
+    """See `LoggedFiles`."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The files, as batches of `LIVE_FILE_SCHEMA`."""
+        store = open_store(self.location.uri, self.location.options)
+        hidden = HiddenFiles(self.hidden)
+        columns = list(skipping_columns(self.predicate, self.configuration).values())
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for row in rows:
+            part = CheckpointPart(
+                partial(store.open_input, row["path"]),
+                row["path"],
+                is_remote=store.local_path(row["path"]) is None,
+            )
+            for batch in batches_of_part(
+                part,
+                LIVE_FILE_SCHEMA.names,
+                columns or None,
+                hidden=hidden,
+                share=(row["share"], row["shares"]),
+            ):
+                values = batch.files["partition_values"]
+                found = skip_files(self.predicate, self.configuration, values, batch.statistics)
+                yield from batch.files.filter(found.may_match).to_batches()
+
+
 class _FileRow(msgspec.Struct, frozen=True):
     path: str
     size_bytes: int
@@ -126,7 +171,7 @@ def encode_files(files: pa.Table, keys: Sequence[int] | None = None) -> pa.Table
     rows = files.select(_LOG_COLUMNS).to_pylist()
     if keys is not None:
         rows = [{**row, "key": int(key)} for row, key in zip(rows, keys, strict=True)]
-    texts = [msgspec.json.encode(each).decode() for each in rows]
+    texts = [msgspec.json.encode(row).decode() for row in rows]
     return pa.table({"file": pa.array(texts, pa.string())})
 
 

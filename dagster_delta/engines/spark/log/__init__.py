@@ -1,1 +1,0 @@
-"""Files of large tables found in the log by the executors."""
