@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.read import file_keys
 from dagster_delta.engines.spark.read import file_split as spark_file_split
 from dagster_delta.engines.spark.read import reader as spark_reader
 from dagster_delta.engines.spark.session.schema import to_spark_schema
@@ -200,17 +201,61 @@ def test_directories_that_say_something_else_are_not_believed(
 
 
 @pytest.mark.classic("a Connect server looks for files when rows are asked for")
+@pytest.mark.parametrize("mode", ["none", "name"])
+@pytest.mark.parametrize("deleted", [False, True], ids=["plain", "with_vectors"])
 def test_a_later_filter_on_a_partition_column_leaves_the_other_files_alone(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, mode: str, deleted: bool
 ) -> None:
+    properties = {"delta.columnMapping.mode": mode, "delta.enableDeletionVectors": "true"}
     table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(pa.table({"id": range(10), "p": [n % 5 for n in range(10)]}), partition_by=["p"])
+    rows = pa.table({"id": range(15), "p": [n % 5 for n in range(15)]})
+    table.append(rows, partition_by=["p"], properties=properties)
+    if deleted:
+        table.delete("id < 5")
     frame = table.snapshot().scan().to_spark(spark)
-    for other in (0, 2, 3, 4):
-        shutil.rmtree(tmp_path / f"p={other}")
-    assert sorted(row.id for row in frame.where("p = 1").collect()) == [1, 6]
+    assert "BroadcastHashJoin" not in executed_plan(frame) or deleted
+    for path in table.snapshot().scan(where="p <> 1").files()["path"].to_pylist():
+        (tmp_path / path).unlink()
+    found = frame.where("p = 1 AND id > 0")
+    assert sorted(row.id for row in found.collect()) == ([6, 11] if deleted else [1, 6, 11])
     with pytest.raises(Exception, match="parquet"):
         frame.collect()
+
+
+@pytest.mark.classic("a Connect client does not see the plan of the server")
+def test_deleted_rows_and_partition_values_leave_the_size_that_spark_expects(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    properties = {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    rows = pa.table({"id": range(100_000), "p": [n % 5 for n in range(100_000)]})
+    table.append(rows, partition_by=["p"], properties=properties)
+    table.delete("id < 50")
+    files = table.snapshot().scan().files()
+    frame: Any = table.snapshot().scan().to_spark(spark)
+    size = frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert int(str(size)) < 4 * pa.compute.sum(files["size_bytes"]).as_py()
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["plain", "with_vectors"])
+def test_the_values_of_many_files_are_read_by_a_subquery(
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    monkeypatch.setattr(file_keys, "_MAX_LITERALS", 1)
+    table = DeltaTable.create(
+        str(tmp_path),
+        PARTITION_ROWS.schema,
+        partition_by=["t", "n", "d", "b", "x", "s"],
+        properties={"delta.enableDeletionVectors": "true"},
+    )
+    table.append(PARTITION_ROWS)
+    table.append(PARTITION_ROWS)
+    if deleted:
+        table.delete("id = 1")
+    scan = table.snapshot().scan()
+    frame = scan.to_spark(session)
+    assert rows_of(frame.toArrow()) == rows_of(scan.to_arrow())
+    assert frame.where("s = 'a b'").count() == scan.to_arrow()["s"].to_pylist().count("a b")
 
 
 # -- deletion vectors ---------------------------------------------------------------------------

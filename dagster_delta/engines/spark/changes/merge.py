@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import RewriteResult, WriteSpec
@@ -29,7 +30,7 @@ from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import (
     FileIndex,
     collect_numbers,
-    with_number_marks,
+    without_numbers,
 )
 from dagster_delta.engines.spark.session.active_session import is_spark_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
@@ -121,7 +122,7 @@ class SparkMergeSource:
         """The summary of the keys, by one job. Raises as `MergeSource` says."""
         keys = condition.keys
         functions = functions_of(self.frame)
-        known = {index: self._key_column(each.source) for index, each in enumerate(keys)}
+        known = {index: self._key_column(key.source) for index, key in enumerate(keys)}
         columns = {index: column for index, column in known.items() if column is not None}
         sums: list[Column] = [functions.count(functions.lit(1)).alias("rows")]
         for index, column in columns.items():
@@ -181,7 +182,7 @@ def _predicates(
 
 
 _MAX_EXAMPLES = 5
-_MATCHED, _TURN = "__delta_matched", "__delta_turn"
+_TURN = "__delta_turn"
 
 
 def merge_frames(session: SparkSession, plan: MergePlan) -> MergedRows:
@@ -269,8 +270,7 @@ class _FrameMerge:
             return WrittenChanges()
         rows = self.source.frame
         if changed.matched:
-            marked = with_number_marks(rows, ROW_NUMBER, changed.matched, _MATCHED)
-            rows = marked.where(~self._functions.col(_MATCHED)).drop(_MATCHED)
+            rows = without_numbers(rows, ROW_NUMBER, changed.matched)
         return write_changes(
             ChangingRows(
                 rows.alias(self.plan.names.alias(SOURCE)),
@@ -300,24 +300,24 @@ class _FrameMerge:
     def _changing(self) -> list[tuple[int, MergeClause]]:
         """The clauses for rows of the table, with their indexes among all clauses."""
         return [
-            (index, each)
-            for index, each in enumerate(self.plan.clauses)
-            if each.text.kind != "not_matched"
+            (index, clause)
+            for index, clause in enumerate(self.plan.clauses)
+            if clause.text.kind != "not_matched"
         ]
 
     @cached_property
     def _inserting(self) -> list[tuple[int, MergeClause]]:
         return [
-            (index, each)
-            for index, each in enumerate(self.plan.clauses)
-            if each.text.kind == "not_matched"
+            (index, clause)
+            for index, clause in enumerate(self.plan.clauses)
+            if clause.text.kind == "not_matched"
         ]
 
     @property
     def _deletes_only(self) -> bool:
         """Whether every match deletes the row, so that several source rows may match it."""
-        matched = [each for _, each in self._changing if each.text.kind == "matched"]
-        return [each.text.action for each in matched] == ["delete"] and (
+        matched = [clause for _, clause in self._changing if clause.text.kind == "matched"]
+        return [clause.text.action for clause in matched] == ["delete"] and (
             matched[0].text.condition is None
         )
 
@@ -337,7 +337,7 @@ class _FrameMerge:
         }
         target = rows.withColumnsRenamed(hidden).alias(names.alias(TARGET))
         source = self.source.frame.alias(names.alias(SOURCE))
-        lacking = any(each.text.kind == "not_matched_by_source" for _, each in self._changing)
+        lacking = any(clause.text.kind == "not_matched_by_source" for _, clause in self._changing)
         condition = sql_column(self.plan.on, self._functions)
         joined = target.join(source, condition, "left" if lacking else "inner")
         return self._scoped(joined, {name: hidden.get(name, name) for name in columns})
@@ -350,7 +350,7 @@ class _FrameMerge:
         """
         names, functions = self.plan.names, self._functions
         of_target = names.scope("not_matched_by_source").names[1:]
-        others = [each for each in names.scope("matched").names[2:] if each not in of_target]
+        others = [name for name in names.scope("matched").names[2:] if name not in of_target]
         target = [self._column(TARGET, stored[name]).alias(name) for name in stored]
         source = [self._column(SOURCE, name).alias(name) for name in names.source.names]
         return joined.select(
@@ -364,8 +364,8 @@ class _FrameMerge:
     def _changes(self) -> list[RowChange]:
         is_matched = self._functions.col(ROW_NUMBER).isNotNull()
         return [
-            self._row_change(each, is_matched if each.text.kind == "matched" else ~is_matched)
-            for _, each in self._changing
+            self._row_change(clause, is_matched if clause.text.kind == "matched" else ~is_matched)
+            for _, clause in self._changing
         ]
 
     def _row_change(self, clause: MergeClause, applies: Column | None) -> RowChange:
@@ -389,8 +389,6 @@ class _FrameMerge:
         self, frame: DataFrame, changes: list[RowChange]
     ) -> tuple[DataFrame, list[RowChange]]:
         """The changes, with one row for each row that several source rows match."""
-        from pyspark.sql import Window
-
         functions = self._functions
         window = Window.partitionBy(FILE_KEY, ROW_INDEX).orderBy(ROW_NUMBER)
         turns = frame.withColumn(_TURN, functions.row_number().over(window))
@@ -407,8 +405,8 @@ class _FrameMerge:
         if self._deletes_only:
             # Several source rows may have removed one row.
             doubles = sum(counts.values()) - sum(map(len, changed.rows.values()))
-            for index, each in self._changing:
-                counts[index] -= doubles if each.text.kind == "matched" else 0
+            for index, clause in self._changing:
+                counts[index] -= doubles if clause.text.kind == "matched" else 0
         return counts
 
     def _ambiguous_rows(self) -> Iterator[object]:
@@ -430,7 +428,7 @@ class _FrameMerge:
             .limit(_MAX_EXAMPLES)
             .collect()
         )
-        yield from (each["row"].asDict() for each in found)
+        yield from (row["row"].asDict() for row in found)
 
     def _key_names(self) -> list[str]:
         """Columns of the source that the condition reads."""

@@ -42,7 +42,7 @@ def read_changes(
 ) -> DataFrame:
     """The changed rows of all sets, in no order. Raises as `Engine.read_changes` says."""
     plans = [plan for changes in sets for plan in _read_plans(changes, store, tuple(columns))]
-    wanted = [each for each in plans if each.files.num_rows] or plans[:1]
+    wanted = [plan for plan in plans if plan.files.num_rows] or plans[:1]
     frames = [read_frame(session, plan) for plan in wanted]
     return reduce(lambda left, right: left.union(right), frames)
 

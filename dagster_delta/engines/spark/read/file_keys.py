@@ -1,4 +1,4 @@
-"""Which file, and which part of it, a row of a Spark scan came from, as one 64-bit join key.
+"""Which file a row of a Spark scan came from, and what the log says of that file.
 
 Spark computes `xxhash64(_metadata.file_path)` beside the rows; the same numbers are computed here
 for the files of the plan, so that the driver knows before the scan that no two of them collide.
@@ -7,12 +7,14 @@ for the files of the plan, so that the driver knows before the scan that no two 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.spark_uris import spark_path
@@ -20,7 +22,7 @@ from dagster_delta.storage.spark_uris import spark_path
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
 
 FILE_KEY = "__delta_file_key"
 """Column of a read with positions: the key of the row's file, see `keys_of_files`."""
@@ -76,15 +78,7 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
 def keys_of_files(files: pa.Table, store: ObjectStore) -> NDArray[np.int64]:
     """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads."""
     uris = (store.resolve_uri(decode_path(file)) for file in files["path"].to_pylist())
-    return file_keys([encode_uri(spark_path(each)) for each in uris])
-
-
-def hash_long(value: NDArray[np.int64], seed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`xxhash64` of a bigint, continued from the hash of the columns before it."""
-    with np.errstate(over="ignore"):
-        state = seed.view(np.uint64) + _P5 + np.uint64(8)
-        state = _mix_long(state, value.view(np.uint64))
-        return _avalanche(state).view(np.int64)
+    return file_keys([encode_uri(spark_path(uri)) for uri in uris])
 
 
 def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -124,8 +118,8 @@ def _stripes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
             lanes[lane] = _rotate(lanes[lane] + words[:, index + lane] * _P2, 31) * _P1
     state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7)
     state = state + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
-    for each in lanes:
-        state = (state ^ (_rotate(each * _P2, 31) * _P1)) * _P1 + _P4
+    for lane_state in lanes:
+        state = (state ^ (_rotate(lane_state * _P2, 31) * _P1)) * _P1 + _P4
     return state
 
 
@@ -144,9 +138,70 @@ def _rotate(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
-def missed_file(functions: ModuleType) -> Column:
-    """A Spark expression that fails for a row whose file is not among those of the plan."""
-    return functions.raise_error(
+_FINGERPRINT_SHIFT = 24
+_MAX_LITERALS = 2_000
+"""Values of files that are part of the plan's text; those of more files are a subquery."""
+
+
+def file_number(key: Column, keys: NDArray[np.int64], session: SparkSession) -> Column:
+    """The number of a row's file, as a Spark expression of its key.
+
+    It needs no join, so that Spark keeps its estimate of the size, and skips files by a filter on
+    what `value_of_file` makes of it. A row of a file that is not among them is an error: Spark
+    would otherwise return deleted rows, or rows with values of another file.
+
+    `keys`: of the files, in the order of their numbers.
+    """
+    functions, count = functions_of(session), len(keys)
+    buckets: list[list[int]] = [[] for _ in range(count)]
+    for number, (place, known) in enumerate(_places(keys)):
+        # A fingerprint is not negative, and the number beside it is.
+        buckets[place] += [known, ~number]
+    table = _constant(buckets, "array<array<bigint>>", session)
+    bucket = functions.get(table, functions.pmod(key, functions.lit(count)).cast("int"))
+    fingerprint = functions.shiftrightunsigned(key, _FINGERPRINT_SHIFT)
+    position = functions.array_position(bucket, fingerprint).cast("int")
+    missed = functions.raise_error(
         "dagster_delta: Spark reports another path for a data file than the log does; give the "
         'full URI of the table, or read it with engine="arrow"'
     )
+    number = functions.bitwise_not(functions.get(bucket, position))
+    return functions.when(position > 0, number).otherwise(missed.cast("bigint"))
+
+
+def value_of_file(
+    number: Column, values: Sequence[str | int | bool | None], kind: str, session: SparkSession
+) -> Column:
+    """The value of a row's file, as a Spark expression of its number.
+
+    `values`: of the files, in the order of their numbers.
+    `kind`: their type in Spark SQL.
+    """
+    table = _constant(values, f"array<{kind}>", session)
+    return functions_of(session).get(table, number.cast("int"))
+
+
+def _constant(values: Sequence[object], kind: str, session: SparkSession) -> Column:
+    functions = functions_of(session)
+    text = msgspec.json.encode(values).decode()
+    if len(values) <= _MAX_LITERALS:
+        return functions.from_json(functions.lit(text), kind)
+    rows = session.createDataFrame([(text,)], "text string")
+    return rows.select(functions.from_json("text", kind)).scalar()
+
+
+def _places(keys: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """The bucket and the fingerprint of each key."""
+    fingerprints = keys.view(np.uint64) >> np.uint64(_FINGERPRINT_SHIFT)
+    return zip((keys % len(keys)).tolist(), fingerprints.tolist(), strict=True)
+
+
+def check_distinct(keys: NDArray[np.int64], *, table: str, version: int) -> None:
+    """Check that no two files have one key. Raises InvalidTable if two have."""
+    if len(set(_places(keys))) != len(keys):
+        raise InvalidTable(
+            "two files of the table have the same name, or the same 64-bit hash of it, so Spark "
+            'would mix up their rows: use engine="arrow"',
+            table=table,
+            version=version,
+        )

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.footers import lacked_fields, may_lack
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
-from dagster_delta.engines.spark.read.row_positions import CHUNK_BITS, CHUNK_ROWS
+from dagster_delta.engines.spark.read.row_positions import CHUNK_ROWS
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -44,8 +44,8 @@ class FileSplit:
     """See `spark_path`."""
     with_vectors: pa.Table
     vector_paths: Sequence[str]
-    vector_rows: Sequence[int]
-    """Physical number of rows of each file with a deletion vector."""
+    vector_rows: Sequence[int | None]
+    """Physical number of rows of each file with a deletion vector, None if it is unknown."""
     by_arrow: pa.Table
 
 
@@ -59,12 +59,8 @@ def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSpl
         dtype=object,
     )
     vectors = _has_vector(files)
-    rows = _num_rows(files)
     by_arrow = _misread(paths) | _without_bytes(paths) if native else np.ones(len(paths), bool)
-    # Spec: a file with a deletion vector has numRecords. Without it the number of chunks is
-    # unknown, so a row that the join missed could not be detected.
-    by_arrow |= vectors & (rows < 0)
-    if _broadcast_bytes(rows[vectors & ~by_arrow]) > MAX_BROADCAST_BYTES:
+    if _broadcast_bytes(files.filter(pa.array(vectors & ~by_arrow))) > MAX_BROADCAST_BYTES:
         by_arrow |= vectors
     plain, with_vectors = ~vectors & ~by_arrow, vectors & ~by_arrow
     return FileSplit(
@@ -72,7 +68,7 @@ def split_files(files: pa.Table, store: ObjectStore, *, native: bool) -> FileSpl
         plain_paths=paths[plain].tolist(),
         with_vectors=files.filter(pa.array(with_vectors)),
         vector_paths=paths[with_vectors].tolist(),
-        vector_rows=rows[with_vectors].tolist(),
+        vector_rows=_num_rows(files.filter(pa.array(with_vectors))),
         by_arrow=files.filter(pa.array(by_arrow)),
     )
 
@@ -84,10 +80,9 @@ def _has_vector(files: pa.Table) -> NDArray[np.bool_]:
     return flags
 
 
-def _num_rows(files: pa.Table) -> NDArray[np.int64]:
-    """Physical number of rows of each file, -1 if the log does not have it."""
-    counts = parse_statistics_json(files["stats"], ())["num_records"].combine_chunks()
-    rows: NDArray[np.int64] = counts.fill_null(-1).to_numpy(zero_copy_only=False)
+def _num_rows(files: pa.Table) -> list[int | None]:
+    """Physical number of rows of each file, as far as the log has it."""
+    rows: list[int | None] = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
     return rows
 
 
@@ -118,9 +113,14 @@ def _is_empty(path: str) -> bool:
         return False
 
 
-def _broadcast_bytes(rows: NDArray[np.int64]) -> int:
-    chunks = int(np.sum(-(-rows // CHUNK_ROWS)))
-    return chunks << (CHUNK_BITS - 3)
+def _broadcast_bytes(files: pa.Table) -> int:
+    """The most that the deletion vectors of files take when they are broadcast."""
+    vectors = files["deletion_vector"].combine_chunks()
+    deleted = pc.struct_field(vectors, "cardinality").to_pylist()
+    return sum(
+        min(count, count if rows is None else -(-rows // CHUNK_ROWS)) * CHUNK_ROWS // 8
+        for count, rows in zip(deleted, _num_rows(files), strict=True)
+    )
 
 
 MAX_FOOTERS = 256
@@ -158,7 +158,7 @@ def groups_by_columns(
         return
     lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
     for kind in dict.fromkeys(lacked):
-        same = doubted.filter(pa.array([each == kind for each in lacked], pa.bool_()))
+        same = doubted.filter(pa.array([paths == kind for paths in lacked], pa.bool_()))
         # A literal inside a struct would require reading the whole struct.
         if any(len(path) > 1 for path in kind):
             yield FileGroup(same, by_arrow=True)

@@ -16,15 +16,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 
+from dagster_delta.engines.spark.read.file_keys import value_of_file
 from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
 from dagster_delta.protocol.values.partition_values import HIVE_NULL, parse_partition_column
 from dagster_delta.sql.tokens import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql import types as spark_types
 
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
@@ -74,7 +77,7 @@ def are_in_directories(
     columns = [pc.map_lookup(values, name, "first").to_pylist() for name in names]
     directories = (path.rpartition("/")[0] for path in paths)
     expected = set(zip(directories, *columns, strict=True))
-    patterns = [_trusted_text(each) for each in configuration.partition_schema]
+    patterns = [_trusted_text(field) for field in configuration.partition_schema]
     if None in patterns:
         return False
     return all(
@@ -101,7 +104,7 @@ def _spells(
 ) -> bool:
     parts = directory.split("/")
     return len(parts) == len(names) and all(
-        _is_part(*each) for each in zip(parts, names, texts, patterns, strict=True)
+        _is_part(*part) for part in zip(parts, names, texts, patterns, strict=True)
     )
 
 
@@ -119,8 +122,6 @@ def _is_part(part: str, name: str, text: str | None, pattern: re.Pattern[str] | 
 
 def directory_read_fields(configuration: TableConfiguration) -> list[spark_types.StructField]:
     """The partition columns as Spark reads them from the directories."""
-    from pyspark.sql import types
-
     fields = []
     for field, name in zip(
         configuration.partition_schema, configuration.physical_partition_columns, strict=True
@@ -169,20 +170,54 @@ def are_equal(values: pa.Table) -> bool:
 
 def partition_literal(value: pa.Scalar, field: StructField, functions: ModuleType) -> Column:
     """A partition value as a Spark literal that no setting of the session changes."""
-    target = to_spark_type(field.data_type)
-    if not value.is_valid:
-        return functions.lit(None).cast(target)
-    match field.data_type:
-        case PrimitiveType("timestamp"):
-            return functions.timestamp_micros(functions.lit(value.value))
-        case PrimitiveType("timestamp_ntz"):
-            text = pc.strftime(value, "%Y-%m-%d %H:%M:%S").as_py()
-            return functions.lit(text).cast(target)
-        case PrimitiveType("date"):
-            return functions.date_from_unix_date(functions.lit(value.value))
-        case PrimitiveType("binary"):
-            return functions.unhex(functions.lit(value.as_py().hex()))
-        case DecimalType():
-            return functions.lit(str(value.as_py())).cast(target)
+    kind, (carried,) = _carried(pa.chunked_array([pa.array([value.as_py()], value.type)]), field)
+    return _uncarried(functions.lit(carried).cast(kind), field, functions)
+
+
+def partition_value(
+    values: pa.ChunkedArray, field: StructField, number: Column, session: SparkSession
+) -> Column:
+    """The partition value of a row's file, as an expression of the number of the file.
+
+    `values`: of the files, in the order of their numbers.
+    """
+    kind, carried = _carried(values, field)
+    found = value_of_file(number, carried, kind, session)
+    return _uncarried(found, field, functions_of(session))
+
+
+def _carried(
+    values: pa.ChunkedArray, field: StructField
+) -> tuple[str, list[str | int | bool | None]]:
+    """Values in the form that JSON and literals hold exactly, and its type in Spark SQL."""
+    match str(field.data_type):
+        case "byte" | "short" | "integer" | "long":
+            return "bigint", values.to_pylist()
+        case "boolean":
+            return "boolean", values.to_pylist()
+        case "timestamp":
+            return "bigint", values.cast(pa.int64()).to_pylist()
+        case "date":
+            return "int", values.cast(pa.int32()).to_pylist()
+        case "timestamp_ntz":
+            return "string", pc.strftime(values, "%Y-%m-%d %H:%M:%S").to_pylist()
+        case "binary":
+            return "string", [
+                None if value is None else value.hex() for value in values.to_pylist()
+            ]
+        case "string":
+            return "string", values.to_pylist()
         case _:
-            return functions.lit(value.as_py()).cast(target)
+            return "string", [None if value is None else str(value) for value in values.to_pylist()]
+
+
+def _uncarried(carried: Column, field: StructField, functions: ModuleType) -> Column:
+    match str(field.data_type):
+        case "timestamp":
+            return functions.timestamp_micros(carried)
+        case "date":
+            return functions.date_from_unix_date(carried)
+        case "binary":
+            return functions.unhex(carried)
+        case _:
+            return carried.cast(to_spark_type(field.data_type))

@@ -1,8 +1,8 @@
 """The rows of a planned scan as a DataFrame, read by Spark's own Parquet reader.
 
-One broadcast hash join per kind of file adds what Parquet files do not have: deleted rows and
-partition values. Partition values need no join if one literal or the directories give them. The
-Arrow engine on the executors reads the files that Spark would misread or cannot read.
+Partition values come from the directories, or from the name of a row's file, so that Spark skips
+files by a filter that is put on the DataFrame. A broadcast join removes deleted rows. The Arrow
+engine on the executors reads the files that Spark would misread or cannot read.
 
 Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
 """
@@ -23,13 +23,13 @@ from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import (
     FILE_KEY,
     ROW_INDEX,
+    check_distinct,
     file_keys,
+    file_number,
     keys_of_files,
-    missed_file,
 )
 from dagster_delta.engines.spark.read.file_split import (
     FileGroup,
-    FileSplit,
     groups_by_columns,
     split_files,
 )
@@ -40,6 +40,7 @@ from dagster_delta.engines.spark.read.partition_values import (
     directory_read_fields,
     partition_literal,
     partition_table,
+    partition_value,
 )
 from dagster_delta.engines.spark.read.read_tasks import (
     FILE_SCHEMA,
@@ -48,10 +49,10 @@ from dagster_delta.engines.spark.read.read_tasks import (
     encode_files,
 )
 from dagster_delta.engines.spark.read.row_positions import (
-    CHUNK_BITS,
-    chunk_table,
     load_bitmaps,
+    row_number,
     with_row_ids,
+    without_deleted_rows,
 )
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
 from dagster_delta.engines.spark.session.schema import (
@@ -66,7 +67,6 @@ from dagster_delta.engines.spark.session.schema import (
     read_name,
     sql_column,
     to_spark_schema,
-    to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import (
     FIELD_ID_READ,
@@ -75,7 +75,7 @@ from dagster_delta.engines.spark.session.session import (
     is_apache_spark,
     session_conf,
 )
-from dagster_delta.errors import InvalidTable, UnsupportedExpression
+from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import (
     existing_default,
@@ -88,9 +88,8 @@ from dagster_delta.sql.tokens import quote
 from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession, types
+    from pyroaring import BitMap64
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
 
     from dagster_delta.sql.expressions import SqlExpression
@@ -125,18 +124,6 @@ def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -
     return reader.result(reader.read_spread(files))
 
 
-@dataclass(frozen=True, slots=True)
-class _PartitionSource:
-    """Where the partition columns of some files come from."""
-
-    columns: dict[str, Column]
-    """Expression of each, by logical name."""
-    by_directory: bool = False
-    """Whether Spark reads them from the directories."""
-    joined: pa.Table | None = None
-    """pyarrow.Table of their values, one row per file, if they are joined."""
-
-
 @dataclass(frozen=True)
 class _FrameReader:
     session: SparkSession
@@ -158,7 +145,7 @@ class _FrameReader:
             rows = rows.select(*map(self._declared, self._needed_fields), *self._position_names)
         if self.plan.where is not None:
             rows = rows.where(sql_column(self.plan.where.sql, functions_of(rows)))
-        results = [self._result_column(each) for each in self.plan.schema]
+        results = [self._result_column(field) for field in self.plan.schema]
         return rows.select(*results, *self._position_names)
 
     def _groups(self) -> Iterator[FileGroup]:
@@ -178,9 +165,10 @@ class _FrameReader:
         """The rows of all files, before the filter."""
         files = split_files(self.plan.files, self.plan.store, native=self._is_native())
         if files.plain.num_rows:
-            yield self._read_plain(files)
+            yield self._read_native(files.plain, files.plain_paths)
         if files.with_vectors.num_rows:
-            yield self._read_with_vectors(files)
+            bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
+            yield self._read_native(files.with_vectors, files.vector_paths, bitmaps)
         if files.by_arrow.num_rows:
             yield self._read_by_arrow(files.by_arrow)
 
@@ -239,7 +227,7 @@ class _FrameReader:
         needed = {schema.field(name).name for name in self.plan.columns}
         if self.plan.where is not None:
             needed |= {schema.field(path[0]).name for path in self.plan.where.references}
-        return tuple(each for each in schema if each.name in needed)
+        return tuple(field for field in schema if field.name in needed)
 
     @cached_property
     def _partition_fields(self) -> tuple[StructField, ...]:
@@ -297,121 +285,41 @@ class _FrameReader:
     def _root(self) -> str:
         return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
 
-    def _partition_source(self, files: pa.Table, paths: Sequence[str]) -> _PartitionSource:
-        """The source of the partition values of these files: the cheapest exact one."""
+    def _read_native(
+        self, files: pa.Table, paths: Sequence[str], bitmaps: Sequence[BitMap64] | None = None
+    ) -> DataFrame:
+        """Files that Spark reads, without the rows that their deletion vectors delete."""
         configuration, functions = self.plan.configuration, self._functions
         values = partition_table(files, self._partition_fields, configuration)
-        if are_equal(values):
-            literals = {
-                field.name: partition_literal(values[field.name][0], field, functions)
-                for field in self._partition_fields
-            }
-            return _PartitionSource(literals)
-        if are_in_directories(files, paths, self._root, configuration):
-            columns = {
-                field.name: directory_column(field, configuration, functions)
-                for field in self._partition_fields
-            }
-            return _PartitionSource(columns, by_directory=True)
-        # The files may have a column with the current name of a partition column.
-        names = [self._own_name(f"partition_{n}") for n in range(len(self._partition_fields))]
-        joined = {
-            each.name: functions.col(name)
-            for each, name in zip(self._partition_fields, names, strict=True)
-        }
-        return _PartitionSource(joined, joined=values.rename_columns(names))
-
-    def _read_plain(self, files: FileSplit) -> DataFrame:
-        partitions = self._partition_source(files.plain, files.plain_paths)
-        rows = self._with_positions(
-            self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)
-        )
-        if partitions.joined is not None:
-            paths = [encode_uri(path) for path in files.plain_paths]
-            file_path = rows.metadataColumn("_metadata").getField("file_path")
-            keyed = rows.withColumn(self._own_name("key"), self._functions.xxhash64(file_path))
-            joined = self._join(keyed, file_keys(paths), partitions.joined)
-            rows = joined.where(self._is_found())
-        return self._logical(rows, partitions.columns)
-
-    def _read_with_vectors(self, files: FileSplit) -> DataFrame:
-        """Files with a deletion vector, without the rows it deletes."""
-        functions = self._functions
-        partitions = self._partition_source(files.with_vectors, files.vector_paths)
-        rows = self._with_positions(
-            self._open(files.with_vectors, files.vector_paths, by_directory=partitions.by_directory)
-        )
+        is_one = are_equal(values)
+        by_directory = not is_one and are_in_directories(files, paths, self._root, configuration)
+        rows = self._with_positions(self._open(files, paths, by_directory=by_directory))
         metadata = rows.metadataColumn("_metadata")
-        row_index = metadata.getField("row_index")
-        key = functions.xxhash64(
-            metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
-        )
-        path_keys = file_keys([encode_uri(path) for path in files.vector_paths])
-        bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
-        chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
-        constants = pa.table({self._own_name("words"): chunks.words})
-        if partitions.joined is not None:
-            for name in partitions.joined.column_names:
-                values = partitions.joined[name].take(pa.array(chunks.files))
-                constants = constants.append_column(name, values)
-        keyed = rows.withColumns(
-            {self._own_name("key"): key, self._own_name("row_index"): row_index}
-        )
-        joined = self._join(keyed, chunks.keys, constants)
-        return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
-
-    def _join(self, rows: DataFrame, keys: NDArray[np.int64], constants: pa.Table) -> DataFrame:
-        """Rows with the constants of the file, or chunk of a file, that they came from."""
-        if len(set(keys.tolist())) != len(keys):
-            raise InvalidTable(
-                "the paths of two files have the same 64-bit hash, so Spark would mix up their "
-                'rows: read the table with engine="arrow"',
-                table=self.plan.store.location.uri,
-                version=self.plan.version,
-            )
-        key, found_key = self._own_name("key"), self._own_name("found_key")
-        entries = frame_of(
-            self.session,
-            pa.table([pa.array(keys), *constants.columns], [found_key, *constants.column_names]),
-            self._constants_schema(constants.column_names),
-        )
-        broadcast = self._functions.broadcast(entries)
-        return rows.join(broadcast, rows[key] == entries[found_key], "left")
-
-    def _constants_schema(self, names: Sequence[str]) -> types.StructType:
-        from pyspark.sql import types
-
-        known = {
-            self._own_name(f"partition_{index}"): to_spark_type(each.data_type)
-            for index, each in enumerate(self._partition_fields)
-        }
-        known[self._own_name("words")] = types.ArrayType(types.LongType())
-        schema = types.StructType().add(self._own_name("found_key"), types.LongType())
-        for name in names:
-            schema.add(name, known[name])
-        return schema
-
-    def _is_found(self, condition: Column | None = None) -> Column:
-        """The condition on a joined row; an error for a row without an entry in the join.
-
-        A silent miss would return deleted rows, or turn partition values into nulls.
-        """
-        functions = self._functions
-        found = functions.lit(True) if condition is None else condition
-        error = missed_file(functions)
-        return functions.when(
-            functions.col(self._own_name("found_key")).isNotNull(), found
-        ).otherwise(error.cast("boolean"))
-
-    def _is_kept(self) -> Column:
-        functions = self._functions
-        row = functions.col(self._own_name("row_index")).cast("int")
-        word = functions.get(
-            functions.col(self._own_name("words")),
-            functions.shiftright(row.bitwiseAND((1 << CHUNK_BITS) - 1), 6),
-        )
-        bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)
-        return bit.bitwiseAND(1) == 0
+        partitions: dict[str, Column] = {}
+        if bitmaps is not None or not (is_one or by_directory):
+            keys = file_keys([encode_uri(path) for path in paths])
+            check_distinct(keys, table=self.plan.store.location.uri, version=self.plan.version)
+            key = functions.xxhash64(metadata.getField("file_path"))
+            number = file_number(key, keys, self.session)
+        for field in self._partition_fields:
+            if is_one:
+                value = partition_literal(values[field.name][0], field, functions)
+            elif by_directory:
+                value = directory_column(field, configuration, functions)
+            else:
+                value = partition_value(values[field.name], field, number, self.session)
+            partitions[field.name] = value
+        if bitmaps is not None:
+            # The files may have a column with the current name of a partition column.
+            names = {
+                name: self._own_name(f"partition_{index}") for index, name in enumerate(partitions)
+            }
+            number_name = self._own_name("row_number")
+            named = {names[name]: value for name, value in partitions.items()}
+            named[number_name] = row_number(number, metadata.getField("row_index"))
+            rows = without_deleted_rows(rows.withColumns(named), number_name, bitmaps)
+            partitions = {name: functions.col(names[name]) for name in partitions}
+        return self._logical(rows, partitions)
 
     def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""

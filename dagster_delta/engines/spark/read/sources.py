@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import types
 
 from dagster_delta.engines.spark.session.errors import (
     is_missing_file_system,
@@ -62,7 +64,7 @@ def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[in
     `paths`: see `spark_path`; each once.
     `times_ms`: when each file was made, as the log has it, in milliseconds since 1970.
     """
-    entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
+    entries = (_entry(*entry) for entry in zip(paths, sizes, times_ms, strict=True))
     return b"\n".join([b"v1", *entries])
 
 
@@ -134,8 +136,6 @@ MAX_LOOKED_UP = 32
 """More files than this, and all files of an object store, are passed to a classic session as a
 list: looking up a file costs Spark a call, or three requests to an object store."""
 
-_DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 _V1_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 
@@ -154,8 +154,6 @@ _READ_OPTIONS = {
 
 _VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
 _BUILT_IN_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
-
-_discovery_lock = threading.Lock()
 
 _opened: WeakKeyDictionary[SparkSession, set[str | None]] = WeakKeyDictionary()
 """The schemes that each session was found to have a file system for."""
@@ -207,8 +205,7 @@ def open_parquet(
     if base_path is not None:
         reader = reader.option("basePath", base_path)
     try:
-        with _serial_discovery(session, paths):
-            return reader.load(list(paths))
+        return reader.load(list(paths))
     except Exception as error:
         failure = read_failure(error, table=location.uri, version=version)
         if failure is None:
@@ -235,9 +232,6 @@ def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None
 
 def _load_list(reader: DataFrameReader, files: bytes, *, has_partitions: bool) -> DataFrame | None:
     """The rows of files by their list; None if Spark must look the files up."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         with list_directory(files) as directory:
             # Without partitions Spark reads no directory name.
@@ -254,36 +248,8 @@ def _parquet_source(session: SparkSession) -> str:
     implementation does not have it.
     """
     first = session_conf(session, _V1_SOURCES) or ""
-    is_first = "parquet" in {each.strip().casefold() for each in first.split(",")}
+    is_first = "parquet" in {name.strip().casefold() for name in first.split(",")}
     return "parquet" if is_first else _V1_PARQUET
-
-
-@contextmanager
-def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[None]:
-    """Look up many local files on the driver instead of in a Spark job with a task for each.
-
-    A classic session looks them up when it gets the paths, so the setting is changed only for that
-    time. A Connect server looks them up each time it reads the rows, and keeps its own setting.
-    """
-    if is_connect(session) or scheme_of(paths[0]) not in _BUILT_IN_SCHEMES:
-        yield
-        return
-    # The lock keeps two of our own reads from restoring each other's value.
-    with _discovery_lock:
-        before = session_conf(session, _DISCOVERY_THRESHOLD)
-        if before is None or len(paths) <= int(before):
-            yield
-            return
-        chosen = session.conf.get(_DISCOVERY_THRESHOLD, None)
-        session.conf.set(_DISCOVERY_THRESHOLD, str(len(paths)))
-        try:
-            yield
-        finally:
-            if chosen is None:
-                # Setting the default by name would look like a choice of the user.
-                session.conf.unset(_DISCOVERY_THRESHOLD)
-            else:
-                session.conf.set(_DISCOVERY_THRESHOLD, chosen)
 
 
 def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
@@ -293,10 +259,6 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     are not Spark, the Arrow engine reads. It also reads where Hadoop has no setting for the storage
     options, and from a bucket that was opened with others before: Hadoop would go on using those.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import types
-
     if not is_apache_spark(session):
         return False
     scheme = scheme_of(path)
