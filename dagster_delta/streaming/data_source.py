@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine
@@ -42,6 +43,7 @@ from dagster_delta.streaming.options import (
     StreamOffset,
     parse_source_options,
 )
+from dagster_delta.streaming.table_writer import TableWriter
 from dagster_delta.table.log.reader import located
 from dagster_delta.table.read.snapshot import Snapshot
 
@@ -72,8 +74,8 @@ class ReadFiles:
             for batch in embedded_engine().read_changes(store, [self.changes], self.columns):
                 columns = [
                     # Spark's variants have required parts, and no cast creates them for a null.
-                    each if each.type == field.type else rename_nested(each, field.type)
-                    for each, field in zip(batch.columns, schema, strict=True)
+                    column if column.type == field.type else rename_nested(column, field.type)
+                    for column, field in zip(batch.columns, schema, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -132,7 +134,7 @@ class DeltaLogSource(DataSource):
     @property
     def _location(self) -> str | None:
         # The options of a stream that is written include some of Spark's own.
-        options = {name.casefold(): each for name, each in dict(self.options).items()}
+        options = {name.casefold(): value for name, value in dict(self.options).items()}
         return options.get("path")
 
     @property
@@ -152,8 +154,6 @@ class DeltaLogSource(DataSource):
 
     def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query. Raises as `TableWriter` says."""
-        from dagster_delta.streaming.table_writer import TableWriter
-
         return TableWriter(self._parsed, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
@@ -324,8 +324,6 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
 def _arrow_schema(schema: SparkSchema) -> pa.Schema:
     """The Arrow schema in which Spark expects rows."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)

@@ -367,7 +367,7 @@ class _BatchFiles:
             sets = [ChangeFileSet(self._configuration, self._rows.to_table(), None)]
         else:
             sets = [*self._feed.sets(self._configuration)]
-        return tuple(each for each in sets if each.files.num_rows)
+        return tuple(changes for changes in sets if changes.files.num_rows)
 
 
 def _inserted(row: Mapping[str, Any]) -> FileChange:

@@ -162,7 +162,7 @@ class SourceOptions:
     @property
     def reads_old_rows(self) -> bool:
         """Whether an option selects which rows to read."""
-        return any(each is not None for each in map(self.__getattribute__, _READ_ATTRIBUTES)) or (
+        return any(value is not None for value in map(self.__getattribute__, _READ_ATTRIBUTES)) or (
             self.allows_deletes or self.read_change_feed
         )
 
@@ -261,7 +261,7 @@ def _size(text: str) -> int:
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(each.strip() for each in text.split(","))
+    names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise ValueError("it is column names with commas between them")
     return names

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -23,7 +24,7 @@ from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
-from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure, TableNotFound
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.time_zone import UTC, UTC_NAMES
 from dagster_delta.storage import open_store
@@ -36,7 +37,6 @@ from dagster_delta.table.operations.write_planning import WriteOptions
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType as SparkSchema
 
 
@@ -71,10 +71,6 @@ class TableWriter(DataSourceArrowWriter):
 
         After a StorageFailure Spark may repeat the task.
         """
-        import pyarrow as pa
-
-        from dagster_delta.errors import StorageFailure
-
         first = next(iterator, None)
         if first is None:
             return _WrittenByTask()

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import pyarrow as pa
 
+from dagster_delta import errors
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -72,7 +73,7 @@ class Reports(Generic[_Detail]):
         """Every file that was written, relative to the table root."""
         data, changes = self.files, self.change_files
         return tuple(
-            map(decode_path, (*(each.path for each in data), *(change.path for change in changes)))
+            map(decode_path, (*(file.path for file in data), *(change.path for change in changes)))
         )
 
 
@@ -137,9 +138,9 @@ def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Repo
         payloads[kind].append(bytes(payload))
     decode = msgspec.msgpack.decode
     return Reports(
-        tuple(decode(each, type=AddFile) for each in payloads["add"]),
-        tuple(decode(each, type=AddCDCFile) for each in payloads["cdc"]),
-        tuple(decode(each, type=detail) for each in payloads["detail"]),
+        tuple(decode(payload, type=AddFile) for payload in payloads["add"]),
+        tuple(decode(payload, type=AddCDCFile) for payload in payloads["cdc"]),
+        tuple(decode(payload, type=detail) for payload in payloads["detail"]),
         _decode_error(payloads["error"][0]) if payloads["error"] else None,
     )
 
@@ -173,8 +174,6 @@ def _encode_error(error: DeltaError) -> bytes:
 
 
 def _decode_error(payload: bytes) -> DeltaError:
-    from dagster_delta import errors
-
     found = msgspec.msgpack.decode(payload, type=_ErrorReport)
     kind = getattr(errors, found.kind, DeltaError)
     facts = {name: getattr(found, name) for name in _FACTS[1:]}

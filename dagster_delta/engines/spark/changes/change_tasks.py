@@ -23,6 +23,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
+from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
@@ -142,7 +143,7 @@ class _Changing:
 
     def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
         places = pa.array(np.flatnonzero(acting))
-        files, rows = (_known(each.take(places)) for each in (batch.files, batch.rows))
+        files, rows = (_known(column.take(places)) for column in (batch.files, batch.rows))
         order = np.argsort(files, kind="stable")
         for key, part in rows_by_file(files[order], rows[order]):
             self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
@@ -151,8 +152,8 @@ class _Changing:
         action = self.task.actions[index]
         new = batch.new_rows() if action != "delete" else None
         if new is not None:
-            for each in self.task.numbered[index] if self.task.numbered else ():
-                self._note_numbers(each, new.column(each.column))
+            for identity in self.task.numbered[index] if self.task.numbered else ():
+                self._note_numbers(identity, new.column(identity.column))
             writers.data.add(new)
         if writers.changes is None or action == "copy":
             return
@@ -206,7 +207,7 @@ class _Batch:
 
     def take(self, places: NDArray[np.int64]) -> _Batch:
         index = pa.array(places)
-        taken = ([each.take(index) for each in group] for group in
+        taken = ([column.take(index) for column in group] for group in
                  (self.new, self.old, self.casts, self.checks))  # fmt: skip
         return _Batch(self.task, self.actions[places], None, None, None, *taken)
 
@@ -227,7 +228,7 @@ class _Batch:
     def _assigned(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         schema = self.task.data.configuration.schema
         fields = [
-            pa.field(each.name, column.type) for each, column in zip(schema, columns, strict=True)
+            pa.field(field.name, column.type) for field, column in zip(schema, columns, strict=True)
         ]
         source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
         return assign_rows(source, schema, table=self.task.table)
@@ -329,8 +330,6 @@ class CopyTask:
         return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
     def _copy(self, batch: pa.RecordBatch) -> RewriteResult:
-        from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
-
         copied = [
             file for text in batch.column("files").to_pylist() for file in _DECODER.decode(text)
         ]

@@ -122,7 +122,7 @@ class ChangingRows:
             for path, sql in _assigned(change)
         ]
         columns = [sql_column(sql, self._functions) for *_, sql in texts]
-        typed = self.frame.select(*[each.alias(f"_{i}") for i, each in enumerate(columns)])
+        typed = self.frame.select(*[column.alias(f"_{i}") for i, column in enumerate(columns)])
         types = from_spark_schema(typed.schema, with_collations=True)
         values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
@@ -136,16 +136,16 @@ class ChangingRows:
     @cached_property
     def constraints(self) -> tuple[tuple[Constraint, frozenset[int]], ...]:
         """The constraints to check, and for the rows of which changes."""
-        writing = self._indexes(lambda each: each.action in ("insert", "update"))
+        writing = self._indexes(lambda change: change.action in ("insert", "update"))
         found = [(constraint, writing) for constraint in self.data.constraints]
         for index, change in enumerate(self.changes):
             verified = generation_constraints(change.completion)
-            found += [(each, frozenset((index,))) for each in verified]
+            found += [(constraint, frozenset((index,))) for constraint in verified]
         return tuple(found)
 
     def task(self) -> ChangeTask:
         """The task that writes the rows of `columns`."""
-        constraints = tuple(each for each, _ in self.constraints)
+        constraints = tuple(constraint for constraint, _ in self.constraints)
         return ChangeTask(
             data=replace(self.data, constraints=constraints),
             change_data=self.change_data,
@@ -174,8 +174,8 @@ class ChangingRows:
         old = [self.old(field.name) for field in self._fields] if self._with_old else []
         rows = rows.select(
             *leading,
-            *[self._new(each).alias(f"__new_{i}") for i, each in enumerate(self._fields)],
-            *[each.alias(f"__old_{i}") for i, each in enumerate(old)],
+            *[self._new(field).alias(f"__new_{i}") for i, field in enumerate(self._fields)],
+            *[column.alias(f"__old_{i}") for i, column in enumerate(old)],
             *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._casts())],
         )
         return self._arranged(self._checked(self._generated(rows)))
@@ -271,14 +271,14 @@ class ChangingRows:
         return result
 
     def _indexes(self, wanted: Callable[[RowChange], bool]) -> frozenset[int]:
-        return frozenset(i for i, each in enumerate(self.changes) if wanted(each))
+        return frozenset(i for i, change in enumerate(self.changes) if wanted(change))
 
     def _generated(self, rows: DataFrame) -> DataFrame:
         """The rows with their generated columns, which are computed from the new values."""
         generated = {
-            (each.column, each.sql)
+            (column.column, column.sql)
             for change in self.changes
-            for each in change.completion.generated
+            for column in change.completion.generated
         }
         if not generated:
             return rows
@@ -293,7 +293,7 @@ class ChangingRows:
             indexes = self._indexes(
                 lambda change, column=column: (
                     column  # type: ignore[misc]
-                    in {each.column for each in change.completion.generated}
+                    in {found.column for found in change.completion.generated}
                 )
             )
             computed[f"__new_{position}"] = functions.when(
@@ -310,11 +310,11 @@ class ChangingRows:
         checks = [
             functions.when(
                 functions.col(_ACTION).isin(*indexes),
-                sql_column(each.sql, functions).cast("boolean"),
+                sql_column(constraint.sql, functions).cast("boolean"),
             )
             .otherwise(functions.lit(True))
             .alias(f"__check_{index}")
-            for index, (each, indexes) in enumerate(self.constraints)
+            for index, (constraint, indexes) in enumerate(self.constraints)
         ]
         return self._named(rows).select(*[functions.col(name) for name in rows.columns], *checks)
 
@@ -322,8 +322,8 @@ class ChangingRows:
         """The rows, and the new columns a second time under their logical names."""
         functions = self._functions
         named = [
-            declared_column(functions.col(f"__new_{index}"), each)
-            for index, each in enumerate(self._fields)
+            declared_column(functions.col(f"__new_{index}"), field)
+            for index, field in enumerate(self._fields)
         ]
         return rows.select(*[functions.col(name) for name in rows.columns], *named)
 
@@ -383,17 +383,17 @@ def stored_value(
             return _stored_struct(value, source, target, functions, name)
         case ArrayType(element_type=held), ArrayType(element_type=wanted):
             return functions.transform(
-                value, lambda each: stored_value(each, held, wanted, functions, name)
+                value, lambda element: stored_value(element, held, wanted, functions, name)
             )
         case MapType(), MapType():
             entries = functions.transform(
                 functions.map_entries(value),
-                lambda each: functions.struct(
+                lambda entry: functions.struct(
                     stored_value(
-                        each["key"], source.key_type, target.key_type, functions, name
+                        entry["key"], source.key_type, target.key_type, functions, name
                     ).alias("key"),
                     stored_value(
-                        each["value"], source.value_type, target.value_type, functions, name
+                        entry["value"], source.value_type, target.value_type, functions, name
                     ).alias("value"),
                 ),
             )
@@ -410,7 +410,7 @@ def stored_value(
 def _stored_struct(
     value: Column, source: StructType, target: StructType, functions: ModuleType, name: str
 ) -> Column:
-    unknown = [each.name for each in source if target.get(each.name) is None]
+    unknown = [field.name for field in source if target.get(field.name) is None]
     if unknown:
         raise SchemaMismatch(
             f"column {name} has no field {unknown[0]}: leave it out of the value, or add the field "
@@ -418,19 +418,19 @@ def _stored_struct(
             column=f"{name}.{unknown[0]}",
         )
     fields = []
-    for each in target:
-        held = source.get(each.name)
+    for wanted in target:
+        held = source.get(wanted.name)
         if held is None:
-            field = functions.lit(None).cast(to_spark_type(each.data_type))
+            field = functions.lit(None).cast(to_spark_type(wanted.data_type))
         else:
             field = stored_value(
                 value.getField(held.name),
                 held.data_type,
-                each.data_type,
+                wanted.data_type,
                 functions,
-                f"{name}.{each.name}",
+                f"{name}.{wanted.name}",
             )
-        fields.append(field.alias(each.name))
+        fields.append(field.alias(wanted.name))
     return _unless_null(value, functions.struct(*fields), functions)
 
 
@@ -447,11 +447,11 @@ def stored_fits(
     parts: list[Column] = []
     match source, target:
         case StructType(), StructType():
-            for each in target:
-                held = source.get(each.name)
+            for wanted in target:
+                held = source.get(wanted.name)
                 if held is not None:
                     inner = stored_fits(
-                        value.getField(held.name), held.data_type, each.data_type, functions
+                        value.getField(held.name), held.data_type, wanted.data_type, functions
                     )
                     parts += [] if inner is None else [inner]
         case ArrayType(element_type=held_type), ArrayType(element_type=wanted):
@@ -471,8 +471,8 @@ def _all_fit(
     if source in (VOID, target):
         return []
 
-    def fits(each: Column) -> Column:
-        found = stored_fits(each, source, target, functions)
+    def fits(inner: Column) -> Column:
+        found = stored_fits(inner, source, target, functions)
         always: Column = functions.lit(True)
         return always if found is None else found
 
@@ -501,16 +501,16 @@ def with_fields(
     `sources` has its source struct at the same path and that is null as well.
     """
     fields = []
-    for each in data_type:
-        below = {path[1:]: value for path, value in values.items() if path[0] == each.name}
-        field = struct.getField(each.name)
+    for part in data_type:
+        below = {path[1:]: value for path, value in values.items() if path[0] == part.name}
+        field = struct.getField(part.name)
         if () in below:
             field = below[()]
         elif below:
-            assert isinstance(each.data_type, StructType)  # noqa: S101  paths lead through structs
-            inner = {path[1:]: held for path, held in sources.items() if path[:1] == (each.name,)}
-            field = with_fields(field, each.data_type, below, functions, inner)
-        fields.append(field.alias(each.name))
+            assert isinstance(part.data_type, StructType)  # noqa: S101  paths lead through structs
+            inner = {path[1:]: held for path, held in sources.items() if path[:1] == (part.name,)}
+            field = with_fields(field, part.data_type, below, functions, inner)
+        fields.append(field.alias(part.name))
     made: Column = functions.struct(*fields)
     if () in sources:
         made = functions.when(struct.isNotNull() | sources[()].isNotNull(), made)

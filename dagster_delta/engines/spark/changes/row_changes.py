@@ -83,11 +83,11 @@ def copy_rows(
     copied = collect_changes(frame.repartition(min(len(groups), _MAX_TASKS)), task, store)
     created.add_logged(copied.paths)
     united = CreatedFiles(store)
-    united.add_logged(each.path for each in small)
+    united.add_logged(file.path for file in small)
     united.delete()
-    paths = {each.path for each in small}
+    paths = {file.path for file in small}
     return RewriteResult(
-        (*(each for each in written if each.path not in paths), *copied.files),
+        (*(file for file in written if file.path not in paths), *copied.files),
         copied.change_files,
         copied.counts[0],
         copied.counts[1] - _num_rows(small),
@@ -119,10 +119,10 @@ def _small_files(
     written: Sequence[AddFile], staying: Sequence[CopiedFile], target_bytes: int
 ) -> list[AddFile]:
     """The small files of partitions in which there is another file to write."""
-    small = [each for each in written if each.size_bytes < _SMALL_SHARE * target_bytes]
-    others = {_partition(each.partition_values) for each in staying}
+    small = [file for file in written if file.size_bytes < _SMALL_SHARE * target_bytes]
+    others = {_partition(file.partition_values) for file in staying}
     counts: dict[_Partition, int] = {}
-    keys = [_partition(list(each.partition_values.items())) for each in small]
+    keys = [_partition(list(file.partition_values.items())) for file in small]
     for key in keys:
         counts[key] = counts.get(key, 0) + 1
     return [file for file, key in zip(small, keys, strict=True) if key in others or counts[key] > 1]
@@ -229,7 +229,7 @@ class _Rewriting:
         be: it can select as many rows as before, but other ones.
         """
         where = self._rewrite.source.where
-        return where is not None and any(isinstance(each, Refused) for each in walk(where.typed))
+        return where is not None and any(isinstance(part, Refused) for part in walk(where.typed))
 
     def _check_rows(self, written: WrittenChanges) -> None:
         """Check that the predicate selected the same rows as before."""

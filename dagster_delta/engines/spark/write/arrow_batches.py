@@ -12,6 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import types
+
 from dagster_delta.engines.spark.session.session import (
     MAX_RECORDS,
     functions_of,
@@ -78,8 +82,6 @@ def _of_short_rows(frame: DataFrame) -> DataFrame:
 
 
 def _texts(frame: DataFrame) -> Iterator[Column]:
-    from pyspark.sql import types
-
     def paths(struct: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for field in struct.fields:
             path = (*above, field.name)
@@ -153,9 +155,6 @@ _tables_of_long_rows: set[str] = set()
 
 def _lend(session: SparkSession) -> _ConfOverride | None:
     """An override; None if the session limits bytes differently, or does not allow the change."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     before = session_conf(session, MAX_RECORDS)
     if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
         return None
@@ -174,8 +173,6 @@ def _lend(session: SparkSession) -> _ConfOverride | None:
 
 def _is_unmeasured(data_type: DataType) -> bool:
     """Whether values may be long and expensive to measure."""
-    from pyspark.sql import types
-
     if isinstance(data_type, types.StructType):
         return any(_is_unmeasured(field.dataType) for field in data_type.fields)
     return isinstance(

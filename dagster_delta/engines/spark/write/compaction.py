@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 
 from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.arrow.engine import ArrowEngine
@@ -37,10 +38,11 @@ from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.parquet.nested_arrays import index_of
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession, types
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _GROUP_SCHEMA = "position int, files binary"
@@ -86,7 +88,7 @@ def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
     results = []
     for group in sorted(reports.details, key=attrgetter("position")):
         written = tuple(files[path] for path in group.paths)
-        num_bytes = sum(each.size_bytes for each in written)
+        num_bytes = sum(file.size_bytes for file in written)
         results.append(WriteResult(written, group.num_rows, num_bytes))
     return results
 
@@ -165,14 +167,10 @@ class _PlaceTask:
 
 
 def _with_place(frame: DataFrame) -> types.StructType:
-    from pyspark.sql import types
-
     return types.StructType([*frame.schema.fields, types.StructField(_PLACE, types.LongType())])
 
 
 def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> pa.Table:
-    from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-
     counts = parse_statistics_json(plan.files["stats"], ())["num_records"]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     share = _UNCOUNTED_SHARE if num_rows is None else min(1.0, SAMPLE_ROWS / max(1, num_rows))

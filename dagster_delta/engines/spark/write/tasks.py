@@ -108,8 +108,8 @@ class _CheckedRows:
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = self.task.columns
         fields = [
-            pa.field(name, each.type, each.nullable, each.metadata)
-            for name, each in zip(names, batch.schema, strict=False)
+            pa.field(name, field.type, field.nullable, field.metadata)
+            for name, field in zip(names, batch.schema, strict=False)
         ]
         return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
 

@@ -47,6 +47,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _in_session_zone(rows: _WrittenRows) -> _WrittenRows:
         source if old.data_type == new.data_type else source.cast(to_spark_type(new.data_type))
         for source, old, new in zip(_sources(rows), rows.schema, schema, strict=True)
     ]
-    named = [each.alias(_source_name(index)) for index, each in enumerate(columns)]
+    named = [column.alias(_source_name(index)) for index, column in enumerate(columns)]
     return _WrittenRows(rows.frame.select(*named), schema, rows.spec)
 
 
@@ -162,8 +163,8 @@ def _named(rows: _WrittenRows) -> DataFrame:
     """
     functions = functions_of(rows.frame)
     targets = [
-        declared_column(_as_stored(each, rows.schema, functions), each)
-        for each in rows.spec.configuration.schema
+        declared_column(_as_stored(field, rows.schema, functions), field)
+        for field in rows.spec.configuration.schema
     ]
     return rows.frame.select(*_sources(rows), *targets)
 
@@ -192,7 +193,7 @@ def _extended(
     new = [value.alias(_source_name(known + index)) for index, value in enumerate(values)]
     extended = frame.select(*_sources(rows), *new)
     types = from_spark_schema(extended.schema, with_collations=True).fields[known:]
-    fields = [StructField(name, each.data_type) for name, each in zip(names, types, strict=True)]
+    fields = [StructField(name, field.data_type) for name, field in zip(names, types, strict=True)]
     return _WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
 
 
@@ -213,7 +214,9 @@ def _gathered(rows: _WrittenRows) -> _WrittenRows:
         return rows
     functions, schema = functions_of(rows.frame), rows.schema
     found = [schema.get(column) for column in rows.spec.configuration.partition_columns]
-    columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
+    columns = [
+        functions.col(_source_name(schema.names.index(field.name))) for field in found if field
+    ]
     if not columns:
         return rows
     return _WrittenRows(rows.frame.hint("rebalance", *columns), schema, rows.spec)
@@ -225,14 +228,12 @@ def _by_need(
     """The generated columns that can be computed before rows are numbered, and the others."""
     if not values.identities:
         return list(values.generated), []
-    from dagster_delta.sql.expressions import parse_expression
-
     numbered = {identity.column for identity in values.identities}
     early: list[ColumnExpression] = []
     late: list[ColumnExpression] = []
-    for each in values.generated:
-        bases = {path[0] for path in parse_expression(each.sql, schema).references}
-        (late if bases & numbered else early).append(each)
+    for column in values.generated:
+        bases = {path[0] for path in parse_expression(column.sql, schema).references}
+        (late if bases & numbered else early).append(column)
     return early, late
 
 
@@ -283,7 +284,7 @@ def _check_columns(schema: StructType, spec: WriteSpec) -> None:
     """Refuse columns that cannot be stored, before the job starts."""
     filled = frozenset(spec.values.columns)
     target = StructType(
-        tuple(each for each in spec.configuration.schema if each.name not in filled)
+        tuple(field for field in spec.configuration.schema if field.name not in filled)
     )
     reader = pa.RecordBatchReader.from_batches(to_arrow_schema(schema), iter(()))
     assign_batches(reader, target, table=spec.location.uri)
