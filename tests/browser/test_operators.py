@@ -75,7 +75,7 @@ def test_a_schema_change_is_planned_done_and_seen_on_the_page_of_the_asset(
     expect(ui.page.get_by_role("row", name="delta/dry_run false")).to_be_visible()
     columns = ui.page.get_by_role("row", name="dagster/column_schema")
     expect(columns).to_contain_text("runways")
-    expect(columns).to_contain_text("long")
+    expect(columns).to_contain_text("bigint")
     ui.take_picture("schema-change-on-the-asset", showing=columns)
 
 
