@@ -111,9 +111,16 @@ class LogStream:
         return StreamOffset(table_id=table_id, version=int(start))
 
     def latest_version(self) -> int:
-        """The newest version of the table at the moment."""
-        self._seen_version = max(self._seen_version, self._latest.update().version)
-        return self._seen_version
+        """The newest version of the table at the moment.
+
+        Raises:
+            VersionNotFound: the table had a newer version before.
+        """
+        version = self._latest.update().version
+        if version < self._seen_version:
+            raise self._set_back(self._seen_version, version)
+        self._seen_version = version
+        return version
 
     def advance(
         self, start: StreamOffset, admission: Admission, *, until: int | None = None
@@ -311,13 +318,7 @@ class LogStream:
                 table=table,
             )
         if offset.version > self._seen_version + 1:
-            raise VersionNotFound(
-                f"The query has read the table up to version {offset.version - 1}, and it is at "
-                f"{self._seen_version}: its log was set back; start a new query, with a checkpoint "
-                "location of its own",
-                table=table,
-                version=offset.version,
-            )
+            raise self._set_back(offset.version - 1, self._seen_version)
         if offset.commit in {UNSET, self._identified}:
             return
         if self._digest_before(offset) not in {UNSET, offset.commit}:
@@ -329,6 +330,15 @@ class LogStream:
                 version=offset.last_read,
             )
         self._identified = offset.commit
+
+    def _set_back(self, read: int, found: int) -> VersionNotFound:
+        return VersionNotFound(
+            f"The query has read the table up to version {read}, and it is at {found}: its log was "
+            "set back, or the table was created again; start a new query, with a checkpoint "
+            "location of its own",
+            table=self._store.location.uri,
+            version=read + 1,
+        )
 
 
 def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:

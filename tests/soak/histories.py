@@ -128,6 +128,8 @@ class _Reader:
     cursor: LogCursor | None = None
     stream: LogStream | None = None
     offset: StreamOffset | None = None
+    has_read: bool = False
+    """Whether the last look of a stream found rows."""
 
 
 class _History:
@@ -334,7 +336,7 @@ class _History:
             self.round.fault(f"{name} stopped: {type(error).__name__}")
             self.readers[name][self.readers[name].index(reader)] = _Reader()
             return
-        if not is_held and name == "stream" and self.log.latest <= reader.version:
+        if not is_held and name == "stream" and not reader.has_read:
             # A stream compares its last commit with the log when there is one to read after it.
             self.round.fault("streams at rest in another history")
             return
@@ -403,7 +405,7 @@ class _History:
 
         def read(reader: _Reader) -> None:
             options = SourceOptions(self.store.location.uri, skip_change_commits=True)
-            if reader.stream is None or self.chance.random() < 0.3:
+            if reader.stream is None or reader.offset is None or self.chance.random() < 0.3:
                 reader.stream = LogStream(self.store, options, self.open().snapshot())
             stream = reader.stream
             start = reader.offset or stream.initial_offset()
@@ -425,7 +427,9 @@ class _History:
             if found or reader.offset is not None:
                 # Without a first batch a query has no checkpoint.
                 reader.offset = start
-            if sorted(found) != sorted(expected):
+            reader.has_read = bool(found)
+            is_held = reader.version < 0 or self.log.holds(reader.version, reader.digest)
+            if sorted(found) != sorted(expected) and (found or is_held):
                 detail = f"from {reader.version}: {sorted(found)}, not {sorted(expected)}"
                 self.fail("a stream has other files", detail)
             self.round.fault("streamed files", len(found))

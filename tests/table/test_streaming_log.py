@@ -440,6 +440,18 @@ def test_a_log_that_was_set_back_and_has_grown_again_is_refused() -> None:
     assert stream_of(table).advance(old, Admission()).version == 4
 
 
+def test_a_shorter_log_is_noticed_by_a_running_query() -> None:
+    table = new_table()
+    append(table, 1)
+    append(table, 2)
+    stream = stream_of(table)
+    assert stream.latest_version() == 2
+    table.store.delete([meta.path for meta in table.store.list_recursive()])
+    DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]), store=table.store)
+    with pytest.raises(VersionNotFound, match="up to version 2, and it is at 0"):
+        stream.latest_version()
+
+
 def test_the_stream_of_changes_is_the_change_data_feed() -> None:
     table = new_table(**{"delta.enableChangeDataFeed": "true"})
     append(table, 1, 2, 3, 6)
