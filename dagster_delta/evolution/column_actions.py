@@ -66,7 +66,10 @@ def add_column(draft: SchemaDraft, action: actions.AddColumn) -> None:
             lambda struct: _inserted(struct, field, action.position, column),
         )
     )
-    draft.note(f"add column {column} ({_definition(field, default)})")
+    fills = default is not None and draft.existing_rows == "rewrite"
+    draft.note(
+        f"add column {column} ({_definition(field, default)})", "rewrites" if fills else "metadata"
+    )
     if not action.nullable:
         draft.work["not_null", path] = ""
     if default is not None:

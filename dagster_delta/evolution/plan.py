@@ -45,7 +45,7 @@ by the online change of a column."""
 _EFFECTS = {
     "nothing": "no change",
     "metadata": "metadata only",
-    "validates": "metadata only, after existing rows are validated",
+    "validates": "existing rows are read, where statistics do not prove it",
     "rewrites": "existing files are rewritten",
     "converts": "existing files are rewritten online, in batches",
 }
@@ -244,14 +244,17 @@ class SchemaChangePlan:
 
     def without_rewrite(self) -> SchemaChangePlan:
         """The plan for a table without files, which has no rows to rewrite."""
-        steps = tuple(step for step in self.steps if step.effect != "rewrites")
+        steps = tuple(
+            replace(step, effect="metadata") if step.effect == "rewrites" else step
+            for step in self.steps
+        )
         return replace(self, fills={}, materializes_defaults=False, steps=steps)
 
     def __str__(self) -> str:
         return self.to_markdown()
 
     def to_markdown(self) -> str:
-        """The plan for people: steps, their cost, the protocol and the schema diff."""
+        """The plan for people: steps, their cost, new features and the schema diff."""
         return "\n".join(_lines(self)) + "\n"
 
 
@@ -267,7 +270,8 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
     if not plan.changes_anything:
         yield "No change is needed: there is nothing to commit."
         return
-    yield _cost(plan)
+    if plan.rewrites_data:
+        yield _rewrite_cost(plan)
     yield from missing_switch_lines(plan.missing_switches)
     for check in plan.checks:
         yield f"- every existing row must satisfy {code_span(check.name)}: {code_span(check.sql)}"
@@ -288,18 +292,12 @@ def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Ite
         yield stage.to_markdown().rstrip("\n")
 
 
-def _cost(plan: SchemaChangePlan) -> str:
-    size = f"{plan.affected_files} files, {plan.affected_bytes} bytes"
+def _rewrite_cost(plan: SchemaChangePlan) -> str:
+    size = f"{plan.affected_files:,} files, {plan.affected_bytes:,} bytes"
     if plan.frees_files_of_feature:
         known = f" ({size})" if plan.affected_files else ""
         return f"**Rewrites data**: the files that use the feature{known}, in a commit of its own."
-    if plan.rewrites_data:
-        return f"**Rewrites data**: {size}, in one commit."
-    if plan.validates_rows:
-        return "**Reads data** where statistics do not prove the constraint; rewrites none."
-    if plan.existing_defaults:
-        return "**Metadata only**: no row is read, and no data file is written."
-    return "**Metadata only**: no data file is read or written."
+    return f"**Rewrites data**: {size}, in one commit."
 
 
 _Work = Literal["fill", "lazy", "default", "not_null"]

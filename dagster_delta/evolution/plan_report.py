@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.evolution.required_protocol import new_features
-from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.registry import find_feature
 
 if TYPE_CHECKING:
@@ -16,6 +15,16 @@ if TYPE_CHECKING:
 
 ENABLE_FEATURES = "pass enable_features=True"
 """The Python option that turns on the table features for a change."""
+
+READERS_WITHOUT = {
+    "columnMapping": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`",
+    "deletionVectors": "deltalake 1.6 reads it only by `QueryBuilder`",
+    "typeWidening": "deltalake 1.6 and polars 2.1 cannot read it",
+    "v2Checkpoint": "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`",
+    "vacuumProtocolCheck": "deltalake 1.6 and polars 2.1 cannot read it",
+}
+"""By table feature: the readers that lose access to a table with it, as tested for
+`docs/readers.md`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +38,18 @@ class MissingSwitch:
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
-    """Changes of the protocol and the properties, as list items."""
-    yield from _protocol(before.protocol, after.protocol)
-    if names := new_features(before, after):
-        yield (
-            f"- needs {', '.join(map(_feature, names))}, which the table does not have yet; other "
-            "clients have to support what they use"
-        )
+    """New features of the table with the readers that lack them, and changes of the properties,
+    as list items.
+    """
+    yield from map(_feature, new_features(before, after))
     yield from _properties(before.metadata.configuration, after.metadata.configuration)
-
-
-def _protocol(before: Protocol, after: Protocol) -> Iterator[str]:
-    if before == after:
-        return
-    old = {*(before.reader_features or ()), *(before.writer_features or ())}
-    new = [
-        name
-        for name in dict.fromkeys((*(after.writer_features or ()), *(after.reader_features or ())))
-        if name not in old
-    ]
-    yield (
-        f"- protocol: reader {before.min_reader_version} → {after.min_reader_version}, writer "
-        f"{before.min_writer_version} → {after.min_writer_version}"
-        + (f"; lists {', '.join(new)}" if new else "")
-    )
 
 
 def _feature(name: str) -> str:
     row = find_feature(name)
     users = "readers and writers" if row is None or row.is_reader_feature else "writers"
-    return f"table feature {code_span(name)} ({users})"
+    others = READERS_WITHOUT.get(name, f"other {users} have to support it")
+    return f"- new table feature {code_span(name)} ({users}): {others}"
 
 
 def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:

@@ -63,14 +63,12 @@ def plan_schema_changes(
     if defaults:
         check_column_values(StructType(defaults))
     fills = draft.work_of("fill") if draft.existing_rows == "rewrite" else {}
-    for (column,), sql in fills.items():
-        draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
     not_null = (
         Constraint(f"NOT NULL {dotted(path)}", not_null_sql(path))
         for path in draft.work_of("not_null")
     )
     named = (Constraint(f"CHECK {name}", sql) for name, sql in draft.constraints.items())
-    return SchemaChangePlan(
+    plan = SchemaChangePlan(
         before,
         draft.configuration,
         tuple(draft.steps),
@@ -81,6 +79,8 @@ def plan_schema_changes(
         domains=draft.changed_domains,
         missing_switches=tuple(draft.missing_switches),
     )
+    # An added column may be dropped by the same statement.
+    return plan if plan.rewrites_data else plan.without_rewrite()
 
 
 def plan_dropped_feature(
@@ -133,7 +133,7 @@ def _materialize_defaults(draft: SchemaDraft, _action: actions.MaterializeDefaul
         return
     draft.set_schema(without_existing_defaults(draft.schema))
     draft.materializes_defaults = True
-    draft.note(f"rewrite files that lack {', '.join(columns)}", "rewrites")
+    draft.note(f"store the lazy default of {', '.join(columns)} in files", "rewrites")
 
 
 def _drop_feature(_draft: SchemaDraft, action: actions.DropFeature) -> None:

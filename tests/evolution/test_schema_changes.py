@@ -541,8 +541,7 @@ def test_a_plan_tells_people_what_it_does() -> None:
     )
     report = done.to_markdown()
     for line in (
-        "| add column c (integer DEFAULT 1) | metadata only |",
-        "| rewrite existing files with c = 1 | existing files are rewritten |",
+        "| add column c (integer DEFAULT 1) | existing files are rewritten |",
         "**Rewrites data**",
         "- every existing row must satisfy `NOT NULL ident`: ",
         "- property `delta.columnMapping.mode = name`",

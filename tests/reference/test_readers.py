@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.evolution.plan_report import READERS_WITHOUT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "readers.md").read_text()
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", "c"]})
@@ -110,3 +111,25 @@ def test_the_page_of_readers_says_who_reads_a_table(
     elif by_deltalake != "no":
         to_arrow = reads(lambda uri: deltalake.DeltaTable(uri).to_pyarrow_table(), uri)
         assert to_arrow == (by_deltalake == "yes")
+
+
+def test_the_plan_of_a_change_names_the_readers_that_the_page_names() -> None:
+    rows = {
+        "columnMapping": "column mapping",
+        "deletionVectors": "deletion vectors",
+        "typeWidening": "type widening",
+        "v2Checkpoint": "V2 checkpoints",
+        "vacuumProtocolCheck": "vacuum protocol check",
+    }
+    words = {
+        ("no", "no"): "deltalake 1.6 and polars 2.1 cannot read it",
+        ("by `QueryBuilder`", "no"): (
+            "polars 2.1 cannot read it, and deltalake 1.6 only by `QueryBuilder`"
+        ),
+        ("by `QueryBuilder`", "yes"): "deltalake 1.6 reads it only by `QueryBuilder`",
+    }
+    assert "| deltalake 1.6 | polars 2.1 `read_delta` |" in PAGE
+    assert rows.keys() == READERS_WITHOUT.keys()
+    for feature, row in rows.items():
+        (cells,) = re.findall(rf"(?m)^\| {row}.*?\| yes \| (.*?) \| (.*?) \|$", PAGE)
+        assert READERS_WITHOUT[feature] == words[cells]

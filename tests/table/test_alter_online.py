@@ -243,12 +243,7 @@ def test_a_dry_run_tells_every_part_its_cost_and_what_is_off() -> None:
     )
     assert (result.skipped, table.refresh().version) == (True, version)
     plan = result.plan
-    assert [each.effect for each in plan.steps] == [
-        "metadata",
-        "rewrites",
-        "converts",
-        "metadata",
-    ]
+    assert [each.effect for each in plan.steps] == ["rewrites", "converts", "metadata"]
     online = plan.stages[1]
     assert isinstance(online, ColumnChangePlan)
     assert online.cost is not None

@@ -107,7 +107,7 @@ class SchemaChangeResult(CommitResult, frozen=True, kw_only=True):
         return self.to_markdown()
 
     def to_markdown(self) -> str:
-        """The plan as text for people: steps, their cost, the protocol and the schema diff."""
+        """The plan as text for people: steps, their cost, new features and the schema diff."""
         return self.plan.to_markdown()
 
 
