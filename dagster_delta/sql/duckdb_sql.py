@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.protocol.schema import DataType, PrimitiveType, as_nullable
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.sql.casts import (
     cast_kind,
@@ -240,7 +240,8 @@ def duckdb_input(
     if data_type == VARIANT:
         return values.cast(VARIANT_STORAGE)
     if not is_primitive(data_type) and holds_values(data_type):
-        return _without_zones(values.cast(to_arrow_type(data_type)))
+        # Arrow refuses to cast a null struct whose fields are not null.
+        return _without_zones(values.cast(to_arrow_type(as_nullable(data_type))))
     if not is_primitive(data_type):
         return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
     target = to_arrow_type(data_type)

@@ -367,6 +367,18 @@ def test_rows_that_break_a_constraint_are_shown(store: MemoryStore) -> None:
     table.append(pa.table({"id": [3]}))
 
 
+def test_a_null_struct_may_hold_no_nulls_in_its_fields(store: MemoryStore) -> None:
+    rows = pa.table({"s": pa.array([{"x": 1}, None], pa.struct({"x": pa.int32()}))})
+    table = table_of(store, rows)
+    table.alter("ALTER s.x SET NOT NULL")
+    assert table.snapshot().scan(where="coalesce(s.x, 0) < 1").to_arrow().to_pylist() == [
+        {"s": None}
+    ]
+    table.append(rows)
+    with pytest.raises(ConstraintViolation):
+        table.append(pa.table({"s": pa.array([{"x": None}], rows.schema.field("s").type)}))
+
+
 def test_a_constraint_on_a_renamed_column_is_checked_under_its_new_name(
     store: MemoryStore,
 ) -> None:
