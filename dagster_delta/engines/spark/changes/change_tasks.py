@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -24,7 +23,7 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
-from dagster_delta.engines.plans import RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -32,7 +31,6 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
-from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.write.tasks import joined_batches, nonempty
 from dagster_delta.engines.statements.constraint_check import refuse_violations
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
@@ -282,65 +280,26 @@ def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
     return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)
 
 
-COPIED_FILES_SCHEMA = "files string"
-"""Input of a copy task, as a Spark schema: `CopiedFile`s that are written together, as JSON."""
+COPIED_FILE_SCHEMA = LIVE_FILE_SCHEMA.append(pa.field("matches", pa.binary()))
+"""Files to copy, each with the rows to remove as a serialised bitmap, null for every row."""
 
 
-class CopiedFile(msgspec.Struct, frozen=True):
-    """A data file to copy."""
+def copy_files(data: WriteSpec, change_data: WriteSpec | None, plan: ReadPlan) -> pa.RecordBatch:
+    """Write the remaining rows of files together, and record the removed rows.
 
-    path: str
-    size_bytes: int
-    partition_values: list[tuple[str, str | None]] | None
-    deletion_vector: dict[str, str | int | None] | None
-    base_row_id: int | None
-    default_row_commit_version: int | None
-    matches: bytes | None
-    """The rows to remove, as a serialised bitmap; None for every row."""
+    `change_data`: how removed rows are recorded; None if they are not.
+    `plan`: its files are of `COPIED_FILE_SCHEMA`.
 
-
-_COLUMNS = list(CopiedFile.__struct_fields__[:-1])
-_DECODER = msgspec.json.Decoder(list[CopiedFile])
-
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """Writes the remaining rows of files, and records the removed rows.
-
-    No SQL is evaluated, so the rows do not pass through Spark: a task reads its files and writes
-    the rows that remain, as the embedded engine does.
+    Returns:
+        A report of `REPORT_SCHEMA`: action 0 counts removed rows, action 1 the remaining rows.
     """
-
-    plan: ShippedPlan
-    data: WriteSpec
-    change_data: WriteSpec | None
-    """How removed rows are recorded; None if they are not."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `REPORT_SCHEMA`, once all files of a batch are written: action 0 counts
-        removed rows, action 1 the remaining rows.
-        """
-        for batch in batches:
-            if batch.num_rows:
-                yield reported(partial(self._report, batch))
-
-    def _report(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        done = self._copy(batch)
-        counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
-        return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
-
-    def _copy(self, batch: pa.RecordBatch) -> RewriteResult:
-        copied = [
-            file for text in batch.column("files").to_pylist() for file in _DECODER.decode(text)
-        ]
-        rows = [{name: getattr(file, name) for name in _COLUMNS} for file in copied]
-        schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _COLUMNS])
-        matches = {
-            file.path: BitMap64.deserialize(file.matches)
-            for file in copied
-            if file.matches is not None
-        }
-        plan = replace(self.plan.open(), files=pa.Table.from_pylist(rows, schema))
-        return rewrite_rows(
-            RowRewrite(plan, matches, (), True, self.data, change_data=self.change_data)
-        )
+    files = plan.files.select(["path", "matches"]).to_pylist()
+    matches = {
+        file["path"]: BitMap64.deserialize(file["matches"])
+        for file in files
+        if file["matches"] is not None
+    }
+    plan = replace(plan, files=plan.files.drop_columns("matches"))
+    done = rewrite_rows(RowRewrite(plan, matches, (), True, data, change_data=change_data))
+    counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
+    return report(done.files, done.change_files, [ChangeDetail(counts=counts)])

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -25,7 +24,6 @@ from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import (
     ChangeDetail,
     ChangeTask,
-    CopyTask,
     RowAction,
     WrittenChanges,
     changes_of,
@@ -114,23 +112,29 @@ class ChangingRows:
         return self.change_data is not None and any(e.action == "update" for e in self.changes)
 
     @cached_property
-    def _values(self) -> list[dict[tuple[str, ...], tuple[Column, DataType]]]:
-        """For each change, the values that it assigns, with their types."""
+    def _values(self) -> list[dict[tuple[str, ...], _Stored]]:
+        """For each change the values that it assigns, as their columns store them, and the text of
+        those that do not fit: null for the others.
+        """
+        functions, schema = self._functions, self.data.configuration.schema
         texts = [
             (index, path, sql)
             for index, change in enumerate(self.changes)
             for path, sql in _assigned(change)
         ]
-        columns = [sql_column(sql, self._functions) for *_, sql in texts]
+        columns = [sql_column(sql, functions) for *_, sql in texts]
         typed = self.frame.select(*[column.alias(f"_{i}") for i, column in enumerate(columns)])
         types = from_spark_schema(typed.schema, with_collations=True)
-        values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
+        values: list[dict[tuple[str, ...], _Stored]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
-            change = self.changes[index]
+            change, target = self.changes[index], schema.fields_along(path)[-1].data_type
             if not change.fills and path in (change.values or ()):
-                target = self.data.configuration.schema.fields_along(path)[-1].data_type
                 refuse_lacking_fields(path, field.data_type, target)
-            values[index][path] = (column, field.data_type)
+            storage = _Storage(functions, ".".join(path))
+            stored, fits = storage.stored(column, field.data_type, target)
+            text = _written(column, field.data_type, functions)
+            misfit = None if fits is None else functions.when(~fits, text)
+            values[index][path] = stored, misfit
         return values
 
     @cached_property
@@ -217,14 +221,8 @@ class ChangingRows:
             if identity.column == field.name:
                 return identity_value(identity, self._functions)
         own = {
-            path[1:]: stored_value(
-                column,
-                data_type,
-                self.data.configuration.schema.fields_along(path)[-1].data_type,
-                self._functions,
-                ".".join(path),
-            )
-            for path, (column, data_type) in self._values[index].items()
+            path[1:]: stored
+            for path, (stored, _) in self._values[index].items()
             if path[0] == field.name
         }
         if field.name == CarriedIds.of(self.data.configuration).version_column:
@@ -246,19 +244,15 @@ class ChangingRows:
         """The columns with values that may not fit, their types, and the text of those that do not
         fit: null for the others.
         """
-        schema, functions = self.data.configuration.schema, self._functions
-        found: dict[str, list[tuple[int, Column]]] = {}
-        types: dict[str, DataType] = {}
+        schema, null = self.data.configuration.schema, self._functions.lit(None).cast("string")
+        found: dict[tuple[str, ...], list[tuple[int, Column]]] = {}
         for index, values in enumerate(self._values):
-            for path, (column, data_type) in values.items():
-                target = schema.fields_along(path)[-1].data_type
-                fits = stored_fits(column, data_type, target, functions)
-                if fits is not None:
-                    name, types[".".join(path)] = ".".join(path), target
-                    text = functions.when(~fits, _written(column, data_type, functions))
-                    found.setdefault(name, []).append((index, text))
-        for name, cases in found.items():
-            yield name, types[name], self._by_action(cases, functions.lit(None).cast("string"))
+            for path, (_, misfit) in values.items():
+                if misfit is not None:
+                    found.setdefault(path, []).append((index, misfit))
+        for path, cases in found.items():
+            target = schema.fields_along(path)[-1].data_type
+            yield ".".join(path), target, self._by_action(cases, null)
 
     def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
         functions = self._functions
@@ -354,130 +348,86 @@ def _written(value: Column, data_type: DataType, functions: ModuleType) -> Colum
 
 def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
     """Write the changed rows."""
-    with spark_failures(table=rows.data.location.uri):
-        frame, task = rows.columns(), rows.task()
-    return collect_changes(frame, task, store)
-
-
-def collect_changes(
-    frame: DataFrame, task: ChangeTask | CopyTask, store: ObjectStore
-) -> WrittenChanges:
-    """The result of the tasks of one job."""
     with spark_failures(table=store.location.uri):
+        frame, task = rows.columns(), rows.task()
         reports = collect_counted(
-            frame, lambda rows: rows.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri
+            frame, lambda frame: frame.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri
         )
     return changes_of(settle_reports(reports, ChangeDetail, store))
 
 
-def stored_value(
-    value: Column, source: DataType, target: DataType, functions: ModuleType, name: str
-) -> Column:
-    """A value as a column of the table holds it; null, at its depth, where it does not fit."""
-    if source == VOID:
-        return functions.lit(None).cast(to_spark_type(target))
-    if source == target:
-        return value
-    match source, target:
-        case StructType(), StructType():
-            return _stored_struct(value, source, target, functions, name)
-        case ArrayType(element_type=held), ArrayType(element_type=wanted):
-            return functions.transform(
-                value, lambda element: stored_value(element, held, wanted, functions, name)
-            )
-        case MapType(), MapType():
-            entries = functions.transform(
-                functions.map_entries(value),
-                lambda entry: functions.struct(
-                    stored_value(
-                        entry["key"], source.key_type, target.key_type, functions, name
-                    ).alias("key"),
-                    stored_value(
-                        entry["value"], source.value_type, target.value_type, functions, name
-                    ).alias("value"),
-                ),
-            )
-            return _unless_null(value, functions.map_from_entries(entries), functions)
-        case _ if _is_nested(source) or _is_nested(target):
+class _Storage:
+    """How values are stored in one column of the table: by type, fields of structs by name."""
+
+    def __init__(self, functions: ModuleType, name: str) -> None:
+        self._functions, self._name = functions, name
+
+    def stored(self, value: Column, source: DataType, target: DataType) -> _Stored:
+        """The value as the column holds it; null, at its depth, where it does not fit, and whether
+        all of it fits; None if it always does.
+        """
+        functions = self._functions
+        match source, target:
+            case _ if source == target:
+                return value, None
+            case _ if source == VOID:
+                return functions.lit(None).cast(to_spark_type(target)), None
+            case StructType(), StructType():
+                return self._struct(value, source, target)
+            case ArrayType(element_type=held), ArrayType(element_type=wanted):
+                return self._elements(value, held, wanted)
+            case MapType(), MapType():
+                keys, values = functions.map_keys(value), functions.map_values(value)
+                new_keys, keys_fit = self._elements(keys, source.key_type, target.key_type)
+                new_values, fit = self._elements(values, source.value_type, target.value_type)
+                return functions.map_from_arrays(new_keys, new_values), _both(keys_fit, fit)
+            case _ if _is_nested(source) or _is_nested(target):
+                raise SchemaMismatch(
+                    f"a value of type {_spelled(source)} cannot be stored in column {self._name} "
+                    f"of type {_spelled(target)}",
+                    column=self._name,
+                )
+        new = value.try_cast(to_spark_type(target))
+        return new, value.isNull() | new.isNotNull()
+
+    def _struct(self, value: Column, source: StructType, target: StructType) -> _Stored:
+        functions, fields, all_fit = self._functions, [], None
+        unknown = [field.name for field in source if target.get(field.name) is None]
+        if unknown:
             raise SchemaMismatch(
-                f"a value of type {_spelled(source)} cannot be stored in column {name} of type "
-                f"{_spelled(target)}",
-                column=name,
+                f"column {self._name} has no field {unknown[0]}: leave it out of the value, or add "
+                "the field to the table first",
+                column=f"{self._name}.{unknown[0]}",
             )
-    return value.try_cast(to_spark_type(target))
+        for wanted in target:
+            held = source.get(wanted.name) or StructField(wanted.name, VOID)
+            inner = _Storage(functions, f"{self._name}.{wanted.name}")
+            new, fits = inner.stored(value.getField(held.name), held.data_type, wanted.data_type)
+            fields.append(new.alias(wanted.name))
+            all_fit = _both(all_fit, fits)
+        return functions.when(value.isNotNull(), functions.struct(*fields)), all_fit
 
-
-def _stored_struct(
-    value: Column, source: StructType, target: StructType, functions: ModuleType, name: str
-) -> Column:
-    unknown = [field.name for field in source if target.get(field.name) is None]
-    if unknown:
-        raise SchemaMismatch(
-            f"column {name} has no field {unknown[0]}: leave it out of the value, or add the field "
-            "to the table first",
-            column=f"{name}.{unknown[0]}",
-        )
-    fields = []
-    for wanted in target:
-        held = source.get(wanted.name)
-        if held is None:
-            field = functions.lit(None).cast(to_spark_type(wanted.data_type))
-        else:
-            field = stored_value(
-                value.getField(held.name),
-                held.data_type,
-                wanted.data_type,
-                functions,
-                f"{name}.{wanted.name}",
-            )
-        fields.append(field.alias(wanted.name))
-    return _unless_null(value, functions.struct(*fields), functions)
-
-
-def _unless_null(value: Column, result: Column, functions: ModuleType) -> Column:
-    return functions.when(value.isNotNull(), result)
-
-
-def stored_fits(
-    value: Column, source: DataType, target: DataType, functions: ModuleType
-) -> Column | None:
-    """Whether `stored_value` keeps the whole value; None if it always does."""
-    if source in (VOID, target):
-        return None
-    parts: list[Column] = []
-    match source, target:
-        case StructType(), StructType():
-            for wanted in target:
-                held = source.get(wanted.name)
-                if held is not None:
-                    inner = stored_fits(
-                        value.getField(held.name), held.data_type, wanted.data_type, functions
-                    )
-                    parts += [] if inner is None else [inner]
-        case ArrayType(element_type=held_type), ArrayType(element_type=wanted):
-            parts += _all_fit(value, held_type, wanted, functions)
-        case MapType(), MapType():
-            keys, values = functions.map_keys(value), functions.map_values(value)
-            parts += _all_fit(keys, source.key_type, target.key_type, functions)
-            parts += _all_fit(values, source.value_type, target.value_type, functions)
-        case _:
-            parts.append(value.isNull() | value.try_cast(to_spark_type(target)).isNotNull())
-    return reduce(lambda left, right: left & right, parts) if parts else None
-
-
-def _all_fit(
-    values: Column, source: DataType, target: DataType, functions: ModuleType
-) -> list[Column]:
-    if source in (VOID, target):
-        return []
-
-    def fits(inner: Column) -> Column:
-        found = stored_fits(inner, source, target, functions)
+    def _elements(self, values: Column, source: DataType, target: DataType) -> _Stored:
+        functions = self._functions
+        if source == target:
+            return values, None
         always: Column = functions.lit(True)
-        return always if found is None else found
 
-    found: Column = functions.coalesce(functions.forall(values, fits), functions.lit(True))
-    return [found]
+        def stored(value: Column) -> _Stored:
+            return self.stored(value, source, target)
+
+        new = functions.transform(values, lambda value: stored(value)[0])
+        fit = functions.forall(values, lambda value: _both(stored(value)[1], always))
+        return new, functions.coalesce(fit, always)
+
+
+_Stored: TypeAlias = "tuple[Column, Column | None]"
+
+
+def _both(left: Column | None, right: Column | None) -> Column | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
 
 
 def _is_nested(data_type: DataType) -> bool:

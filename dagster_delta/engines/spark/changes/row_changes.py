@@ -8,10 +8,11 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Change Data File
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 from pyroaring import BitMap64
@@ -21,22 +22,22 @@ from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import (
-    COPIED_FILES_SCHEMA,
-    CopiedFile,
-    CopyTask,
+    COPIED_FILE_SCHEMA,
+    ChangeDetail,
     WrittenChanges,
+    changes_of,
+    copy_files,
 )
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,
     RowChange,
-    collect_changes,
     write_changes,
 )
-from dagster_delta.engines.spark.read.read_tasks import ShippedPlan
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.errors import spark_failures
-from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.compaction import rewrite_in_tasks
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
@@ -44,6 +45,7 @@ from dagster_delta.protocol.features.change_data import (
     CHANGE_TYPE_COLUMN,
     change_data_configuration,
 )
+from dagster_delta.protocol.log.replay import ROW_ID_COLUMNS
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -54,8 +56,16 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MAX_TASKS = 512
 _SMALL_SHARE = 0.75
+_CopiedFile = dict[str, Any]
+"""A row of `COPIED_FILE_SCHEMA`, without the columns that are null."""
+_COPIED_COLUMNS = [
+    "path",
+    "size_bytes",
+    "partition_values",
+    "deletion_vector",
+    *ROW_ID_COLUMNS,
+]
 _Partition = tuple[tuple[str, str | None], ...]
 
 
@@ -75,14 +85,11 @@ def copy_rows(
     groups = list(_packed([*staying, *map(_as_source, small)], target_bytes))
     if not groups:
         return RewriteResult(tuple(written), (), 0, 0)
-    task = CopyTask(ShippedPlan.of(rewrite.source), rewrite.data, rewrite.change_data)
-    encoded = [msgspec.json.encode(group).decode() for group in groups]
-    rows = pa.Table.from_arrays([string_column(encoded)], names=["files"])
-    frame = frame_of(session, rows, COPIED_FILES_SCHEMA)
-    store = rewrite.source.store
-    copied = collect_changes(frame.repartition(min(len(groups), _MAX_TASKS)), task, store)
+    tables = [pa.Table.from_pylist(group, COPIED_FILE_SCHEMA) for group in groups]
+    copy = partial(copy_files, rewrite.data, rewrite.change_data)
+    copied = changes_of(rewrite_in_tasks(session, rewrite.source, tables, copy, ChangeDetail))
     created.add_logged(copied.paths)
-    united = CreatedFiles(store)
+    united = CreatedFiles(rewrite.source.store)
     united.add_logged(file.path for file in small)
     united.delete()
     paths = {file.path for file in small}
@@ -94,54 +101,49 @@ def copy_rows(
     )
 
 
-def _staying(rewrite: RowRewrite) -> Iterator[CopiedFile]:
-    for row in rewrite.source.files.select(list(CopiedFile.__struct_fields__[:-1])).to_pylist():
+def _staying(rewrite: RowRewrite) -> Iterator[_CopiedFile]:
+    for row in rewrite.source.files.select(_COPIED_COLUMNS).to_pylist():
         matches = rewrite.matches.get(row["path"])
         # All rows of a file without an entry leave; they are read only to be recorded.
         if matches is not None or rewrite.change_data is not None:
-            yield CopiedFile(**row, matches=None if matches is None else matches.serialize())
+            yield {**row, "matches": None if matches is None else matches.serialize()}
 
 
-def _as_source(file: AddFile) -> CopiedFile:
+def _as_source(file: AddFile) -> _CopiedFile:
     # Rows without an id of their own get one when the new file is committed.
-    return CopiedFile(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        partition_values=list(file.partition_values.items()),
-        deletion_vector=None,
-        base_row_id=None,
-        default_row_commit_version=None,
-        matches=BitMap64().serialize(),
-    )
+    return {
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "partition_values": list(file.partition_values.items()),
+        "matches": BitMap64().serialize(),
+    }
 
 
 def _small_files(
-    written: Sequence[AddFile], staying: Sequence[CopiedFile], target_bytes: int
+    written: Sequence[AddFile], staying: Sequence[_CopiedFile], target_bytes: int
 ) -> list[AddFile]:
     """The small files of partitions in which there is another file to write."""
     small = [file for file in written if file.size_bytes < _SMALL_SHARE * target_bytes]
-    others = {_partition(file.partition_values) for file in staying}
-    counts: dict[_Partition, int] = {}
+    others = {_partition(file["partition_values"]) for file in staying}
     keys = [_partition(list(file.partition_values.items())) for file in small]
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter(keys)
     return [file for file, key in zip(small, keys, strict=True) if key in others or counts[key] > 1]
 
 
-def _packed(files: Sequence[CopiedFile], target_bytes: int) -> Iterator[list[CopiedFile]]:
+def _packed(files: Sequence[_CopiedFile], target_bytes: int) -> Iterator[list[_CopiedFile]]:
     """Groups of files of one partition, each of about the target size."""
-    by_partition: dict[_Partition, list[CopiedFile]] = {}
+    by_partition: dict[_Partition, list[_CopiedFile]] = {}
     for file in files:
-        by_partition.setdefault(_partition(file.partition_values), []).append(file)
+        by_partition.setdefault(_partition(file["partition_values"]), []).append(file)
     for some in by_partition.values():
-        group: list[CopiedFile] = []
+        group: list[_CopiedFile] = []
         size = 0
         for file in some:
-            if group and size + file.size_bytes > target_bytes:
+            if group and size + file["size_bytes"] > target_bytes:
                 yield group
                 group, size = [], 0
             group.append(file)
-            size += file.size_bytes
+            size += file["size_bytes"]
         yield group
 
 

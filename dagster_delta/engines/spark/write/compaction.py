@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -28,13 +27,13 @@ from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
     Reports,
     report,
-    reported,
     settle_reports,
 )
-from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table, encode_table
+from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, encode_table
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.write.tasks import RewriteTask
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
 from dagster_delta.parquet.nested_arrays import index_of
@@ -45,77 +44,64 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_GROUP_SCHEMA = "position int, files binary"
 _PLACE = "__zorder_place"
 _UNCOUNTED_SHARE = 0.01
+
+_Detail = TypeVar("_Detail", bound=msgspec.Struct)
+
+
+def rewrite_in_tasks(
+    session: SparkSession,
+    plan: ReadPlan,
+    groups: Sequence[pa.Table],
+    rewrite: Callable[[ReadPlan], pa.RecordBatch],
+    detail: type[_Detail],
+) -> Reports[_Detail]:
+    """The reports on groups of files, each rewritten by a task of its own.
+
+    `plan`: its own files are ignored.
+    `rewrite`: see `RewriteTask`.
+    """
+    encoded = pa.table({"files": pa.array([encode_table(group) for group in groups], pa.binary())})
+    frame = frame_of(session, encoded, "files binary").repartition(len(groups))
+    task = RewriteTask(ShippedPlan.of(plan), rewrite)
+    with spark_failures(table=plan.store.location.uri, in_query=False):
+        reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    return settle_reports(reports, detail, plan.store)
+
+
+class _CompactedGroup(msgspec.Struct, frozen=True):
+    """What a task reports of a group besides its files."""
+
+    source: str
+    """The first of its old files."""
+    paths: tuple[str, ...]
+    """Of the new files, as in the log."""
+    num_rows: int
 
 
 def compact_on_spark(
     groups: Sequence[ReadPlan], spec: WriteSpec, *, session: SparkSession
 ) -> list[WriteResult]:
     """New files with the rows of each group, which is written by one task."""
-    store = groups[0].store
-    task = _RewriteTask(ShippedPlan.of(groups[0]), partial(_compact, spec))
-    frame = _in_tasks(session, [group.files for group in groups], task)
-    with spark_failures(table=spec.location.uri, in_query=False):
-        reports = frame.collect()
-    return _by_group(settle_reports(reports, _CompactedGroup, store))
-
-
-def _in_tasks(session: SparkSession, groups: Sequence[pa.Table], task: _RewriteTask) -> DataFrame:
-    """The reports of a task on groups of files, each by a task of its own."""
-    encoded = pa.table(
-        {
-            "position": pa.array(range(len(groups)), pa.int32()),
-            "files": pa.array([encode_table(group) for group in groups], pa.binary()),
-        }
-    )
-    frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
-    return frame.mapInArrow(task, REPORT_SCHEMA)
-
-
-class _CompactedGroup(msgspec.Struct, frozen=True):
-    """What a task reports of a group besides its files."""
-
-    position: int
-    paths: tuple[str, ...]
-    """Of the new files, as in the log."""
-    num_rows: int
-
-
-def _by_group(reports: Reports[_CompactedGroup]) -> list[WriteResult]:
+    tables = [group.files for group in groups]
+    reports = rewrite_in_tasks(session, groups[0], tables, partial(_compact, spec), _CompactedGroup)
     files = {file.path: file for file in reports.files}
+    details = {detail.source: detail for detail in reports.details}
     results = []
-    for group in sorted(reports.details, key=attrgetter("position")):
-        written = tuple(files[path] for path in group.paths)
+    for table in tables:
+        detail = details[table["path"][0].as_py()]
+        written = tuple(files[path] for path in detail.paths)
         num_bytes = sum(file.size_bytes for file in written)
-        results.append(WriteResult(written, group.num_rows, num_bytes))
+        results.append(WriteResult(written, detail.num_rows, num_bytes))
     return results
 
 
-def _compact(spec: WriteSpec, position: int, plan: ReadPlan) -> pa.RecordBatch:
+def _compact(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     (written,) = ArrowEngine().compact([plan], spec)
     paths = tuple(file.path for file in written.files)
-    return report(written.files, details=[_CompactedGroup(position, paths, written.num_rows)])
-
-
-@dataclass(frozen=True, slots=True)
-class _RewriteTask:
-    """Rewrites groups of files on an executor, and reports the new files."""
-
-    plan: ShippedPlan
-    rewrite: Callable[[int, ReadPlan], pa.RecordBatch]
-    """Gives the report on a group, by its position and its plan."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened = None
-        for batch in batches:
-            opened = opened or self.plan.open()
-            for position, files in zip(
-                *(column.to_pylist() for column in batch.columns), strict=True
-            ):
-                plan = msgspec.structs.replace(opened, files=decode_table(files))
-                yield reported(partial(self.rewrite, position, plan))
+    source = plan.files["path"][0].as_py()
+    return report(written.files, details=[_CompactedGroup(source, paths, written.num_rows)])
 
 
 def sort_on_spark(
@@ -207,10 +193,8 @@ class _BackfillDetail(msgspec.Struct, frozen=True):
 
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
     """As `backfill_files` does, on the executors."""
-    task = _RewriteTask(ShippedPlan.of(plan), partial(_backfill, spec))
-    with spark_failures(table=spec.location.uri):
-        rows = _in_tasks(session, list(_shares(plan.files)), task).collect()
-    reports = settle_reports(rows, _BackfillDetail, plan.store)
+    groups, fill = list(_shares(plan.files)), partial(_backfill, spec)
+    reports = rewrite_in_tasks(session, plan, groups, fill, _BackfillDetail)
     problems = Problems()
     for detail in reports.details:
         problems.join(Problems(detail.num_problems, list(detail.examples)))
@@ -224,7 +208,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     )
 
 
-def _backfill(spec: WriteSpec, _: int, plan: ReadPlan) -> pa.RecordBatch:
+def _backfill(spec: WriteSpec, plan: ReadPlan) -> pa.RecordBatch:
     done = backfill_files(plan, spec)
     problems = done.problems
     detail = _BackfillDetail(

@@ -7,15 +7,16 @@ Spec: Data Files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.plans import WriteResult, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -23,6 +24,7 @@ from dagster_delta.engines.spark.executor_reports import (
     report,
     reported,
 )
+from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.parquet.writer import (
@@ -112,6 +114,28 @@ class _CheckedRows:
             for name, field in zip(names, batch.schema, strict=False)
         ]
         return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Rewrites groups of files on an executor, and reports the new files.
+
+    No SQL is evaluated, so the rows do not pass through Spark: a task reads and writes the files as
+    the embedded engine does.
+    """
+
+    plan: ShippedPlan
+    rewrite: Callable[[ReadPlan], pa.RecordBatch]
+    """Gives the report on the files of a plan."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `REPORT_SCHEMA`, one for each group, an encoded table of files."""
+        opened = None
+        for batch in batches:
+            opened = opened or self.plan.open()
+            for files in batch.column(0).to_pylist():
+                plan = msgspec.structs.replace(opened, files=decode_table(files))
+                yield reported(partial(self.rewrite, plan))
 
 
 def nonempty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
