@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -33,6 +34,8 @@ from dagster_delta.sql.types import BOOLEAN, is_integral
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_T = TypeVar("_T")
 
 _MAX_PREDICATE_BYTES = 65_536
 """Larger predicates have long lists, whose translation takes longer than it saves."""
@@ -70,15 +73,27 @@ def to_condition(predicate: pl.Expr | None, schema: StructType) -> Typed | None:
     """
     if predicate is None or len(predicate.meta.serialize()) > _MAX_PREDICATE_BYTES:
         return None
+    known = []
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
-        parts = [_condition(part, schema) for part in _conjuncts(tree)]
+        for part in _conjuncts(tree):
+            with suppress(_NoConditionError):
+                known.append(_condition(part, schema))
     except (RecursionError, pl.exceptions.PolarsError):
         # Too deep, or in a form of another polars version.
         return None
-    known = [part for part in parts if part is not None]
     found = all_of(known) if known else None
     return None if found is None or is_too_deep(found) else found
+
+
+class _NoConditionError(Exception):
+    """No condition in Spark SQL is true, false and null for the same rows."""
+
+
+def _known(found: _T | None) -> _T:
+    if found is None:
+        raise _NoConditionError
+    return found
 
 
 def _conjuncts(node: object) -> Iterator[object]:
@@ -90,131 +105,89 @@ def _conjuncts(node: object) -> Iterator[object]:
             yield node
 
 
-def _condition(node: object, schema: StructType) -> Typed | None:
-    """The same condition in Spark SQL: true, false and null for the same rows."""
+def _condition(node: object, schema: StructType) -> Typed:
+    """The same condition in Spark SQL. Raises _NoConditionError."""
     match node:
-        case {"Column": str()}:
-            found = _column(node, schema)
-            return found if found is not None and found.data_type == BOOLEAN else None
-        case {"BinaryExpr": {"op": op, "left": left, "right": right}}:
-            if op in _AND or op in _OR:
-                both = _condition(left, schema), _condition(right, schema)
-                if both[0] is None or both[1] is None:
-                    return None
-                return (all_of if op in _AND else any_of)([both[0], both[1]])
-            return _comparison(op, left, right, schema)
-        case {"Function": {"function": {"Boolean": function}, "input": inputs}}:
-            return _boolean_function(function, inputs, schema)
+        case {"Column": str()} if (column := _column(node, schema)).data_type == BOOLEAN:
+            return column
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in (*_AND, *_OR):
+            both = [_condition(left, schema), _condition(right, schema)]
+            return all_of(both) if op in _AND else any_of(both)
+        case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
+            if isinstance(left, dict) and "Literal" in left:
+                column = _column(right, schema)
+                return _known(compare(_literal(left, column), _COMPARISONS[op], column))
+            column = _column(left, schema)
+            return _known(compare(column, _COMPARISONS[op], _literal(right, column)))
+        case {"Function": {"function": {"Boolean": "Not"}, "input": [operand]}}:
+            return negate(_condition(operand, schema))
+        case {"Function": {"function": {"Boolean": function}, "input": [operand, *others]}}:
+            return _of_column(function, _column(operand, schema), others)
         case {"Function": {"function": {"StringExpr": "StartsWith"}, "input": [operand, prefix]}}:
             column = _column(operand, schema)
-            literal = _literal(prefix, column)
-            return None if column is None or literal is None else starts_with(column, literal)
-    return None
+            return starts_with(column, _literal(prefix, column))
+    raise _NoConditionError
 
 
-def _comparison(op: str, left: object, right: object, schema: StructType) -> Typed | None:
-    operator = _COMPARISONS.get(op)
-    if operator is None:
-        return None
-    column = _column(left, schema)
-    if column is not None:
-        return _compared(column, operator, _literal(right, column))
-    column = _column(right, schema)
-    literal = _literal(left, column)
-    return None if column is None or literal is None else compare(literal, operator, column)
-
-
-def _compared(column: Column, operator: str, literal: Literal | None) -> Typed | None:
-    return None if literal is None else compare(column, operator, literal)
-
-
-def _boolean_function(
-    function: object, inputs: Sequence[object], schema: StructType
-) -> Typed | None:
-    if function == "Not":
-        child = _condition(inputs[0], schema)
-        return None if child is None else negate(child)
-    column = _column(inputs[0], schema)
-    if column is None:
-        return None
+def _of_column(function: object, column: Column, others: Sequence[object]) -> Typed:
     match function:
         case "IsNull":
             return is_null(column)
         case "IsNotNull":
             return negate(is_null(column))
         case {"IsIn": {"nulls_equal": False}}:
-            return _membership(column, inputs[1])
+            return _known(is_in(column, _literals(others[0], column)))
         case {"IsBetween": {"closed": closed}} if closed in _BOUNDS:
-            bounds = zip(_BOUNDS[closed], inputs[1:3], strict=True)
-            sides = [_compared(column, sign, _literal(bound, column)) for sign, bound in bounds]
-            known = [side for side in sides if side is not None]
-            return all_of(known) if len(known) == len(sides) else None
-    return None
+            bounds = zip(_BOUNDS[closed], others, strict=True)
+            return all_of(
+                _known(compare(column, sign, _literal(bound, column))) for sign, bound in bounds
+            )
+    raise _NoConditionError
 
 
-def _membership(column: Column, values: object) -> Typed | None:
-    series = _constant(values)
-    if series is None:
-        return None
-    if isinstance(series.dtype, pl.List | pl.Array):
-        if len(series) != 1:
-            return None
-        series = series.explode()
-    # If the list has a null, a value that is not in it gives null in SQL and false in polars.
-    if series.null_count() or not 0 < len(series) <= _MAX_LIST_VALUES:
-        return None
-    literals = [_value(series, index, column.data_type) for index in range(len(series))]
-    known = [literal for literal in literals if literal is not None]
-    return is_in(column, known) if len(known) == len(literals) else None
-
-
-def _column(node: object, schema: StructType) -> Column | None:
-    """A column, or a field in a struct; None for texts with a collation, which Spark compares
+def _column(node: object, schema: StructType) -> Column:
+    """A column, or a field in a struct; no text with a collation, which Spark compares
     differently.
     """
-    path = _path(node)
-    column = None if path is None else find_column(path, schema)
-    return None if column is None or column.collation is not None else column
+    column = find_column(_path(node), schema)
+    return _known(None if column is None or column.collation is not None else column)
 
 
-def _path(node: object) -> tuple[str, ...] | None:
+def _path(node: object) -> tuple[str, ...]:
     match node:
         case {"Column": str(name)}:
             return (name,)
         case {"Function": {"function": {"StructExpr": {"FieldByName": name}}, "input": [parent]}}:
-            above = _path(parent)
-            return None if above is None else (*above, name)
-    return None
+            return (*_path(parent), name)
+    raise _NoConditionError
 
 
-def _literal(node: object, column: Column | None) -> Literal | None:
-    if column is None:
-        return None
-    series = _constant(node)
-    return None if series is None or len(series) != 1 else _value(series, 0, column.data_type)
+def _literal(node: object, column: Column) -> Literal:
+    literals = _literals(node, column)
+    return _known(literals[0] if len(literals) == 1 else None)
 
 
-def _constant(node: object) -> pl.Series | None:
-    """The values of a literal. polars evaluates it, as its form depends on the version."""
+def _literals(node: object, column: Column) -> list[Literal]:
+    """The values of a literal, or of the list that it is, as constants of the column's type."""
     if not isinstance(node, dict) or set(node) != {"Literal"}:
-        return None
+        raise _NoConditionError
+    # polars evaluates it, as its form depends on the version.
     expression = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
-    return pl.select(expression).to_series()
-
-
-def _value(series: pl.Series, index: int, data_type: DataType) -> Literal | None:
-    """A value as a constant for a column; None if it is of another type than the column."""
+    series = pl.select(expression).to_series()
+    if isinstance(series.dtype, pl.List | pl.Array) and len(series) == 1:
+        series = series.explode()
+    # If the list has a null, a value that is not in it gives null in SQL and false in polars.
+    # Python drops nanoseconds.
+    is_nanoseconds = getattr(series.dtype, "time_unit", "us") == "ns"
+    if series.null_count() or len(series) > _MAX_LIST_VALUES or is_nanoseconds:
+        raise _NoConditionError
     try:
-        value = series[index]
+        literals = [_known(constant(value)) for value in series]
     except (ValueError, OverflowError):
         # The year is outside Python's range.
-        return None
-    # Python drops nanoseconds.
-    if getattr(series.dtype, "time_unit", "us") == "ns":
-        return None
-    literal = constant(value)
-    is_alike = literal is not None and _family(literal.data_type) == _family(data_type)
-    return literal if is_alike else None
+        raise _NoConditionError from None
+    families = {_family(literal.data_type) for literal in literals}
+    return _known(literals if families == {_family(column.data_type)} else None)
 
 
 def _family(data_type: DataType) -> str:
