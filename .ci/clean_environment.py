@@ -1,4 +1,4 @@
-"""Install a wheel into an empty environment, and do what README.md and the tutorial say.
+"""Install a wheel into an empty environment, and do what README.md, the tutorial and the lake say.
 
 `python .ci/clean_environment.py WHEEL` makes a virtual environment and an empty directory,
 installs the wheel with the extra `webserver`, saves the files of both pages, runs their commands
@@ -128,6 +128,13 @@ class CleanEnvironment:
             if step.printed and printed.strip() != step.printed:
                 sys.exit(f"{step.line} printed:\n{printed}\nand not:\n{step.printed}")
 
+    def check_lake(self) -> None:
+        """Install the example project from its own folder, with the package of this clone."""
+        self.variables["LAKE"] = str(self.directory / "lake")
+        where = ROOT / "examples" / "lake"
+        self.run("python -m pip install --quiet -e .", where)
+        self.run("python make_tables.py && dg check yaml && dg check defs", where)
+
     def _save(self, name: str, text: str) -> Path:
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +155,7 @@ def main() -> None:
         if not options.smoke:
             environment.follow_readme()
             environment.follow_tutorial()
+            environment.check_lake()
     print(f"{time.monotonic() - began:7.1f} s  in all")
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import click
 import dagster as dg
 import deltalake
 import pyarrow as pa
@@ -282,7 +283,7 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
         key_prefix=["lake"],
         exclude=["*/broken"],
         owners=["team:data"],
-        checks={"row_count": {"least": 1}},
+        checks={"row_count": [1, None]},
         sensor={"name": "any", "target": "*"},
         maintenance={"name": "upkeep"},
     )
@@ -435,6 +436,46 @@ def test_templates_and_number_like_texts_are_taken(sandbox, monkeypatch) -> None
         assert loaded.storage_options.skip_signature is True
 
 
+@pytest.mark.parametrize(
+    ("component", "attributes", "said"),
+    [
+        (DeltaTableComponent, {"url": "u"}, "'url' is not one of ['translation', 'storage_opt"),
+        (DeltaTableComponent, {"checks": {"freshness": {"hour": 1}}}, "['days', 'hours', 'minut"),
+        (DeltaTableComponent, {"checks": {"severity": "BAD"}}, "one of ['WARN', 'ERROR']"),
+        (DeltaTableComponent, {"checks": 5}, "5 is not of type 'object', 'string', 'null'"),
+        (DeltaTableComponent, {"storage_options": {"provider": "s4"}}, "'gcs', 'local', 's3']"),
+        (DeltaTableComponent, {"storage_options": {"provider": "s3", "regin": "x"}}, "'region'"),
+        (DeltaMaintenanceComponent, {"config": {"vacuum": {"dryrun": True}}}, "'dry_run'"),
+        (DeltaMaintenanceComponent, {"tables": ["u"]}, "is not of type 'object', 'string'"),
+        (DeltaIngestionComponent, {"mode": "upsert"}, "one of ['append', 'merge', 'overwrite']"),
+        (DeltaChangeFeedComponent, {"on_gap": "skip"}, "one of ['refresh', 'fail']"),
+        (DeltaSqlComponent, {"asset": {"kind": "sql"}}, "'code_version', 'owners'"),
+    ],
+)
+def test_dg_names_what_is_allowed_where_something_else_is_declared(
+    component, attributes, said
+) -> None:
+    validator = Draft202012Validator(component.get_model_cls().model_json_schema())
+    messages = [error.message for error in validator.iter_errors(attributes)]
+    assert any(said in message for message in messages), messages
+    assert not any("given schemas" in message for message in messages)
+
+
+def test_ages_and_counts_are_declared_as_in_python(sandbox, root, instance) -> None:
+    checks = {"row_count": [2, None], "freshness": {"days": 1, "hours": 2}, "constraints": False}
+    uri = str(root / "raw" / "flights")
+    defs = load(sandbox, DeltaTableComponent, key="a", uri=uri, checks=checks)
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    passed = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert passed == {"delta_row_count": False, "delta_freshness": True}
+
+
+def test_scaffolding_without_an_option_names_it(sandbox) -> None:
+    with pytest.raises(click.UsageError, match=r"--uri is missing\. Location of the table"):
+        sandbox.scaffold_component(DeltaTableComponent, "here", scaffold_params={})
+
+
 class OwnLakeComponent(DeltaLakeComponent):
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         return super().get_asset_spec(spec).merge_attributes(tags={"layer": spec.key.path[0]})
@@ -447,7 +488,7 @@ def test_assets_are_translated_before_they_are_defined(
     state = tmp_path / "state"
     translation = {"key": "lake/{{ spec.key.path[-1] }}", "description": "At {{ uri }}"}
     attributes = {"root": str(root), "observe": observe, "translation": translation}
-    attributes |= {"checks": {"row_count": {"least": 1}}, "sensor": {"name": "s", "target": "*"}}
+    attributes |= {"checks": {"row_count": [1, None]}, "sensor": {"name": "s", "target": "*"}}
     monkeypatch.setattr(dagster_delta, "OwnLakeComponent", OwnLakeComponent, raising=False)
     path = declare(sandbox, OwnLakeComponent, attributes, {"root": "r"})
     with sandbox.load_component_and_build_defs(path) as (component, _):

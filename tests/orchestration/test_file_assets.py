@@ -467,6 +467,13 @@ def test_a_file_without_the_columns_to_load_is_refused(landing, put, run) -> Non
         run(flights(landing, columns={"id": "INT", "code": "STRING"}))
 
 
+@pytest.mark.parametrize("text", ["id;code\n1;x\n", "id;code\n1;x,5\n", "id\tcode\n1\tx\n"])
+def test_a_wrong_delimiter_is_named(landing, put, run, text) -> None:
+    put("a.csv", text)
+    with pytest.raises(DeltaError, match=r"a\.csv .*`delimiter`"):
+        run(flights(landing))
+
+
 def test_every_file_has_the_keys(landing, put, run) -> None:
     put("b.csv", "v\ny\nz\n")
     put("c.csv", "id,v\n5,q\n")

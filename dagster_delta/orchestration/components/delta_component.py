@@ -29,6 +29,67 @@ class DeltaComponent(dg.Component):
         """Metadata of the component for `dg`."""
         return dg.ComponentTypeSpec(tags=["delta-lake"])
 
+    @classmethod
+    @cache
+    def get_model_cls(cls) -> type[BaseModel]:
+        """The attributes of the YAML."""
+        model: Any = super().get_model_cls()
+        return create_model(model.__name__, __base__=(_NamedChoices, model))
+
+
+class _NamedChoices(BaseModel):
+    """A model whose JSON schema makes `dg check yaml` name what is wrong and what is allowed.
+
+    Of `anyOf`, which Dagster makes of each attribute that may be a template, a validator only says
+    that no choice fits.
+    """
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+        schema = super().model_json_schema(*args, **options)
+        _name_choices(schema, schema.get("$defs", {}))
+        return schema
+
+
+_TEMPLATE_OR_NULL = {"type": ["string", "null"], "pattern": r"\{\{"}
+
+
+def _name_choices(node: Any, definitions: dict[str, Any]) -> None:  # noqa: ANN401
+    if isinstance(node, list):
+        for item in node:
+            _name_choices(item, definitions)
+    if not isinstance(node, dict):
+        return
+    for value in node.values():
+        _name_choices(value, definitions)
+    if node.get("additionalProperties") is False:
+        node["propertyNames"] = {"enum": list(node["properties"])}
+        node["type"] = ["object", "string", "null"]
+    choices = node.get("anyOf", ())
+    others = [choice for choice in choices if choice not in ({"type": "string"}, {"type": "null"})]
+    if len(others) != 1 or others == choices:
+        return
+    (choice,) = others
+    named = definitions.get(choice.get("$ref", "").rpartition("/")[2], choice)
+    del node["anyOf"]
+    if "enum" in named:
+        node |= {"if": _TEMPLATE_OR_NULL, "else": choice}
+    elif "discriminator" in choice:
+        models = choice["discriminator"]["mapping"]
+        node |= {
+            "type": ["object", "string", "null"],
+            "properties": {"provider": {"enum": list(models)}},
+            "required": ["provider"],
+            "allOf": [
+                {"if": {"properties": {"provider": {"const": name}}}, "then": {"$ref": model}}
+                for name, model in models.items()
+            ],
+        }
+    elif "$ref" in choice:
+        node |= choice
+    else:
+        node |= choice | {"type": [other["type"] for other in choices]}
+
 
 _TRANSLATION: TranslationFnResolver[str] = TranslationFnResolver(lambda uri: {"uri": uri})
 _TRANSLATION.description = (

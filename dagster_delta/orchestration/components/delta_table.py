@@ -29,13 +29,15 @@ from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
 
 
-class RowCountBounds(DeltaAttributes):
-    """How many rows a table should have."""
+class MaximumAge(DeltaAttributes):
+    """An age, as arguments of `datetime.timedelta`."""
 
-    least: int | None = None
-    """Minimum number of rows."""
-    most: int | None = None
-    """Maximum number of rows."""
+    days: float = 0
+    """Days."""
+    hours: float = 0
+    """Hours, in addition to the days."""
+    minutes: float = 0
+    """Minutes, in addition to both."""
 
 
 class CheckOptions(DeltaAttributes):
@@ -48,10 +50,10 @@ class CheckOptions(DeltaAttributes):
 
     constraints: bool = True
     unique: list[str] | None = None
-    row_count: RowCountBounds | None = None
-    """Bounds on the number of rows."""
-    freshness_hours: float | None = None
-    """Maximum age of the last change of rows, in hours."""
+    row_count: list[int | None] | None = Field(
+        default=None, min_length=2, max_length=2, examples=[[1, None]]
+    )
+    freshness: MaximumAge | None = None
     columns: dict[str, str] = Field(default={}, examples=[{"id": "BIGINT", "name": "STRING"}])
     """Expected columns, with their types in Spark SQL."""
     allow_more_columns: bool = False
@@ -66,10 +68,8 @@ class CheckOptions(DeltaAttributes):
     ) -> list[dg.AssetChecksDefinition]:
         """The checks of one table."""
         options = self.arguments()
-        if self.row_count is not None:
-            options["row_count"] = (self.row_count.least, self.row_count.most)
-        if self.freshness_hours is not None:
-            options["freshness"] = dt.timedelta(hours=self.freshness_hours)
+        if self.freshness is not None:
+            options["freshness"] = dt.timedelta(**dict(self.freshness))
         if self.columns:
             options["schema"] = schema_of_types(self.columns)
         return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
@@ -196,7 +196,7 @@ class DeltaTableComponent(ExternalTablesComponent):
           uri: s3://lake/raw/flights
           owners: ["team:data"]
           automation_condition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
-          checks: {unique: [id], freshness_hours: 24}
+          checks: {unique: [id], row_count: [1, null], freshness: {hours: 24}}
           sensor: {name: flights_changed, target: "group:reports"}
     """
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import click
 import dagster as dg
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, create_model, model_validator
 
 _KEY = "Key of the asset, as a/b; by default the name of the folder."
 _TABLE = "Location of the table: s3://lake/raw/flights"
+
+
+class _Parameters(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _require_options(cls, given: Any) -> Any:  # noqa: ANN401
+        # `dg` prints the errors of pydantic as JSON.
+        for name, field in cls.model_fields.items():
+            if field.is_required() and name not in given:
+                raise click.UsageError(f"--{name} is missing. {field.description}")
+        return given
 
 
 def _scaffolder(
@@ -24,7 +36,7 @@ def _scaffolder(
     fields |= {
         name: (str | None, Field(default=None, description=optional[name])) for name in optional
     }
-    model: type[BaseModel] = create_model("Parameters", **fields)
+    model: type[BaseModel] = create_model("Parameters", __base__=_Parameters, **fields)
 
     class Declaration(dg.Scaffolder[Any]):
         @classmethod

@@ -177,9 +177,10 @@ class LandingFiles:
             with self._spelled(file, kind, types) as (schema, rows):
                 yield schema, rows
         except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
+            spelling = "`delimiter` or `encoding`" if kind == "csv" else "`encoding`"
             raise InvalidArgument(
                 f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
-                "away, name its `encoding`, or give its columns and their types in `columns`, "
+                f"away, name its {spelling}, or give its columns and their types in `columns`, "
                 f"which otherwise follow from its first {_BLOCK_BYTES >> 20} MiB, and where STRING "
                 "takes any text; no file of this run was loaded"
             ) from error
@@ -193,7 +194,7 @@ class LandingFiles:
         with self.store.open_input(file.path) as raw:
             schema, rows = self._read(_decompressed(raw, file.path), kind, types)
             _check_distinct(schema.names)
-            self._check_columns(schema.names)
+            self._check_columns(schema.names, kind)
             names = [ours.get(name.lower(), name) for name in schema.names]
             if names == schema.names:
                 yield schema, rows
@@ -206,7 +207,7 @@ class LandingFiles:
             fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
             yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
 
-    def _check_columns(self, names: Sequence[str]) -> None:
+    def _check_columns(self, names: Sequence[str], kind: FileFormat) -> None:
         """Refuse a file without what is to be loaded: its rows would be nulls."""
         there = {name.lower() for name in names}
         wanted = [] if self.zone.columns is None else self.zone.columns.names
@@ -215,6 +216,11 @@ class LandingFiles:
             raise InvalidArgument(
                 f"it has the columns {', '.join(names)[:200]}, and not {(lacking or wanted)[0]}: "
                 "is there a header line, and is `delimiter` the right one?"
+            )
+        if kind == "csv" and len(names) == 1 and re.search(r"[,;|\t]", names[0]):
+            raise InvalidArgument(
+                f"it has a single column, {names[0][:200]!r}: set `delimiter`, which is "
+                f"{self.zone.delimiter!r}"
             )
 
     def _format(self, file: ObjectMeta) -> FileFormat:
