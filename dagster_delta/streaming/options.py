@@ -184,12 +184,18 @@ class SourceOptions:
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a query, by name; case does not matter."""
+    # Spark names the provider if the options are those of a CREATE TABLE, and hands over none of
+    # them when that table is queried.
+    if {"path", "provider"} & {name.casefold() for name in options} != {"path"}:
+        raise InvalidArgument(
+            "the location of the table is lacking, as of all tables in the catalog of Spark "
+            "(CREATE TABLE, saveAsTable): pass it to load(…) or save(…), or in SQL use CREATE "
+            "TEMPORARY VIEW … USING delta_log OPTIONS (path '…')"
+        )
     values: dict[str, Any] = {}
     storage: dict[str, str] = {}
     for name, text in options.items():
         folded = name.casefold()
-        if folded in _CATALOG_OPTIONS:
-            continue
         if folded.startswith(_STORAGE_PREFIX):
             storage[name[len(_STORAGE_PREFIX) :]] = text
             continue
@@ -203,13 +209,6 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
             values[attribute] = parse(text)
         except ValueError as error:
             raise InvalidArgument(f"the option {_SPELLING[folded]} is {text!r}: {error}") from error
-    if "uri" not in values:
-        # Spark 4.2 does not pass on the options of a table in its catalog.
-        raise InvalidArgument(
-            "the location of the table is lacking: pass it to load(…) or save(…), or in SQL use "
-            "CREATE TEMPORARY VIEW … USING delta_log OPTIONS (path '…'); Spark does not hand over "
-            "what CREATE TABLE declared"
-        )
     _refuse_two(values, "version_as_of", "timestamp_as_of")
     _refuse_two(values, "starting_version", "starting_timestamp")
     _refuse_two(values, "replace_where", "partition_overwrite")
@@ -272,11 +271,6 @@ def _overwrite_mode(text: str) -> str:
         raise ValueError("it is dynamic or static")
     return text.strip().lower()
 
-
-_CATALOG_OPTIONS = frozenset(
-    {"comment", "external", "is_managed_location", "location", "owner", "provider"}
-)
-"""Options that the catalog of Spark adds when it registers a table."""
 
 _READ_ATTRIBUTES = (
     *("version_as_of", "timestamp_as_of", "starting_version", "starting_timestamp"),

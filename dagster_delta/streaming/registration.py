@@ -22,8 +22,7 @@ def register_delta_log(spark: SparkSession) -> None:
     `mergeSchema`, `overwriteSchema`, `replaceWhere`, `partitionOverwriteMode`, `userMetadata`, and
     `partitionBy` (names with commas between them) for a new table. Storage options have the prefix
     `storage.`. In SQL, use a temporary view for SELECT and INSERT; it stays at the version of its
-    first query. `CREATE TABLE … USING delta_log` does not work: Spark does not pass on the
-    location.
+    first query. `CREATE TABLE … USING delta_log` is refused: Spark does not pass on the location.
 
     This way is convenient but slow. With `Scan.to_spark`, Spark reads Parquet natively, and with
     `DeltaTable.append` and `overwrite`, it groups the rows by partition before they are written. To

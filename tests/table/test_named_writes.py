@@ -108,6 +108,34 @@ def test_a_view_is_selected_from_and_inserted_into(uri: str, registered: SparkSe
     registered.catalog.dropTempView("named")
 
 
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("CREATE TABLE named USING delta_log LOCATION '{uri}'", "CREATE TEMPORARY VIEW"),
+        ("CREATE TABLE named USING delta_log OPTIONS (path '{uri}')", "CREATE TEMPORARY VIEW"),
+        ("SELECT * FROM delta_log.`{uri}`", "Unsupported data source type for direct query"),
+        ("DELETE FROM rows_by_name WHERE id = 1", "does not support deletes"),
+        ("UPDATE rows_by_name SET id = 2", "does not support UPDATE"),
+        (
+            "MERGE INTO rows_by_name USING rows_by_name s ON s.id = rows_by_name.id "
+            "WHEN MATCHED THEN DELETE",
+            "does not support MERGE",
+        ),
+        ("INSERT INTO rows_by_name REPLACE WHERE id = 1 VALUES (1)", "overwrite by filter"),
+    ],
+)
+def test_what_sql_cannot_do_by_name_is_refused_and_changes_nothing(
+    uri: str, registered: SparkSession, statement: str, message: str
+) -> None:
+    write(registered.range(1), uri)
+    view = f"CREATE OR REPLACE TEMPORARY VIEW rows_by_name USING delta_log OPTIONS (path '{uri}')"
+    registered.sql(view)
+    with pytest.raises(Exception, match=message):
+        registered.sql(statement.format(uri=uri)).collect()
+    assert not registered.catalog.tableExists("named")
+    assert DeltaTable(uri).version() == 0
+
+
 def test_a_row_that_breaks_a_constraint_leaves_no_commit_and_no_file(
     uri: str, registered: SparkSession
 ) -> None:

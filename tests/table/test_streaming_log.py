@@ -519,6 +519,8 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
     ("options", "message"),
     [
         ({}, "the location of the table is lacking"),
+        # What Spark hands over for CREATE TABLE, and for saveAsTable.
+        ({"path": "t", "provider": "delta_log"}, "CREATE TEMPORARY VIEW"),
         ({"path": "t", "ignoreDelete": "true"}, "no option 'ignoreDelete'"),
         ({"path": "t", "ignoreDeletes": "yes"}, "true or false"),
         ({"path": "t", "maxFilesPerTrigger": "0"}, "from 1 on"),
