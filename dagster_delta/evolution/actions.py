@@ -1,18 +1,49 @@
-"""Schema actions, one class per kind of change."""
+"""Changes of columns as actions, one class per kind, and the effect of each on its table.
+
+Spec: Column Mapping; Type Widening; Default Columns; Schema Serialization Format.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 
-from dagster_delta.evolution.column_paths import ColumnPath
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.column_paths import (
+    ColumnPath,
+    Place,
+    change_field,
+    change_struct,
+    dotted,
+    find_place,
+    is_reached_through_structs,
+    with_nullability,
+)
+from dagster_delta.evolution.dependants import (
+    expression_dependants,
+    follow_column,
+    is_identity,
+    placement_dependants,
+    refuse_dependants,
+)
+from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
+from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.properties import FEED_COLUMNS
+from dagster_delta.evolution.schema_history import describe_field
 from dagster_delta.protocol.features.column_change import Position
-from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.features.text_limits import without_text_limits
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.sql.types import STRING, VOID
 
 
 class SchemaAction(msgspec.Struct, frozen=True):
     """One change of a schema."""
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Apply the change to the table as the actions before it leave it."""
+        raise NotImplementedError
 
 
 class AddColumn(SchemaAction, frozen=True):
@@ -29,6 +60,84 @@ class AddColumn(SchemaAction, frozen=True):
     """None puts it last."""
     if_not_exists: bool = False
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Add the field, null in existing rows unless they get its default."""
+        parent = find_place(draft.schema, self.path[:-1]).path if self.path[1:] else ()
+        path = (*parent, self.path[-1])
+        column = dotted(path)
+        if (taken := _find(draft, path)) is not None:
+            column = dotted(taken.path)
+            if self.if_not_exists:
+                draft.note(f"there is a column {column} already", "nothing")
+                return
+            raise InvalidArgument(
+                f"there is a column {column} already; choose another name", column=column
+            )
+        self._check_new(draft, path)
+        default = None if self.default is None or is_null(self.default) else self.default
+        metadata: dict[str, object] = {}
+        if self.comment is not None:
+            metadata["comment"] = self.comment
+        if default is not None and len(path) == 1:
+            metadata[DEFAULT_KEY] = default
+        field = StructField(path[-1], self.data_type, self.nullable, metadata)
+        draft.set_schema(
+            change_struct(
+                draft.schema,
+                parent,
+                lambda struct: _inserted(struct, field, self.position, column),
+            )
+        )
+        fills = default is not None and draft.existing_rows == "rewrite"
+        draft.note(
+            f"add column {column} ({describe_field(field, default)})",
+            "rewrites" if fills else "metadata",
+        )
+        if not self.nullable:
+            draft.work["not_null", path] = ""
+        if default is not None:
+            draft.work["lazy" if draft.existing_rows == "lazy" else "fill", path] = default
+            if len(path) == 1:
+                draft.work["default", path] = default
+
+    def _check_new(self, draft: SchemaDraft, path: ColumnPath) -> None:
+        column = dotted(path)
+        if draft.configuration.change_data_feed_enabled and path[0].casefold() in FEED_COLUMNS:
+            raise InvalidArgument(
+                f"{column} is the name of a column of the change data feed, which the table "
+                "enables; choose another name",
+                column=column,
+            )
+        is_reached = is_reached_through_structs(draft.schema, path)
+        if (
+            self.default is not None
+            and len(path) > 1
+            and not (draft.existing_rows == "lazy" and is_reached)
+        ):
+            raise InvalidArgument(
+                f"field {column} cannot have a default: only whole columns have one; a field of a "
+                'struct can have one for existing rows alone, with existing_rows="lazy"',
+                column=column,
+            )
+        if not self.nullable and not is_reached:
+            raise InvalidArgument(
+                f"field {column} lies in an array or a map and cannot be NOT NULL: existing "
+                "elements have none",
+                column=column,
+            )
+
+
+def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
+    try:
+        return find_place(draft.schema, path)
+    except SchemaMismatch:
+        return None
+
+
+def is_null(sql: str) -> bool:
+    """Whether a default is the literal NULL, which is none."""
+    return sql.strip().casefold() == "null"
+
 
 class DropColumn(SchemaAction, frozen=True):
     """Drop a column or field. Data files keep it, and readers ignore it."""
@@ -36,12 +145,70 @@ class DropColumn(SchemaAction, frozen=True):
     path: ColumnPath
     if_exists: bool = False
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Drop the field; its id and its physical name are never reused."""
+        if self.if_exists and _find(draft, self.path) is None:
+            draft.note(f"there is no column {dotted(self.path)}", "nothing")
+            return
+        place = draft.column(self.path, "dropped")
+        path = place.path
+        configuration = draft.configuration
+        dependants = [
+            *placement_dependants(configuration, path, draft.domains),
+            *expression_dependants(configuration, path, with_own=False),
+        ]
+        refuse_dependants(path, "dropped", dependants)
+        siblings = draft.schema if len(path) == 1 else find_place(draft.schema, path[:-1]).data_type
+        if isinstance(siblings, StructType) and len(siblings) == 1:
+            what = "the table" if len(path) == 1 else f"struct {dotted(path[:-1])}"
+            raise SchemaChangeRefused(
+                f"column {dotted(path)} cannot be dropped, as {what} has no other; drop the whole "
+                "instead",
+                column=dotted(path),
+            )
+        draft.require_column_mapping("dropped")
+        draft.configuration = follow_column(draft.configuration, path, None)
+        draft.set_schema(
+            change_struct(
+                draft.schema,
+                path[:-1],
+                lambda struct: StructType(tuple(f for f in struct if f.name != path[-1])),
+            )
+        )
+        draft.follow(path, None)
+        draft.note(f"drop column {dotted(path)} ({place.data_type})")
+
 
 class RenameColumn(SchemaAction, frozen=True):
     """Rename a column or field, in the same position."""
 
     path: ColumnPath
     new_name: str
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Change the logical name; the physical name stays."""
+        path = draft.column(self.path, "renamed").path
+        new_path = (*path[:-1], self.new_name)
+        if new_path == path:
+            draft.note(f"column {dotted(path)} has that name already", "nothing")
+            return
+        taken = _find(draft, new_path)
+        if taken is not None and taken.path != path:
+            raise InvalidArgument(
+                f"there is a column {dotted(taken.path)} already; choose another name",
+                column=dotted(taken.path),
+            )
+        refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
+        draft.require_column_mapping("renamed")
+        draft.configuration = follow_column(draft.configuration, path, new_path)
+        schema = change_field(draft.schema, path, lambda field: replace(field, name=self.new_name))
+        partition_columns = tuple(
+            self.new_name if (name,) == path else name
+            for name in draft.configuration.partition_columns
+        )
+        draft.set_schema(schema, partition_columns=partition_columns)
+        draft.follow(path, new_path)
+        draft.note(f"rename column {dotted(path)} to {dotted((self.new_name,))}")
 
 
 class ChangeType(SchemaAction, frozen=True):
@@ -52,17 +219,78 @@ class ChangeType(SchemaAction, frozen=True):
     using: str | None = None
     """Spark SQL over the row for the new value; None: CAST of the value."""
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Widen the type and record the change in the field; files keep their type."""
+        place = find_place(draft.schema, self.path)
+        column = dotted(place.path)
+        version = draft.table_version if records_versions(draft.configuration) else None
+        field = StatementTypes(version).widen(place, self.data_type)
+        if field == place.field:
+            unlimited = without_text_limits(field)
+            if place.steps or field.data_type != STRING or unlimited == field:
+                draft.note(f"column {column} is of type {place.data_type} already", "nothing")
+                return
+            draft.set_schema(change_field(draft.schema, place.field_path, lambda _: unlimited))
+            draft.note(f"lift the limit on the length of column {column}")
+            return
+        _refuse_type_dependants(draft, place)
+        if place.data_type != VOID:
+            draft.require_type_widening()
+        draft.set_schema(change_field(draft.schema, place.field_path, lambda _: field))
+        draft.note(f"widen column {column} from {place.data_type} to {self.data_type}")
+
+
+def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
+    path = place.field_path
+    dependants = list(expression_dependants(draft.configuration, path))
+    if is_identity(draft.configuration, path):
+        dependants.append("its identity, which counts in 64-bit integers")
+    refuse_dependants(path, f"changed from {place.data_type}", dependants)
+
 
 class SetNotNull(SchemaAction, frozen=True):
     """Make a column NOT NULL; existing rows are checked."""
 
     path: ColumnPath
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Make the field NOT NULL, if it is null in no existing row."""
+        place = draft.column(self.path, "made NOT NULL")
+        if not place.field.nullable:
+            draft.note(f"column {dotted(place.path)} is NOT NULL already", "nothing")
+            return
+        if not is_reached_through_structs(draft.schema, place.path):
+            raise SchemaChangeRefused(
+                f"column {dotted(place.path)} lies in an array or a map and cannot be made "
+                "NOT NULL",
+                column=dotted(place.path),
+            )
+        draft.set_schema(with_nullability(draft.schema, place.path, nullable=False))
+        draft.work["not_null", place.path] = ""
+        draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
+
 
 class DropNotNull(SchemaAction, frozen=True):
     """Make a column, array element or map value nullable."""
 
     path: ColumnPath
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Make the field, array element or map value nullable."""
+        place = find_place(draft.schema, self.path)
+        if place.steps[-1:] == ("key",):
+            raise SchemaChangeRefused(
+                f"{dotted(place.path)} is a map key, and keys are never null",
+                column=dotted(place.path),
+            )
+
+        schema = with_nullability(draft.schema, place.path, nullable=True)
+        if schema == draft.schema:
+            draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
+            return
+        draft.set_schema(schema)
+        draft.work.pop(("not_null", place.path), None)
+        draft.note(f"drop NOT NULL from column {dotted(place.path)}")
 
 
 class SetDefault(SchemaAction, frozen=True):
@@ -72,11 +300,51 @@ class SetDefault(SchemaAction, frozen=True):
     expression: str
     """Spark SQL."""
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Set the default; existing rows keep their values."""
+        if is_null(self.expression):
+            DropDefault(self.path).apply(draft)
+            return
+        place = draft.column(self.path, "given a default")
+        column = dotted(place.path)
+        if len(place.path) > 1:
+            raise SchemaChangeRefused(
+                f"field {column} cannot have a default: only whole columns have one", column=column
+            )
+        if GENERATION_KEY in place.field.metadata or is_identity(draft.configuration, place.path):
+            raise SchemaChangeRefused(
+                f"column {column} cannot have a default: its values are computed by the writers",
+                column=column,
+            )
+        _set_metadata(draft, place, DEFAULT_KEY, self.expression)
+        draft.work["default", place.path] = self.expression
+        draft.note(f"set the default of column {column} to {self.expression}, for future rows")
+
+
+def _set_metadata(draft: SchemaDraft, place: Place, key: str, value: str | None) -> None:
+    metadata = {k: v for k, v in place.field.metadata.items() if k != key}
+    if value is not None:
+        metadata[key] = value
+    draft.set_schema(
+        change_field(draft.schema, place.path, lambda field: replace(field, metadata=metadata))
+    )
+
 
 class DropDefault(SchemaAction, frozen=True):
     """Drop the default for rows written from now on."""
 
     path: ColumnPath
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Drop the default; existing rows keep their values."""
+        place = draft.column(self.path, "without a default")
+        column = dotted(place.path)
+        if DEFAULT_KEY not in place.field.metadata:
+            draft.note(f"column {column} has no default", "nothing")
+            return
+        draft.work.pop(("default", place.path), None)
+        _set_metadata(draft, place, DEFAULT_KEY, None)
+        draft.note(f"drop the default of column {column}")
 
 
 class SetComment(SchemaAction, frozen=True):
@@ -85,6 +353,13 @@ class SetComment(SchemaAction, frozen=True):
     path: ColumnPath
     comment: str | None
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Change or remove the comment."""
+        place = draft.column(self.path, "commented on")
+        _set_metadata(draft, place, "comment", self.comment or None)
+        verb = "set the comment on" if self.comment else "drop the comment of"
+        draft.note(f"{verb} column {dotted(place.path)}")
+
 
 class MoveColumn(SchemaAction, frozen=True):
     """Move a field within its struct."""
@@ -92,53 +367,39 @@ class MoveColumn(SchemaAction, frozen=True):
     path: ColumnPath
     position: Position
 
+    def apply(self, draft: SchemaDraft) -> None:
+        """Move the field among its siblings."""
+        place = draft.column(self.path, "moved")
+        column = dotted(place.path)
+        after = self.position.after
+        if after is not None and after.casefold() == place.path[-1].casefold():
+            raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
 
-class AddConstraint(SchemaAction, frozen=True):
-    """Add a named CHECK constraint; existing rows are checked."""
+        def moved(parent: StructType) -> StructType:
+            rest = StructType(tuple(field for field in parent if field.name != place.path[-1]))
+            return _inserted(rest, place.field, self.position, column)
 
-    name: str
-    expression: str
-    """Spark SQL that must be true for every row."""
-
-
-class DropConstraint(SchemaAction, frozen=True):
-    """Drop a CHECK constraint."""
-
-    name: str
-    if_exists: bool = False
-
-
-class SetProperties(SchemaAction, frozen=True):
-    """Set table properties."""
-
-    properties: Mapping[str, object] = {}
+        draft.set_schema(change_struct(draft.schema, place.parent, moved))
+        where = "first" if after is None else f"after {after}"
+        draft.note(f"move column {column} {where}")
 
 
-class UnsetProperties(SchemaAction, frozen=True):
-    """Unset table properties."""
-
-    keys: tuple[str, ...]
-    if_exists: bool = False
-
-
-class SetTableComment(SchemaAction, frozen=True):
-    """Set the description of the table; None removes it."""
-
-    comment: str | None
+def _inserted(
+    parent: StructType, field: StructField, position: Position | None, column: str
+) -> StructType:
+    fields = list(parent)
+    fields.insert(len(fields) if position is None else _index_of(parent, position, column), field)
+    return StructType(tuple(fields))
 
 
-class ClusterBy(SchemaAction, frozen=True):
-    """Set the clustering columns; an empty list turns clustering off."""
-
-    columns: tuple[ColumnPath, ...]
-
-
-class DropFeature(SchemaAction, frozen=True):
-    """Drop a table feature; the only action of its statement."""
-
-    name: str
-    truncate_history: bool = False
-
-
-class MaterializeDefaults(SchemaAction, frozen=True):
-    """Write the columns into every file whose rows get their default when they are read."""
+def _index_of(parent: StructType, position: Position, column: str) -> int:
+    if position.after is None:
+        return 0
+    before = parent.get(position.after)
+    if before is None:
+        raise SchemaMismatch(
+            f"column {column} cannot be placed after {position.after}, which is not on the same "
+            f"level; the columns there are {', '.join(parent.names)}",
+            column=column,
+        )
+    return parent.fields.index(before) + 1

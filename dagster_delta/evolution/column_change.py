@@ -20,7 +20,7 @@ from typing import cast
 import msgspec
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution import actions, column_actions
+from dagster_delta.evolution import actions
 from dagster_delta.evolution.column_paths import (
     ColumnPath,
     Place,
@@ -278,17 +278,17 @@ def _redefinable(
     path, enabled = place.path, draft.configuration
     for key, value in request.field_metadata:
         if key != DEFAULT_KEY:
-            column_actions.set_comment(draft, actions.SetComment(path, value))
+            actions.SetComment(path, value).apply(draft)
         elif value is None:
-            column_actions.drop_default(draft, actions.DropDefault(path))
+            actions.DropDefault(path).apply(draft)
         else:
-            column_actions.set_default(draft, actions.SetDefault(path, value))
+            actions.SetDefault(path, value).apply(draft)
             what = f"the default of column {dotted(path)}"
             check_table_expression(value, StructType(()), what, is_default=True)
     if request.position is not None:
-        column_actions.move_column(draft, actions.MoveColumn(path, request.position))
+        actions.MoveColumn(path, request.position).apply(draft)
     if request.new_name is not None:
-        column_actions.rename_column(draft, actions.RenameColumn(path, request.new_name))
+        actions.RenameColumn(path, request.new_name).apply(draft)
     return TableConfiguration(draft.configuration.protocol, enabled.metadata)
 
 
@@ -577,7 +577,7 @@ def _extended(
         case actions.SetNotNull() | actions.DropNotNull():
             return replace(request, nullable=isinstance(action, actions.DropNotNull))
         case actions.SetDefault(_, sql):
-            given[DEFAULT_KEY] = None if column_actions.is_null(sql) else sql
+            given[DEFAULT_KEY] = None if actions.is_null(sql) else sql
         case actions.DropDefault():
             given[DEFAULT_KEY] = None
         case actions.SetComment(_, comment):

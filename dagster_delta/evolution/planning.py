@@ -10,13 +10,13 @@ Not part of the protocol: defaults that existing rows get when they are read, se
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.evolution import actions, column_actions, table_actions
+from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
 from dagster_delta.evolution.column_paths import (
@@ -29,11 +29,10 @@ from dagster_delta.evolution.column_paths import (
 from dagster_delta.evolution.default_values import compute_default
 from dagster_delta.evolution.feature_drop import plan_feature_drop
 from dagster_delta.evolution.plan import ExistingRows, PlannedStep, SchemaChangePlan, SchemaDraft
+from dagster_delta.evolution.table_actions import DropFeature
 from dagster_delta.protocol.features.existing_defaults import (
-    fields_with_existing_default,
     is_default_type,
     with_existing_default,
-    without_existing_defaults,
 )
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -41,9 +40,7 @@ from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.sql.filters import at_moment
 
 
-def plan_schema_changes(
-    draft: SchemaDraft, wanted: Sequence[actions.SchemaAction]
-) -> SchemaChangePlan:
+def plan_schema_changes(draft: SchemaDraft, wanted: Sequence[SchemaAction]) -> SchemaChangePlan:
     """The plan of the actions, each applied to the result of the previous ones."""
     if not wanted:
         raise InvalidArgument("a schema change has at least one action")
@@ -53,7 +50,7 @@ def plan_schema_changes(
         )
     before = draft.configuration
     for action in wanted:
-        _APPLY[type(action)](draft, action)
+        action.apply(draft)
     lazy = draft.work_of("lazy") if draft.has_rows else {}
     for path, sql in lazy.items():
         _keep_default_in_log(draft, path, sql)
@@ -84,7 +81,7 @@ def plan_schema_changes(
 
 
 def plan_dropped_feature(
-    configuration: TableConfiguration, action: actions.DropFeature
+    configuration: TableConfiguration, action: DropFeature
 ) -> SchemaChangePlan:
     """The plan to drop a feature, in one or more commits."""
     drop = plan_feature_drop(configuration, action.name)
@@ -123,43 +120,3 @@ def _lazy_default(path: ColumnPath, field: StructField, sql: str, zone: str) -> 
             '"rewrite" with engine="spark"',
             column=column,
         ) from None
-
-
-def _materialize_defaults(draft: SchemaDraft, _action: actions.MaterializeDefaults) -> None:
-    """Write into files the values that their rows got from the log so far."""
-    columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
-    if not columns:
-        draft.note("no row has a lazy default", "nothing")
-        return
-    draft.set_schema(without_existing_defaults(draft.schema))
-    draft.materializes_defaults = True
-    draft.note(f"store the lazy default of {', '.join(columns)} in files", "rewrites")
-
-
-def _drop_feature(_draft: SchemaDraft, action: actions.DropFeature) -> None:
-    raise InvalidArgument(
-        f"dropping the feature {action.name} takes several commits, so it has to be the only "
-        "action of its statement"
-    )
-
-
-_APPLY: Mapping[type[object], Callable[[SchemaDraft, Any], None]] = {
-    actions.AddColumn: column_actions.add_column,
-    actions.DropColumn: column_actions.drop_column,
-    actions.RenameColumn: column_actions.rename_column,
-    actions.ChangeType: column_actions.change_type,
-    actions.SetNotNull: column_actions.set_not_null,
-    actions.DropNotNull: column_actions.drop_not_null,
-    actions.SetDefault: column_actions.set_default,
-    actions.DropDefault: column_actions.drop_default,
-    actions.SetComment: column_actions.set_comment,
-    actions.MoveColumn: column_actions.move_column,
-    actions.AddConstraint: table_actions.add_constraint,
-    actions.DropConstraint: table_actions.drop_constraint,
-    actions.SetProperties: table_actions.change_properties,
-    actions.UnsetProperties: table_actions.drop_properties,
-    actions.SetTableComment: table_actions.set_table_comment,
-    actions.ClusterBy: table_actions.cluster_by,
-    actions.DropFeature: _drop_feature,
-    actions.MaterializeDefaults: _materialize_defaults,
-}

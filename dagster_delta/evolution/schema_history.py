@@ -64,7 +64,9 @@ def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator
         kept.append((old, new))
         yield from _field(old, new, path)
     for field in left:
-        yield _Line("+", (*path, field.name), f": {_definition(field)}")
+        yield _Line(
+            "+", (*path, field.name), f": {describe_field(field, field.metadata.get(DEFAULT_KEY))}"
+        )
     order = [new for _, new in kept]
     if order != [field for field in after if field not in left]:
         yield _Line("~", path or ("columns",), f": in the order {', '.join(after.names)}")
@@ -84,9 +86,9 @@ def _counterpart(old: StructField, candidates: list[StructField]) -> StructField
     return None
 
 
-def _definition(field: StructField) -> str:
+def describe_field(field: StructField, default: object) -> str:
+    """Type, nullability and default of a field for people."""
     text = str(field.data_type) + ("" if field.nullable else " NOT NULL")
-    default = field.metadata.get(DEFAULT_KEY)
     return text if default is None else f"{text} DEFAULT {default}"
 
 

@@ -1,4 +1,4 @@
-"""The effect of changes of constraints, properties and clustering on the configuration of a table.
+"""Changes of a table as a whole as actions, one class per kind, and the effect of each.
 
 Spec: CHECK Constraints; Change Metadata (configuration); Clustered Table.
 """
@@ -6,11 +6,12 @@ Spec: CHECK Constraints; Change Metadata (configuration); Clustered Table.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
-from dagster_delta.evolution import actions
+from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.dependants import (
     CLUSTERING_DOMAIN,
@@ -22,6 +23,10 @@ from dagster_delta.evolution.properties import unset_properties
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.existing_defaults import (
+    fields_with_existing_default,
+    without_existing_defaults,
+)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructType
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
@@ -32,28 +37,35 @@ _CONSTRAINT_NAME = re.compile(r"[\w -]+")
 _MAX_CLUSTERING_COLUMNS = 4
 
 
-def add_constraint(draft: SchemaDraft, action: actions.AddConstraint) -> None:
-    """Add a CHECK on every row, if every existing row satisfies it."""
-    name = action.name.lower()
-    properties = dict(draft.configuration.metadata.configuration)
-    if not _CONSTRAINT_NAME.fullmatch(name):
-        raise InvalidArgument(
-            f"{action.name!r} is not a valid constraint name: use letters and digits"
-        )
-    if (taken := _find_constraint(properties, name)) is not None:
-        raise InvalidArgument(
-            f"there is a constraint {name} already ({properties[taken]}); drop it first, or choose "
-            "another name"
-        )
-    expression = parse_expression(action.expression, draft.schema)
-    expression.check_filter()
-    check_table_expression(action.expression, draft.schema, f"CHECK {name}")
-    properties[f"{CONSTRAINT_PREFIX}{name}"] = action.expression
-    upgraded = upgrade_protocol(draft.configuration.protocol, ["checkConstraints"])
-    metadata = msgspec.structs.replace(draft.configuration.metadata, configuration=properties)
-    draft.configuration = TableConfiguration(upgraded, metadata)
-    draft.constraints[name] = action.expression
-    draft.note(f"add constraint {name}: CHECK ({action.expression})", "validates")
+class AddConstraint(SchemaAction, frozen=True):
+    """Add a named CHECK constraint; existing rows are checked."""
+
+    name: str
+    expression: str
+    """Spark SQL that must be true for every row."""
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Add the CHECK, if every existing row satisfies it."""
+        name = self.name.lower()
+        properties = dict(draft.configuration.metadata.configuration)
+        if not _CONSTRAINT_NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"{self.name!r} is not a valid constraint name: use letters and digits"
+            )
+        if (taken := _find_constraint(properties, name)) is not None:
+            raise InvalidArgument(
+                f"there is a constraint {name} already ({properties[taken]}); drop it first, or "
+                "choose another name"
+            )
+        expression = parse_expression(self.expression, draft.schema)
+        expression.check_filter()
+        check_table_expression(self.expression, draft.schema, f"CHECK {name}")
+        properties[f"{CONSTRAINT_PREFIX}{name}"] = self.expression
+        upgraded = upgrade_protocol(draft.configuration.protocol, ["checkConstraints"])
+        metadata = msgspec.structs.replace(draft.configuration.metadata, configuration=properties)
+        draft.configuration = TableConfiguration(upgraded, metadata)
+        draft.constraints[name] = self.expression
+        draft.note(f"add constraint {name}: CHECK ({self.expression})", "validates")
 
 
 def _find_constraint(properties: dict[str, str], name: str) -> str | None:
@@ -62,78 +74,109 @@ def _find_constraint(properties: dict[str, str], name: str) -> str | None:
     return next((spelled for spelled in properties if spelled.casefold() == key), None)
 
 
-def drop_constraint(draft: SchemaDraft, action: actions.DropConstraint) -> None:
+class DropConstraint(SchemaAction, frozen=True):
     """Drop a CHECK constraint."""
-    properties = dict(draft.configuration.metadata.configuration)
-    key = _find_constraint(properties, action.name)
-    if key is None and action.if_exists:
-        draft.note(f"there is no constraint {action.name}", "nothing")
-        return
-    if key is None:
-        names = draft.configuration.properties.constraints
-        raise InvalidArgument(
-            f"there is no constraint {action.name}; there are {', '.join(names) or 'none'}"
-        )
-    sql = properties.pop(key)
-    draft.configuration = draft.configuration.with_properties(properties)
-    name = key.removeprefix(CONSTRAINT_PREFIX)
-    draft.constraints.pop(name, None)
-    draft.note(f"drop constraint {name} ({sql})")
+
+    name: str
+    if_exists: bool = False
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Drop the CHECK."""
+        properties = dict(draft.configuration.metadata.configuration)
+        key = _find_constraint(properties, self.name)
+        if key is None and self.if_exists:
+            draft.note(f"there is no constraint {self.name}", "nothing")
+            return
+        if key is None:
+            names = draft.configuration.properties.constraints
+            raise InvalidArgument(
+                f"there is no constraint {self.name}; there are {', '.join(names) or 'none'}"
+            )
+        sql = properties.pop(key)
+        draft.configuration = draft.configuration.with_properties(properties)
+        name = key.removeprefix(CONSTRAINT_PREFIX)
+        draft.constraints.pop(name, None)
+        draft.note(f"drop constraint {name} ({sql})")
 
 
-def change_properties(draft: SchemaDraft, action: actions.SetProperties) -> None:
+class SetProperties(SchemaAction, frozen=True):
     """Set table properties."""
-    before = draft.configuration
-    draft.set_properties(action.properties)
-    listed = ", ".join(f"{key} = {value}" for key, value in action.properties.items())
-    if draft.configuration == before:
-        draft.note(f"{listed}: set already", "nothing")
-    else:
-        draft.note(f"set {listed}")
+
+    properties: Mapping[str, object] = {}
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Set the properties, and the protocol that they need."""
+        before = draft.configuration
+        draft.set_properties(self.properties)
+        listed = ", ".join(f"{key} = {value}" for key, value in self.properties.items())
+        if draft.configuration == before:
+            draft.note(f"{listed}: set already", "nothing")
+        else:
+            draft.note(f"set {listed}")
 
 
-def drop_properties(draft: SchemaDraft, action: actions.UnsetProperties) -> None:
+class UnsetProperties(SchemaAction, frozen=True):
     """Unset table properties."""
-    before = draft.configuration
-    draft.configuration = unset_properties(before, action.keys, if_exists=action.if_exists)
-    listed = ", ".join(action.keys)
-    if draft.configuration == before:
-        draft.note(f"{listed}: not set", "nothing")
-    else:
-        draft.note(f"unset {listed}")
+
+    keys: tuple[str, ...]
+    if_exists: bool = False
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Unset the properties; the protocol does not change."""
+        before = draft.configuration
+        draft.configuration = unset_properties(before, self.keys, if_exists=self.if_exists)
+        listed = ", ".join(self.keys)
+        if draft.configuration == before:
+            draft.note(f"{listed}: not set", "nothing")
+        else:
+            draft.note(f"unset {listed}")
 
 
-def set_table_comment(draft: SchemaDraft, action: actions.SetTableComment) -> None:
-    """Set the description of the table."""
-    metadata = msgspec.structs.replace(draft.configuration.metadata, description=action.comment)
-    draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
-    draft.note("set the description of the table" if action.comment else "drop the description")
+class SetTableComment(SchemaAction, frozen=True):
+    """Set the description of the table; None removes it."""
+
+    comment: str | None
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Change or remove the description."""
+        metadata = msgspec.structs.replace(draft.configuration.metadata, description=self.comment)
+        draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
+        draft.note("set the description of the table" if self.comment else "drop the description")
 
 
-def cluster_by(draft: SchemaDraft, action: actions.ClusterBy) -> None:
-    """Set the clustering columns, for files written or optimised from now on."""
-    configuration = draft.configuration
-    if configuration.partition_columns and action.columns:
-        raise SchemaChangeRefused(
-            f"the table is partitioned by {', '.join(configuration.partition_columns)}, and a "
-            "table is either partitioned or clustered"
-        )
-    if len(action.columns) > _MAX_CLUSTERING_COLUMNS:
-        raise InvalidArgument(f"a table is clustered by up to {_MAX_CLUSTERING_COLUMNS} columns")
-    paths = tuple(draft.column(column, "clustered by").path for column in action.columns)
-    if len(set(paths)) != len(paths):
-        raise InvalidArgument(f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}")
-    if paths == _current_clustering(draft):
-        draft.note("the table is clustered that way already", "nothing")
-        return
-    physical = [_clusterable(configuration, path) for path in paths]
-    upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
-    draft.configuration = TableConfiguration(upgraded, configuration.metadata)
-    text = clustering_text(physical)
-    draft.changed_domains[CLUSTERING_DOMAIN] = text
-    draft.domains = {**draft.domains, CLUSTERING_DOMAIN: text}
-    columns = ", ".join(map(dotted, paths))
-    draft.note(f"cluster by {columns}" if columns else "cluster no longer")
+class ClusterBy(SchemaAction, frozen=True):
+    """Set the clustering columns; an empty list turns clustering off."""
+
+    columns: tuple[ColumnPath, ...]
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Set the clustering columns, for files written or optimised from now on."""
+        configuration = draft.configuration
+        if configuration.partition_columns and self.columns:
+            raise SchemaChangeRefused(
+                f"the table is partitioned by {', '.join(configuration.partition_columns)}, and a "
+                "table is either partitioned or clustered"
+            )
+        if len(self.columns) > _MAX_CLUSTERING_COLUMNS:
+            raise InvalidArgument(
+                f"a table is clustered by up to {_MAX_CLUSTERING_COLUMNS} columns"
+            )
+        paths = tuple(draft.column(column, "clustered by").path for column in self.columns)
+        if len(set(paths)) != len(paths):
+            raise InvalidArgument(
+                f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}"
+            )
+        if paths == _current_clustering(draft):
+            draft.note("the table is clustered that way already", "nothing")
+            return
+        physical = [_clusterable(configuration, path) for path in paths]
+        upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
+        draft.configuration = TableConfiguration(upgraded, configuration.metadata)
+        text = clustering_text(physical)
+        draft.changed_domains[CLUSTERING_DOMAIN] = text
+        draft.domains = {**draft.domains, CLUSTERING_DOMAIN: text}
+        columns = ", ".join(map(dotted, paths))
+        draft.note(f"cluster by {columns}" if columns else "cluster no longer")
 
 
 def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
@@ -170,3 +213,31 @@ def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[st
             column=column,
         )
     return physical
+
+
+class DropFeature(SchemaAction, frozen=True):
+    """Drop a table feature; the only action of its statement."""
+
+    name: str
+    truncate_history: bool = False
+
+    def apply(self, draft: SchemaDraft) -> None:  # noqa: ARG002
+        """Refuse it: dropping a feature is a statement of several commits."""
+        raise InvalidArgument(
+            f"dropping the feature {self.name} takes several commits, so it has to be the only "
+            "action of its statement"
+        )
+
+
+class MaterializeDefaults(SchemaAction, frozen=True):
+    """Write the columns into every file whose rows get their default when they are read."""
+
+    def apply(self, draft: SchemaDraft) -> None:
+        """Have the files rewritten that lack such a column."""
+        columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
+        if not columns:
+            draft.note("no row has a lazy default", "nothing")
+            return
+        draft.set_schema(without_existing_defaults(draft.schema))
+        draft.materializes_defaults = True
+        draft.note(f"store the lazy default of {', '.join(columns)} in files", "rewrites")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution import actions
+from dagster_delta.evolution import actions, table_actions
 from dagster_delta.evolution.column_paths import to_path
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
@@ -195,8 +195,8 @@ class SchemaChangeMethods(TableHandle):
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
-            return self._change_schema(actions.MaterializeDefaults(), **options)
-        drop = actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+            return self._change_schema(table_actions.MaterializeDefaults(), **options)
+        drop = table_actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
         return self._change_schema(drop, **options)
 
     def drop_feature(
@@ -230,7 +230,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
-        drop = actions.DropFeature(name, truncate_history)
+        drop = table_actions.DropFeature(name, truncate_history)
         return self._change_schema(drop, commit_info=commit_info)
 
     def drop_column(
@@ -381,7 +381,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(actions.AddConstraint(name, check), **options)
+        return self._change_schema(table_actions.AddConstraint(name, check), **options)
 
     def drop_constraint(
         self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
@@ -396,7 +396,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
-        return self._change_schema(actions.DropConstraint(name, if_exists), **options)
+        return self._change_schema(table_actions.DropConstraint(name, if_exists), **options)
 
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
@@ -411,7 +411,7 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the table is partitioned, or a column has no statistics.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(actions.ClusterBy(tuple(map(to_path, columns))), **options)
+        return self._change_schema(table_actions.ClusterBy(tuple(map(to_path, columns))), **options)
 
     def plan_column_change(
         self,

@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.actions import (
     AddColumn,
-    AddConstraint,
     ChangeType,
-    ClusterBy,
     DropColumn,
-    DropConstraint,
     DropDefault,
-    DropFeature,
     DropNotNull,
     MoveColumn,
     RenameColumn,
@@ -25,12 +21,18 @@ from dagster_delta.evolution.actions import (
     SetComment,
     SetDefault,
     SetNotNull,
+)
+from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
+from dagster_delta.evolution.statement import parse_alter
+from dagster_delta.evolution.table_actions import (
+    AddConstraint,
+    ClusterBy,
+    DropConstraint,
+    DropFeature,
     SetProperties,
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
-from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 

@@ -16,7 +16,7 @@ import msgspec
 
 from dagster_delta.engines import engine_for
 from dagster_delta.errors import CommitStateUnknown, DeltaError, InvalidArgument, StorageFailure
-from dagster_delta.evolution import actions
+from dagster_delta.evolution import actions, table_actions
 from dagster_delta.evolution.actions import SchemaAction
 from dagster_delta.evolution.column_change import (
     ColumnChangeRequest,
@@ -71,12 +71,12 @@ _OPERATIONS: Mapping[type[object], str] = {
     actions.AddColumn: "ADD COLUMNS",
     actions.DropColumn: "DROP COLUMNS",
     actions.RenameColumn: "RENAME COLUMN",
-    actions.MaterializeDefaults: "MATERIALIZE DEFAULTS",
-    actions.AddConstraint: "ADD CONSTRAINT",
-    actions.DropConstraint: "DROP CONSTRAINT",
-    actions.SetProperties: "SET TBLPROPERTIES",
-    actions.UnsetProperties: "UNSET TBLPROPERTIES",
-    actions.ClusterBy: "CLUSTER BY",
+    table_actions.MaterializeDefaults: "MATERIALIZE DEFAULTS",
+    table_actions.AddConstraint: "ADD CONSTRAINT",
+    table_actions.DropConstraint: "DROP CONSTRAINT",
+    table_actions.SetProperties: "SET TBLPROPERTIES",
+    table_actions.UnsetProperties: "UNSET TBLPROPERTIES",
+    table_actions.ClusterBy: "CLUSTER BY",
 }
 """Names of the operation in other engines; everything else is a CHANGE COLUMN."""
 
@@ -156,7 +156,7 @@ def change_schema(
 
     If the store failed, a later identical call reuses the rewritten files.
     """
-    if len(wanted) == 1 and isinstance(wanted[0], actions.DropFeature):
+    if len(wanted) == 1 and isinstance(wanted[0], table_actions.DropFeature):
         return _drop_feature(snapshot, wanted[0], options, clock)
     change = _SchemaChange(wanted, options, clock)
     try:
@@ -170,12 +170,15 @@ def change_schema(
 
 
 def _drop_feature(
-    snapshot: Snapshot, action: actions.DropFeature, options: SchemaChangeOptions, clock: Clock
+    snapshot: Snapshot,
+    action: table_actions.DropFeature,
+    options: SchemaChangeOptions,
+    clock: Clock,
 ) -> SchemaChangeResult:
     plan = plan_dropped_feature(snapshot.configuration, action)
     if action.name == EXISTING_DEFAULTS_FEATURE:
         # The files come first, in a commit that can resume after a crash.
-        freed = change_schema(snapshot, [actions.MaterializeDefaults()], options, clock=clock)
+        freed = change_schema(snapshot, [table_actions.MaterializeDefaults()], options, clock=clock)
         snapshot, cost = freed.snapshot, freed.plan
         plan = replace(plan, affected_files=cost.affected_files, affected_bytes=cost.affected_bytes)
         if not cost.affected_files:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused, SchemaMismatch
-from dagster_delta.evolution.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.plan import SchemaDraft
-from dagster_delta.evolution.table_actions import cluster_by
+from dagster_delta.evolution.table_actions import ClusterBy
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.operations.write_planning import new_column_name
@@ -31,7 +30,7 @@ def define_clustering(
         left = () if before is None else (msgspec.structs.replace(before, removed=True),)
         return configuration, left
     draft = SchemaDraft(configuration, new_column_name)
-    cluster_by(draft, ClusterBy(tuple(map(to_path, columns))))
+    ClusterBy(tuple(map(to_path, columns))).apply(draft)
     text = draft.changed_domains[CLUSTERING_DOMAIN]
     domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
     return draft.configuration, (domain,)
@@ -51,7 +50,7 @@ def keep_clustering(
         return configuration, ()
     draft = SchemaDraft(configuration, new_column_name)
     try:
-        cluster_by(draft, ClusterBy(columns))
+        ClusterBy(columns).apply(draft)
     except SchemaMismatch:
         raise SchemaChangeRefused(
             "the table is clustered by a column that the new schema does not have; alter it with "
