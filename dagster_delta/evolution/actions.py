@@ -29,8 +29,8 @@ from dagster_delta.evolution.dependants import (
 )
 from dagster_delta.evolution.merge_schema import StatementTypes, records_versions
 from dagster_delta.evolution.plan import SchemaDraft
+from dagster_delta.evolution.plan_report import describe_field
 from dagster_delta.evolution.properties import FEED_COLUMNS
-from dagster_delta.evolution.schema_history import describe_field
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits

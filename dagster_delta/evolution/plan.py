@@ -16,7 +16,9 @@ from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted, find
 from dagster_delta.evolution.plan_report import (
     ENABLE_FEATURES,
     MissingSwitch,
+    SchemaChanges,
     code_span,
+    compare_schemas,
     configuration_lines,
     missing_switch_lines,
     schema_lines,
@@ -24,7 +26,6 @@ from dagster_delta.evolution.plan_report import (
 )
 from dagster_delta.evolution.properties import set_properties
 from dagster_delta.evolution.required_protocol import new_features
-from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
 from dagster_delta.evolution.table_definition import with_schema
 from dagster_delta.protocol.features.column_change import ColumnChange
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -1,9 +1,15 @@
-"""The converted column that data files carry while a column changes its type online."""
+"""The converted column that data files carry while a column changes its type online.
+
+Values are converted by store assignment if that supports the pair of types, otherwise by the casts
+of the SQL engine: both give the result of Spark's ANSI CAST, or fail. A value that fails becomes
+null and is counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,15 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.parquet.casts import failing_places, shown_value, value_cast
+from dagster_delta.parquet.nested_arrays import children_of, list_numbers, with_children
 from dagster_delta.parquet.plans import WriteSpec
-from dagster_delta.parquet.value_conversion import (
-    MAX_EXAMPLES,
-    Converted,
-    ValueConversion,
-    convert_at,
-    value_conversion,
-)
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_TAG,
     ColumnChange,
@@ -29,15 +30,32 @@ from dagster_delta.protocol.features.column_change import (
     shadow_name,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    StructField,
+    StructType,
+    inner_parts,
+    inner_types,
+)
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.sql.evaluation import evaluate
-from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.types import sql_type_name
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.text_conversion import text_conversion
+from dagster_delta.sql.types import BOOLEAN, LONG, STRING, sql_type_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+MAX_EXAMPLES = 5
+_EXAMPLE_LENGTH = 200
+
+_Kernel = Callable[[pa.Array], pa.Array]
+"""Converts an array of the old type to the new type. Raises ArrowInvalid or InvalidArgument if a
+value fails."""
+
+_FAILURES = (pa.ArrowInvalid, InvalidArgument, UnicodeDecodeError)
 
 
 class ShadowColumn:
@@ -159,13 +177,14 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
             "by other functions, or convert the values in a column of their own by an update",
             column=".".join(change.path),
         ) from error
-    arrow_type = to_arrow_type(target)
+    return _of_rows(expression, target)
 
-    def convert(rows: pa.StructArray) -> pa.Array:
-        values = whole_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows)))
-        return values if values.type == arrow_type else values.cast(arrow_type)
 
-    return ValueConversion(convert, arrow_type)
+def _of_rows(expression: SqlExpression, target: DataType) -> ValueConversion:
+    convert = _by_expression(expression, target)
+    return ValueConversion(
+        lambda rows: convert(pa.RecordBatch.from_struct_array(rows)), to_arrow_type(target)
+    )
 
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
@@ -173,7 +192,222 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     expression = parse_expression(sql, schema)
     expression.check_filter()
     expression.check_embeddable()
-    return ValueConversion(
-        lambda rows: whole_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows))),
-        pa.bool_(),
+    return _of_rows(expression, BOOLEAN)
+
+
+@dataclass(slots=True)
+class Converted:
+    """Values of the new type, and the values that could not be converted."""
+
+    values: pa.Array
+    """`pyarrow.Array` of the new type; null if a value failed."""
+    num_failed: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first few values that failed, as text."""
+    failed_rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    """Positions of the rows with a value that failed: a `numpy.ndarray`, each row once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueConversion:
+    """Makes new values from old ones, or from whole rows as structs."""
+
+    kernel: _Kernel
+    arrow_type: pa.DataType
+    """`pyarrow.DataType` of the new values."""
+    passes: Callable[[pa.Array], pa.BooleanArray] | None = None
+    """A quick mask of the values that are likely to succeed; None if there is no such test."""
+
+    def convert(self, array: pa.Array) -> Converted:
+        """The values of a `pyarrow.Array`, converted. Raises nothing over a value."""
+        try:
+            return Converted(self.kernel(array))
+        except _FAILURES:
+            return self._convert_with_failures(array)
+
+    def _convert_with_failures(self, array: pa.Array) -> Converted:
+        failed = np.zeros(len(array), dtype=bool)
+        candidates = array
+        if self.passes is not None:
+            likely = self.passes(array).fill_null(True)
+            failed |= ~np.asarray(likely.to_numpy(zero_copy_only=False), dtype=bool)
+            candidates = _without(array, failed)
+        places = failing_places(
+            lambda start, stop: self.kernel(candidates.slice(start, stop - start)),
+            _FAILURES,
+            range(len(array)),
+            len(array),
+        )
+        failed[places] = True
+        pieces, start = [], 0
+        for place in [*places, len(array)]:
+            if place > start:
+                pieces.append(self.kernel(candidates.slice(start, place - start)))
+            pieces.append(pa.nulls(int(place < len(array)), self.arrow_type))
+            start = place + 1
+        positions = np.flatnonzero(failed)
+        examples = [
+            repr(shown_value(array[int(position)]))[:_EXAMPLE_LENGTH]
+            for position in positions[:MAX_EXAMPLES]
+        ]
+        return Converted(pa.concat_arrays(pieces), len(positions), examples, positions)
+
+
+def value_conversion(source: DataType, target: DataType) -> ValueConversion:
+    """The conversion from one atomic type to another."""
+    text = text_conversion(target) if source == STRING else None
+    if text is not None:
+        return ValueConversion(text.convert, text.arrow_type, text.passes)
+    arrow_source = to_arrow_type(source)
+    try:
+        kernel = value_cast(arrow_source, target)
+    except TypeError:
+        kernel = _by_way(source, target) or _sql_cast(source, target)
+    return ValueConversion(kernel, to_arrow_type(target), _likely(source, target))
+
+
+def convert_at(
+    array: pa.Array,
+    old: DataType,
+    new: DataType,
+    steps: tuple[str, ...],
+    conversion: ValueConversion,
+) -> Converted:
+    """The array with the values at a path below it converted.
+
+    `new`: type of the column after the change: other names below it, the same order.
+    `steps`: path below the column; empty for the column itself.
+    """
+    if not steps:
+        return conversion.convert(array)
+    names = [name.casefold() for name, _ in inner_parts(old)]
+    if steps[0].casefold() not in names:
+        raise TypeError(f"{steps[0]} is not part of {old}")
+    index, children = names.index(steps[0].casefold()), children_of(array)
+    inner_old, inner_new = inner_types(old)[index], inner_types(new)[index]
+    inner = convert_at(children[index], inner_old, inner_new, steps[1:], conversion)
+    children[index] = inner.values
+    inner.values = with_children(array, children, to_arrow_type(new))
+    if not isinstance(old, StructType):
+        inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
+    return inner
+
+
+def _sql_cast(source: DataType, target: DataType) -> _Kernel:
+    schema = StructType((StructField("value", source),))
+    expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)
+    try:
+        expression.check_embeddable()
+    except (InvalidArgument, UnsupportedExpression) as error:
+        raise UnsupportedExpression(
+            f"{sql_type_name(source)} cannot be converted to {sql_type_name(target)} here exactly "
+            "as Spark does; give the conversion in `cast`, as a Spark SQL expression, or convert "
+            "by way of a string column"
+        ) from error
+    cast = _by_expression(expression, target)
+    return lambda array: cast(pa.record_batch([array], names=["value"]))
+
+
+def _by_expression(
+    expression: SqlExpression, target: DataType
+) -> Callable[[pa.RecordBatch], pa.Array]:
+    arrow_type = to_arrow_type(target)
+
+    def convert(rows: pa.RecordBatch) -> pa.Array:
+        values = whole_array(evaluate(expression, rows))
+        return values if values.type == arrow_type else values.cast(arrow_type)
+
+    return convert
+
+
+def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:
+    """A test that rejects most failing values, so that few bisections are needed for the rest."""
+    bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
+    if bits is None or isinstance(source, DecimalType):
+        return None
+    if str(source) in ("short", "integer", "long"):
+        low, high = -(2**bits), 2**bits - 1
+        if str(source) == "long" or bits < 63:
+            return lambda array: _within(array, low, high)
+    if str(source) in ("float", "double"):
+        bound = 2.0**bits
+        return lambda array: _within(pc.trunc(array.cast(pa.float64())), -bound, bound)
+    return None
+
+
+def _within(array: pa.Array, low: float, high: float) -> pa.BooleanArray:
+    return pc.and_(
+        pc.greater_equal(array.cast(pa.float64(), safe=False), float(low)),
+        pc.less_equal(array.cast(pa.float64(), safe=False), float(high)),
     )
+
+
+# Pairs of types that store assignment refuses
+
+
+_WHOLE = frozenset({"byte", "short", "integer", "long"})
+_FLOATING = frozenset({"float", "double"})
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_SECONDS = pa.decimal128(19, 6)
+
+
+def _by_way(source: DataType, target: DataType) -> _Kernel | None:
+    """The conversion through another type; a timestamp is a number of seconds since the epoch."""
+    old, new = _kind(source), _kind(target)
+    if old == "boolean" and new in ("whole", "floating", "decimal"):
+        return _chain(lambda array: array.cast(pa.int8()), value_cast(pa.int8(), target))
+    if old in ("floating", "decimal") and new == "boolean":
+        zero = pa.scalar(Decimal(0) if old == "decimal" else 0.0, to_arrow_type(source))
+        return lambda array: pc.not_equal(array, zero)
+    if old == "timestamp" and new == "whole":
+        return _chain(_whole_seconds, value_cast(pa.int64(), target))
+    if old == "timestamp" and new == "floating":
+        return _chain(_seconds, value_cast(pa.float64(), target))
+    if old == "timestamp" and new == "decimal":
+        return _chain(_exact_seconds, value_cast(_SECONDS, target))
+    if old == "whole" and new == "timestamp":
+        return lambda array: pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(
+            _MICROSECONDS
+        )
+    if old == "floating" and new == "timestamp":
+        cut = value_cast(pa.float64(), LONG)
+        return lambda array: cut(pc.multiply(array.cast(pa.float64()), 1e6)).cast(_MICROSECONDS)
+    if old == "decimal" and new == "timestamp":
+        return _moments_of_decimals
+    return None
+
+
+def _kind(data_type: DataType) -> str:
+    name = str(data_type)
+    if isinstance(data_type, DecimalType):
+        return "decimal"
+    return "whole" if name in _WHOLE else "floating" if name in _FLOATING else name
+
+
+def _chain(first: _Kernel, second: _Kernel) -> _Kernel:
+    return lambda array: second(first(array))
+
+
+def _whole_seconds(array: pa.Array) -> pa.Array:
+    return pc.floor_temporal(array, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
+
+
+def _seconds(array: pa.Array) -> pa.Array:
+    return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+
+
+def _exact_seconds(array: pa.Array) -> pa.Array:
+    # A double has too few digits for the microseconds of far years.
+    micros = array.cast(pa.int64()).cast(pa.decimal128(_SECONDS.precision, 0))
+    return micros.view(_SECONDS)
+
+
+def _moments_of_decimals(array: pa.Array) -> pa.Array:
+    cut = [None if seconds is None else int(seconds.scaleb(6)) for seconds in array.to_pylist()]
+    if any(seconds is not None and not -(2**63) <= seconds < 2**63 for seconds in cut):
+        raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
+    return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
+
+
+def _without(array: pa.Array, failed: NDArray[np.bool_]) -> pa.Array:
+    return pc.if_else(pa.array(~failed), array, pa.scalar(None, array.type))

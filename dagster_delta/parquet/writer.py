@@ -102,8 +102,14 @@ class DataFileWriter:
         configuration = spec.configuration
         self._num_rows = 0
         self._spec = spec
-        self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
-        self._schema = self._files.format.arrow_schema
+        self._format = FileFormat.of(spec)
+        self._schema = self._format.arrow_schema
+        self._store = store
+        self._clock = clock
+        self._new_uuid = new_uuid
+        self._partition_names = configuration.physical_partition_columns
+        self._begun: list[FileInWriting] = []
+        self._written: dict[int, AddFile] = {}
         columns = PartitionColumn.all_of(configuration)
         self._partition_positions = [column.position for column in columns]
         self._partition_columns = [
@@ -138,7 +144,7 @@ class DataFileWriter:
         if error is not None:
             if self._tasks is not None:
                 self._tasks.stop()
-            self._files.abandon()
+            self._abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a record batch, and pass on those that are enough for a row group."""
@@ -147,7 +153,7 @@ class DataFileWriter:
             self._is_filled &= not filled.num_problems
             batch = filled.batch
         self._num_rows += batch.num_rows
-        rows = self._files.format.file_rows(batch)
+        rows = self._format.file_rows(batch)
         self._taken_bytes += rows.nbytes
         if not self._partition_columns:
             self._wait_in_partition((), rows)
@@ -180,7 +186,8 @@ class DataFileWriter:
                 self._close(partition)
         if self._tasks is not None:
             self._tasks.finish()
-        written = self._files.in_order()
+        # In the order of their first rows.
+        written = tuple(self._written[number] for number in sorted(self._written))
         if not self._is_filled:
             # The write does not fail: the column change reads the values later and reports it.
             written = tuple(untagged(file) for file in written)
@@ -254,12 +261,64 @@ class DataFileWriter:
 
     def _encode(self, rows: pa.Table, encodings: ColumnEncodings) -> list[EncodedRowGroup]:
         ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
-        return self._files.encode(ordered, encodings)
+        step = self._spec.row_group_rows
+        return [
+            EncodedRowGroup.of_rows(ordered.slice(start, step), self._format, encodings)
+            for start in range(0, ordered.num_rows, step)
+        ]
 
     def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
-        self._files.append(partition, groups, number)
-        if self._sort_keys:
-            self._files.close(partition)
+        """Add row groups to the partition's file, or to a new one if none is open. Only workers
+        call it, as they do `_close_file`.
+        """
+        for group in groups:
+            if partition.file is None:
+                path = self._new_path(partition.key, number)
+                partition.file = FileInWriting(path, self._format, self._store)
+                partition.file_number = number
+                self._begun.append(partition.file)
+            partition.file.append(group)
+        target = self._spec.target_file_size_bytes
+        if self._sort_keys or (partition.file and partition.file.size_bytes >= target):
+            self._close_file(partition)
+
+    def _close_file(self, partition: _Partition) -> None:
+        file, partition.file = partition.file, None
+        if file is None:
+            return
+        size_bytes, stats = file.close()
+        self._written[partition.file_number] = AddFile(
+            path=encode_path(file.path),
+            partition_values=dict(zip(self._partition_names, partition.key, strict=True)),
+            size_bytes=size_bytes,
+            modification_time_ms=self._clock(),
+            data_change=True,
+            stats=stats,
+            tags=dict(self._spec.tags) or None,
+        )
+
+    def _abandon(self) -> None:
+        """Delete the written files if the store allows it: nothing refers to them."""
+        for file in self._begun:
+            try:
+                file.discard()
+            except Exception:  # noqa: BLE001 the original error matters more
+                _LOG.warning("%s could not be given up", file.path, exc_info=True)
+        delete_unreferenced(self._store, [file.path for file in self._begun])
+
+    def _new_path(self, key: PartitionKey, number: int) -> str:
+        kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
+        name = f"{kind}-{number:05d}-{self._new_uuid()}-c000{self._format.extension}"
+        configuration = self._spec.configuration
+        properties = configuration.properties
+        # Partition directories would show physical names under column mapping; like Spark, spread
+        # the files over random prefixes there.
+        if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
+            return f"{root}{_random_prefix(properties.random_prefix_length)}/{name}"
+        if not key:
+            return f"{root}{name}"
+        directory = partition_directory(dict(zip(self._partition_names, key, strict=True)))
+        return f"{root}{directory}/{name}"
 
     def _make_room_for(self, partition: _Partition) -> None:
         self._open[partition.key] = partition
@@ -271,7 +330,7 @@ class DataFileWriter:
         del self._open[partition.key]
         if not partition.waiting:
             del self._partitions[partition.key]
-        self._run(partition, 0, list, lambda _: self._files.close(partition))
+        self._run(partition, 0, list, lambda _: self._close_file(partition))
 
     def _run(
         self,
@@ -318,91 +377,6 @@ class _Partition(msgspec.Struct):
         rows = pa.Table.from_batches(self.waiting, schema)
         self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
         return rows
-
-
-class _DataFiles:
-    """Opens, closes and records data files; called by the workers."""
-
-    def __init__(
-        self,
-        format_: FileFormat,
-        spec: WriteSpec,
-        store: ObjectStore,
-        clock: Clock,
-        new_uuid: Callable[[], uuid.UUID],
-    ) -> None:
-        self.format = format_
-        self._spec = spec
-        self._store = store
-        self._clock = clock
-        self._new_uuid = new_uuid
-        self._partition_names = spec.configuration.physical_partition_columns
-        self._begun: list[FileInWriting] = []
-        self._written: dict[int, AddFile] = {}
-
-    def encode(self, rows: pa.Table, encodings: ColumnEncodings) -> list[EncodedRowGroup]:
-        """Rows, a `pa.Table`, as row groups of any file of the write."""
-        step = self._spec.row_group_rows
-        return [
-            EncodedRowGroup.of_rows(rows.slice(start, step), self.format, encodings)
-            for start in range(0, rows.num_rows, step)
-        ]
-
-    def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
-        """Add row groups to the partition's file, or to a new one if none is open."""
-        for group in groups:
-            if partition.file is None:
-                path = self._new_path(partition.key, number)
-                partition.file = FileInWriting(path, self.format, self._store)
-                partition.file_number = number
-                self._begun.append(partition.file)
-            partition.file.append(group)
-        target = self._spec.target_file_size_bytes
-        if partition.file is not None and partition.file.size_bytes >= target:
-            self.close(partition)
-
-    def close(self, partition: _Partition) -> None:
-        """Finish the partition's file, if one is open."""
-        file, partition.file = partition.file, None
-        if file is None:
-            return
-        size_bytes, stats = file.close()
-        self._written[partition.file_number] = AddFile(
-            path=encode_path(file.path),
-            partition_values=dict(zip(self._partition_names, partition.key, strict=True)),
-            size_bytes=size_bytes,
-            modification_time_ms=self._clock(),
-            data_change=True,
-            stats=stats,
-            tags=dict(self._spec.tags) or None,
-        )
-
-    def in_order(self) -> tuple[AddFile, ...]:
-        """The finished files in the order of their first rows."""
-        return tuple(self._written[number] for number in sorted(self._written))
-
-    def abandon(self) -> None:
-        """Delete the written files if the store allows it: nothing refers to them."""
-        for file in self._begun:
-            try:
-                file.discard()
-            except Exception:  # noqa: BLE001 the original error matters more
-                _LOG.warning("%s could not be given up", file.path, exc_info=True)
-        delete_unreferenced(self._store, [file.path for file in self._begun])
-
-    def _new_path(self, key: PartitionKey, number: int) -> str:
-        kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
-        name = f"{kind}-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
-        configuration = self._spec.configuration
-        properties = configuration.properties
-        # Partition directories would show physical names under column mapping; like Spark, spread
-        # the files over random prefixes there.
-        if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
-            return f"{root}{_random_prefix(properties.random_prefix_length)}/{name}"
-        if not key:
-            return f"{root}{name}"
-        directory = partition_directory(dict(zip(self._partition_names, key, strict=True)))
-        return f"{root}{directory}/{name}"
 
 
 def _random_prefix(length: int) -> str:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import CommitConflict, DataFileMissing, DeltaError
-from dagster_delta.evolution.plan_report import configuration_lines, schema_lines
+from dagster_delta.evolution.plan_report import compare_schemas, configuration_lines, schema_lines
 from dagster_delta.evolution.required_protocol import upgrade_protocol
-from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
