@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.sql.tokens import Token, tokenize
+from dagster_delta.sql.tokens import Token, TokenCursor, tokenize
 
 _MAX_SHOWN = 100
 _NEARLY = 0.75
 """Similarity of a misspelled word to the word, from 0 to 1."""
 
 
-class StatementCursor:
+class StatementCursor(TokenCursor):
     """The lexemes of one text, read in order. What does not fit raises InvalidArgument."""
 
     def __init__(self, sql: str, what: str) -> None:
@@ -28,30 +28,13 @@ class StatementCursor:
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
             raise InvalidArgument(f"this is not {what}: {problem}") from None
-        self._tokens = [single for token in tokens for single in _without_shifts(token)]
-        self._index = 0
+        super().__init__([single for token in tokens for single in _without_shifts(token)])
         self._nesting = 0
-
-    @property
-    def token(self) -> Token:
-        """The next lexeme."""
-        return self._tokens[self._index]
-
-    def peek(self, distance: int = 1) -> Token:
-        """The lexeme at a distance from the next one; the end if there is none."""
-        return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
 
     @property
     def is_done(self) -> bool:
         """Whether the end is reached."""
         return self.token.kind == "end"
-
-    def next(self) -> Token:
-        """Take the next lexeme."""
-        token = self.token
-        if token.kind != "end":
-            self._index += 1
-        return token
 
     @contextmanager
     def one_level_deeper(self, deepest: int) -> Iterator[None]:
@@ -66,23 +49,11 @@ class StatementCursor:
         """Whether the next lexeme is one of the (upper-case) words, without quotes."""
         return self.token.is_word(*words)
 
-    def take_word(self, *words: str) -> bool:
-        """Take the next lexeme if it is one of the words."""
-        taken = self.token.is_word(*words)
-        self._index += taken
-        return taken
-
     def take_words(self, *words: str) -> bool:
         """Take the next lexemes if they are all of these words, in this order."""
         taken = all(self.peek(n).is_word(word) for n, word in enumerate(words))
         if taken:
             self._index += len(words)
-        return taken
-
-    def take_operator(self, *operators: str) -> bool:
-        """Take the next lexeme if it is one of the operators."""
-        taken = self.token.is_operator(*operators)
-        self._index += taken
         return taken
 
     def expect(self, *texts: str) -> None:

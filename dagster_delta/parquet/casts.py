@@ -19,6 +19,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.partition_values import java_number
 
 Cast = Callable[[pa.Array], pa.Array]
 """Converts a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
@@ -325,27 +326,7 @@ def _text_from_floats(array: pa.Array) -> pa.Array:
     # The shortest digits that convert back to the same float depend on its width.
     digits = array.cast(pa.float32() if array.type.bit_width == 16 else array.type)
     texts = digits.cast(pa.string()).to_pylist()
-    return pa.array([None if text is None else _java_float(text) for text in texts], pa.string())
-
-
-def _java_float(text: str) -> str:
-    """A float in the JVM's format: `1.0E10`, `0.001`, `NaN`, `Infinity`."""
-    value = float(text)
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0.0" if text.startswith("-") else "0.0"
-    sign, digits, exponent = decimal.Decimal(text).normalize().as_tuple()
-    assert isinstance(exponent, int)  # noqa: S101  only NaN and Infinity have a letter here
-    figures = "".join(map(str, digits))
-    prefix = "-" if sign else ""
-    power = len(figures) + exponent - 1
-    if -3 <= power < 7:
-        plain = format(decimal.Decimal((0, digits, exponent)), "f")
-        return prefix + (plain if "." in plain else plain + ".0")
-    return f"{prefix}{figures[0]}.{figures[1:] or '0'}E{power}"
+    return pa.array([None if text is None else java_number(text) for text in texts], pa.string())
 
 
 def _text_from_dates(array: pa.Array) -> pa.Array:

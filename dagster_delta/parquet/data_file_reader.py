@@ -8,10 +8,10 @@ Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -381,7 +381,7 @@ class _ColumnSet:
         self._mode = configuration.column_mapping_mode
         self._data_fields = StructType(tuple(f for f in fields if f.name not in partitioned))
         self._constants = [
-            _PartitionColumn(field, configuration.physical_name(field.name))
+            _partition_value(field, configuration.physical_name(field.name))
             if field.name in partitioned
             else None
             for field in fields
@@ -407,30 +407,23 @@ class _ColumnSet:
         data = iter(self.projection(opened).apply(raw))
         values = opened.file.partition_values
         arrays = [
-            next(data) if constant is None else constant.repeat(values, count)
+            next(data) if constant is None else pa.repeat(constant(values), count)
             for constant in self._constants
         ]
         return _batch(arrays, self.schema, count)
 
 
-class _PartitionColumn:
-    """A partition column: one value per file, parsed once per distinct text."""
+def _partition_value(
+    field: StructField, physical_name: str
+) -> Callable[[Mapping[str, str | None]], pa.Scalar]:
+    """The function from the partition values of a file to the value of a partition column, which it
+    parses once per distinct text.
+    """
 
-    def __init__(self, field: StructField, physical_name: str) -> None:
-        self._field = field
-        self._physical_name = physical_name
-        self._scalars: dict[str | None, pa.Scalar] = {}
+    @cache
+    def parsed(text: str | None) -> pa.Scalar:
+        value = parse_partition_column(string_column([text]), field.data_type, column=field.name)
+        length = char_length(padded_type(field))
+        return (value if length is None else pc.utf8_rpad(value, width=length, padding=" "))[0]
 
-    def repeat(self, values: Mapping[str, str | None], count: int) -> pa.Array:
-        """The value of a file as a `pyarrow.Array` of `count` rows."""
-        text = values.get(self._physical_name)
-        scalar = self._scalars.get(text)
-        if scalar is None:
-            parsed = parse_partition_column(
-                string_column([text]), self._field.data_type, column=self._field.name
-            )
-            length = char_length(padded_type(self._field))
-            if length is not None:
-                parsed = pc.utf8_rpad(parsed, width=length, padding=" ")
-            scalar = self._scalars[text] = parsed[0]
-        return pa.repeat(scalar, count)
+    return lambda values: parsed(values.get(physical_name))

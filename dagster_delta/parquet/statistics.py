@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -41,16 +41,12 @@ if TYPE_CHECKING:
 
     from dagster_delta.protocol.checkpoint.parquet_footer import ChunkStatistics
 
-_EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
-_STRING = PrimitiveType("string")
+_DECIMALS = decimal.Context(prec=40)
 _FLOATS = frozenset({"float", "double"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 _Positions = tuple[int, ...]
-
-_Render = Callable[[Any], object]
-"""Converts a raw footer bound to its JSON value; None if it has none."""
 
 
 class _Leaf(msgspec.Struct, frozen=True):
@@ -209,17 +205,18 @@ class FileStatistics:
 
     def _bounds(self, leaf: _Leaf, valued: list[ChunkBounds]) -> tuple[object, object]:
         """Minimum and maximum over the row groups that have values."""
-        render = _renderer(leaf.data_type, self._layout.string_prefix_length)
         of_nan = self._nan_minimums.get(leaf.positions)
         minimums = [of_nan if bounds.minimum is None else bounds.minimum for bounds in valued]
         # A row group with values but no bounds: the values are too long for a footer, or all NaN.
-        if render is None or not valued or None in minimums:
+        if not valued or None in minimums:
             return None, None
-        render_min, render_max = render
-        lowest = render_min(min(_comparable(leaf, minimum) for minimum in minimums))
+        kind, length = leaf.data_type, self._layout.string_prefix_length
+        minimum = min(_comparable(leaf, minimum) for minimum in minimums)
+        lowest = _json_bound(minimum, kind, length, is_upper=False)
         if leaf.positions in self._nan_minimums:
             return lowest, None
-        return lowest, render_max(max(_comparable(leaf, bounds.maximum) for bounds in valued))
+        maximum = max(_comparable(leaf, bounds.maximum) for bounds in valued)
+        return lowest, _json_bound(maximum, kind, length, is_upper=True)
 
 
 def holds_nan(values: pa.Array | pa.ChunkedArray) -> bool:
@@ -303,55 +300,33 @@ def _comparable(leaf: _Leaf, raw: Any) -> Any:  # noqa: ANN401
     return raw
 
 
-def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render] | None:
-    """How to convert minimum and maximum to JSON; None if a type has no bounds."""
-    if data_type == _STRING:
-        return (
-            lambda raw: raw.decode()[:prefix_length],
-            lambda raw: truncate_upper_bound(raw.decode(), prefix_length),
-        )
-    if isinstance(data_type, DecimalType):
-        scale = data_type.scale
-        context = decimal.Context(prec=40)
-
-        def render(raw: int) -> decimal.Decimal:
-            return decimal.Decimal(raw).scaleb(-scale, context)
-
-        return render, render
-    if isinstance(data_type, PrimitiveType):
-        found = _RENDERERS.get(data_type.name)
-        return None if found is None else (found, found)
+def _json_bound(raw: Any, data_type: DataType, prefix_length: int, *, is_upper: bool) -> object:  # noqa: ANN401
+    """The JSON value of a raw footer bound; None if it, or its type, has none."""
+    match data_type:
+        case DecimalType():
+            return decimal.Decimal(raw).scaleb(-data_type.scale, _DECIMALS)
+        case PrimitiveType("string"):
+            text = raw.decode()
+            return truncate_upper_bound(text, prefix_length) if is_upper else text[:prefix_length]
+        case PrimitiveType("byte" | "short" | "integer" | "long"):
+            return raw
+        case PrimitiveType("float" | "double"):
+            # JSON has no infinity; omitting the bound is correct.
+            return raw if abs(raw) != float("inf") else None
+        case PrimitiveType("date"):
+            ordinal = _EPOCH.toordinal() + raw
+            in_range = 1 <= ordinal <= dt.date.max.toordinal()
+            return dt.date.fromordinal(ordinal).isoformat() if in_range else None
+        case PrimitiveType("timestamp" | "timestamp_ntz" as name):
+            # Spec: timestamps are truncated down to milliseconds; readers adjust for it in a
+            # maximum.
+            try:
+                moment = _EPOCH + dt.timedelta(milliseconds=raw // 1000)
+            except OverflowError:
+                return None
+            zone = "Z" if name == "timestamp" else ""
+            return f"{moment.isoformat(timespec='milliseconds')}{zone}"
     return None
-
-
-def _render_number(raw: float) -> object:
-    return raw
-
-
-def _render_float(raw: float) -> object:
-    # JSON has no infinity; omitting the bound is correct.
-    return raw if abs(raw) != float("inf") else None
-
-
-def _render_date(days: int) -> object:
-    ordinal = _EPOCH_ORDINAL + days
-    if not 1 <= ordinal <= dt.date.max.toordinal():
-        return None
-    return dt.date.fromordinal(ordinal).isoformat()
-
-
-def _render_timestamp_ntz(microseconds: int) -> str | None:
-    # Spec: timestamps are truncated down to milliseconds; readers adjust for it in a maximum.
-    try:
-        value = _EPOCH + dt.timedelta(milliseconds=microseconds // 1000)
-    except OverflowError:
-        return None
-    return value.isoformat(timespec="milliseconds")
-
-
-def _render_timestamp(microseconds: int) -> object:
-    text = _render_timestamp_ntz(microseconds)
-    return None if text is None else text + "Z"
 
 
 def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
@@ -366,12 +341,3 @@ def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
         if following < greater:
             return prefix + greater
     return None
-
-
-_RENDERERS: dict[str, _Render] = {
-    **dict.fromkeys(("byte", "short", "integer", "long"), _render_number),
-    **dict.fromkeys(_FLOATS, _render_float),
-    "date": _render_date,
-    "timestamp": _render_timestamp,
-    "timestamp_ntz": _render_timestamp_ntz,
-}

@@ -9,9 +9,8 @@ Spec: Parquet, Variant Shredding; Variant Binary Encoding (Encoding types).
 
 from __future__ import annotations
 
-from array import array as buffer_of
 from collections.abc import Sequence
-from itertools import accumulate, chain, repeat
+from itertools import chain, repeat
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from dagster_delta.parquet.nested_arrays import (
     rebuild_struct,
 )
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.values.arrow_values import array_of
 from dagster_delta.protocol.variant.binary import (
     VARIANT_NULL,
     BasicType,
@@ -37,6 +37,7 @@ from dagster_delta.protocol.variant.binary import (
     header_byte,
     object_fields,
 )
+from dagster_delta.sql.types import BINARY
 
 _Encoded: TypeAlias = list[bytes | None]
 """One encoded value per row; None if the row has none."""
@@ -264,13 +265,10 @@ def _wrongly_shredded(what: str) -> InvalidTable:
 
 
 def _binary_array(values: list[bytes]) -> pa.Array:
-    """A `pyarrow.BinaryArray`; built by its buffers, as `pyarrow.array` would import pandas."""
     try:
-        offsets = buffer_of("i", accumulate(map(len, values), initial=0))
+        return array_of(values, BINARY)
     except OverflowError as error:
         raise UnsupportedFeature(
             f"the variants of {len(values)} rows take more than 2 GiB, the limit of a binary Arrow "
             "array: read the table with the Spark engine"
         ) from error
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)

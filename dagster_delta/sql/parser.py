@@ -7,7 +7,7 @@ found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, TypeAlias
 
@@ -24,7 +24,7 @@ from dagster_delta.sql.literals import (
     parse_timestamp,
     type_from_words,
 )
-from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
+from dagster_delta.sql.tokens import GrammarUnknown, Token, TokenCursor, syntax_error, tokenize
 from dagster_delta.sql.typed import Literal
 
 
@@ -94,87 +94,60 @@ def parse_syntax(sql: str) -> Syntax:
         InvalidArgument: a character starts no lexeme, or nesting is too deep.
         GrammarUnknown: the text is not in the grammar.
     """
-    parser = _Parser(sql, tokenize(sql))
+    parser = _Parser(sql)
     tree = parser.expression()
     parser.expect_end()
     return tree
 
 
-class _Parser:
+class _Parser(TokenCursor):
     """A recursive descent parser; every method reads one construct at the current token."""
 
-    def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
+    def __init__(self, sql: str) -> None:
+        super().__init__(tokenize(sql))
         self._sql = sql
-        self._tokens = tokens
-        self._index = 0
         self._depth = 0
 
-    # The cursor
-
-    @property
-    def _token(self) -> Token:
-        return self._tokens[min(self._index, len(self._tokens) - 1)]
-
-    def _peek(self, ahead: int = 1) -> Token:
-        return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
-
-    def _next(self) -> Token:
-        token = self._token
-        self._index += 1
-        return token
-
-    def _take_word(self, *words: str) -> bool:
-        if self._token.is_word(*words):
-            self._index += 1
-            return True
-        return False
-
-    def _take_operator(self, *operators: str) -> bool:
-        if self._token.is_operator(*operators):
-            self._index += 1
-            return True
-        return False
-
     def _expect(self, text: str) -> None:
-        if not (self._take_operator(text) or self._take_word(text)):
+        if not (self.take_operator(text) or self.take_word(text)):
             self._leave(f"expected {text}")
 
     def expect_end(self) -> None:
-        if self._token.kind in ("number", "string") or self._token.is_operator(")", "]", ","):
+        if self.token.kind in ("number", "string") or self.token.is_operator(")", "]", ","):
             self._refuse("expected the end")
-        if self._token.kind != "end":
+        if self.token.kind != "end":
             self._leave("expected the end")
 
     def _leave(self, problem: str) -> NoReturn:
-        found = self._token.text or "the end"
-        raise GrammarUnknown(self._token.position, f"{problem}, found {found}")
+        found = self.token.text or "the end"
+        raise GrammarUnknown(self.token.position, f"{problem}, found {found}")
 
     def _refuse(self, problem: str) -> NoReturn:
         """Raise for a token that Spark's grammar does not allow here."""
-        found = self._token.text or "the end"
-        syntax_error(self._sql, self._token.position, f"{problem}, found {found}")
+        found = self.token.text or "the end"
+        syntax_error(self._sql, self.token.position, f"{problem}, found {found}")
 
     # Boolean level: OR, AND, NOT, predicates
 
     def expression(self) -> Syntax:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            syntax_error(self._sql, self._token.position, "nested too deeply")
+            syntax_error(self._sql, self.token.position, "nested too deeply")
         terms = [self._conjunction()]
-        while self._take_word("OR"):
+        while self.take_word("OR"):
             terms.append(self._conjunction())
         self._depth -= 1
         return terms[0] if len(terms) == 1 else Function("or", tuple(terms))
 
     def _conjunction(self) -> Syntax:
         terms = [self._negation()]
-        while self._take_word("AND"):
+        while self.take_word("AND"):
             terms.append(self._negation())
         return terms[0] if len(terms) == 1 else Function("and", tuple(terms))
 
     def _negation(self) -> Syntax:
         count = 0
-        while self._take_word("NOT") or self._take_operator("!"):
+        while self.take_word("NOT") or self.take_operator("!"):
             count += 1
         term = self._predicate()
         # An even number of negations cancels out; in three-valued logic NOT null is null.
@@ -182,7 +155,7 @@ class _Parser:
 
     def _predicate(self) -> Syntax:
         result = self._one_predicate()
-        if self._token.is_operator("!", *_COMPARISONS) or self._token.is_word(
+        if self.token.is_operator("!", *_COMPARISONS) or self.token.is_word(
             "IS", "NOT", *self._predicates()
         ):
             self._refuse(
@@ -192,15 +165,15 @@ class _Parser:
 
     def _one_predicate(self) -> Syntax:
         left = self._value()
-        if self._take_word("IS"):
+        if self.take_word("IS"):
             return self._is(left)
-        negated = self._token.is_word("NOT")
-        word = self._peek() if negated else self._token
+        negated = self.token.is_word("NOT")
+        word = self.peek() if negated else self.token
         rule = self._predicates().get(word.text.upper()) if word.kind == "word" else None
         if rule is None:
             return left
         self._index += 2 if negated else 1
-        if self._token.is_word("ANY", "SOME", "ALL") and word.is_word("LIKE", "ILIKE"):
+        if self.token.is_word("ANY", "SOME", "ALL") and word.is_word("LIKE", "ILIKE"):
             return self._any_or_all(word.text.lower(), left, negated=negated)
         result = rule(left)
         return Function("not", (result,)) if negated else result
@@ -216,14 +189,14 @@ class _Parser:
         }
 
     def _is(self, left: Syntax) -> Syntax:
-        negated = self._take_word("NOT")
+        negated = self.take_word("NOT")
         result: Syntax
-        if self._take_word("NULL", "UNKNOWN"):
+        if self.take_word("NULL", "UNKNOWN"):
             result = Function("is null", (left,))
-        elif self._token.is_word("TRUE", "FALSE"):
-            truth = Literal(self._next().is_word("TRUE"), PrimitiveType("boolean"))
+        elif self.token.is_word("TRUE", "FALSE"):
+            truth = Literal(self.next().is_word("TRUE"), PrimitiveType("boolean"))
             result = Function("<=>", (left, truth))
-        elif self._take_word("DISTINCT"):
+        elif self.take_word("DISTINCT"):
             self._expect("FROM")
             result = Function("not", (Function("<=>", (left, self._value())),))
         else:
@@ -236,18 +209,18 @@ class _Parser:
         return Function("between", (left, low, self._value()))
 
     def _in(self, left: Syntax) -> Syntax:
-        if not self._take_operator("("):
+        if not self.take_operator("("):
             self._refuse("expected (")
-        if self._token.is_word("SELECT", "WITH"):
+        if self.token.is_word("SELECT", "WITH"):
             return self._opaque_until_closed("a subquery", self._index - 1)
-        if self._token.is_operator(")"):
+        if self.token.is_operator(")"):
             self._refuse("expected a value")
         return Function("in", (left, *self._list(")")))
 
     def _any_or_all(self, name: str, left: Syntax, *, negated: bool) -> Syntax:
         """`LIKE ANY (patterns)`; NOT LIKE ANY is true where one of the patterns does not match."""
-        combined = "and" if self._next().is_word("ALL") else "or"
-        if not self._take_operator("(") or self._token.is_operator(")"):
+        combined = "and" if self.next().is_word("ALL") else "or"
+        if not self.take_operator("(") or self.token.is_operator(")"):
             self._refuse("expected patterns in parentheses")
         tests: list[Syntax] = [Function(name, (left, pattern)) for pattern in self._list(")")]
         if negated:
@@ -256,8 +229,8 @@ class _Parser:
 
     def _pattern(self, name: str, left: Syntax) -> Syntax:
         arguments = (left, self._value())
-        if self._take_word("ESCAPE"):
-            if self._token.kind != "string" or len(self._token.text) != 1:
+        if self.take_word("ESCAPE"):
+            if self.token.kind != "string" or len(self.token.text) != 1:
                 self._refuse("expected one character as a text")
             arguments = (*arguments, self._value())  # type: ignore[assignment]
         return Function(name, arguments)
@@ -269,22 +242,22 @@ class _Parser:
 
     def _value(self) -> Syntax:
         left = self._sum()
-        while self._token.kind == "operator" and self._token.text in _COMPARISONS:
-            name = _COMPARISONS[self._next().text]
+        while self.token.kind == "operator" and self.token.text in _COMPARISONS:
+            name = _COMPARISONS[self.next().text]
             right = self._sum()
             if name == "<>":
                 left = Function("not", (Function("=", (left, right)),))
             else:
                 left = Function(name, (left, right))
-        if self._token.is_operator("|", "^", "&", "<<", ">>", ">>>"):
+        if self.token.is_operator("|", "^", "&", "<<", ">>", ">>>"):
             self._leave("bitwise operators are not supported")
         return left
 
     def _sum(self) -> Syntax:
         left = self._product()
-        while self._token.is_operator("+", "-", "||"):
-            name = self._next().text
-            if name != "||" and self._token.is_word("INTERVAL"):
+        while self.token.is_operator("+", "-", "||"):
+            name = self.next().text
+            if name != "||" and self.token.is_word("INTERVAL"):
                 left = self._shifted(left, -1 if name == "-" else 1)
             else:
                 left = Function(name, (left, self._product()))
@@ -294,11 +267,11 @@ class _Parser:
         """A date or time and an interval of whole units: `INTERVAL 30 DAYS`, `INTERVAL '1'
         MONTH`.
         """
-        words = [self._next().text]
-        while self._token.kind in ("number", "string") or (
-            self._token.kind == "word" and self._token.text.casefold() in INTERVAL_UNITS
+        words = [self.next().text]
+        while self.token.kind in ("number", "string") or (
+            self.token.kind == "word" and self.token.text.casefold() in INTERVAL_UNITS
         ):
-            words += self._next().text.split()
+            words += self.next().text.split()
         amounts = interval_of(words[1:])
         if amounts is None:
             self._leave("expected an interval of whole units")
@@ -307,18 +280,18 @@ class _Parser:
 
     def _product(self) -> Syntax:
         left = self._unary()
-        while self._token.is_operator("*", "/", "%") or self._token.is_word("DIV"):
-            left = Function(self._next().text.lower(), (left, self._unary()))
+        while self.token.is_operator("*", "/", "%") or self.token.is_word("DIV"):
+            left = Function(self.next().text.lower(), (left, self._unary()))
         return left
 
     def _unary(self) -> Syntax:
-        if self._token.is_operator("-", "+", "~"):
-            sign = self._next()
+        if self.token.is_operator("-", "+", "~"):
+            sign = self.next()
             if sign.text == "~":
                 self._leave("bitwise operators are not supported")
-            if sign.text == "-" and self._token.kind == "number":
+            if sign.text == "-" and self.token.kind == "number":
                 # The smallest integer is a literal, though its absolute value would not fit.
-                return self._postfix(number_literal(self._sql, self._next(), negative=True))
+                return self._postfix(number_literal(self._sql, self.next(), negative=True))
             self._depth += 1
             if self._depth > _MAX_DEPTH:
                 syntax_error(self._sql, sign.position, "nested too deeply")
@@ -329,24 +302,24 @@ class _Parser:
 
     def _postfix(self, base: Syntax) -> Syntax:
         while True:
-            if self._take_operator("["):
+            if self.take_operator("["):
                 index = self.expression()
                 self._expect("]")
                 base = Function("[]", (base, index))
-            elif self._token.is_operator("."):
+            elif self.token.is_operator("."):
                 self._index += 1
                 base = Function(".", (base, Literal(self._identifier(), PrimitiveType("string"))))
-            elif self._take_operator("::"):
+            elif self.take_operator("::"):
                 base = CastSyntax(base, self._type())
-            elif self._token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
-                self._leave(f"{self._token.text.upper()} is not supported")
+            elif self.token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
+                self._leave(f"{self.token.text.upper()} is not supported")
             else:
                 return base
 
     def _primary(self) -> Syntax:
-        token = self._token
+        token = self.token
         if token.kind == "number":
-            return number_literal(self._sql, self._next(), negative=False)
+            return number_literal(self._sql, self.next(), negative=False)
         if token.kind == "string":
             return Literal(self._strings(), PrimitiveType("string"))
         if token.kind == "quoted":
@@ -361,11 +334,11 @@ class _Parser:
 
     def _parenthesised(self) -> Syntax:
         self._expect("(")
-        if self._token.is_word("SELECT", "WITH"):
+        if self.token.is_word("SELECT", "WITH"):
             return self._opaque_until_closed("a subquery", self._index - 1)
         inner = self.expression()
-        if self._take_operator(","):
-            if self._token.is_operator(")"):
+        if self.take_operator(","):
+            if self.token.is_operator(")"):
                 self._refuse("expected a value")
             return Function("struct", (inner, *self._list(")")))
         self._expect(")")
@@ -373,13 +346,13 @@ class _Parser:
 
     def _strings(self) -> str:
         # Adjacent literals are concatenated.
-        text = self._next().text
-        while self._token.kind == "string":
-            text += self._next().text
+        text = self.next().text
+        while self.token.kind == "string":
+            text += self.next().text
         return text
 
     def _word(self) -> Syntax:
-        word, following = self._token.text.upper(), self._peek()
+        word, following = self.token.text.upper(), self.peek()
         if word in ("TRUE", "FALSE"):
             self._index += 1
             return Literal(word == "TRUE", PrimitiveType("boolean"))
@@ -391,7 +364,7 @@ class _Parser:
         if word == "INTERVAL" and following.kind == "number":
             self._leave("an interval is only added to, or subtracted from, a date or a time")
         if following.kind == "string":
-            return _typed_literal(self._sql, self._next(), self._strings())
+            return _typed_literal(self._sql, self.next(), self._strings())
         if following.is_operator("("):
             return self._call()
         if word in _RESERVED:
@@ -400,27 +373,27 @@ class _Parser:
 
     def _name(self) -> Syntax:
         parts = [self._identifier()]
-        while self._token.is_operator("."):
+        while self.token.is_operator("."):
             self._index += 1
             parts.append(self._identifier())
-        if self._token.is_operator("->"):
+        if self.token.is_operator("->"):
             self._leave("lambda functions are not supported")
         return Name(tuple(parts))
 
     def _identifier(self) -> str:
-        if self._token.is_operator("*"):
+        if self.token.is_operator("*"):
             self._leave("expected a name")
-        if self._token.kind not in ("word", "quoted"):
+        if self.token.kind not in ("word", "quoted"):
             self._refuse("expected a name")
-        return self._next().text
+        return self.next().text
 
     # CASE, CAST and calls
 
     def _case(self) -> Syntax:
         self._expect("CASE")
-        operand = None if self._token.is_word("WHEN") else self.expression()
+        operand = None if self.token.is_word("WHEN") else self.expression()
         branches: list[Syntax] = []
-        while self._take_word("WHEN"):
+        while self.take_word("WHEN"):
             condition = self.expression()
             if operand is not None:
                 condition = Function("=", (operand, condition))
@@ -428,23 +401,23 @@ class _Parser:
             branches += [condition, self.expression()]
         if not branches:
             self._leave("expected WHEN")
-        if self._take_word("ELSE"):
+        if self.take_word("ELSE"):
             branches.append(self.expression())
         self._expect("END")
         return Function("case", tuple(branches))
 
     def _call(self) -> Syntax:
         start, depth = self._index, self._depth
-        name = self._next().text.lower()
+        name = self.next().text.lower()
         self._expect("(")
         try:
             if name in ("cast", "try_cast"):
                 return self._cast(name)
-            if name == "trim" and self._token.is_word("BOTH", "LEADING", "TRAILING", "FROM"):
+            if name == "trim" and self.token.is_word("BOTH", "LEADING", "TRAILING", "FROM"):
                 self._leave("this form of TRIM is not supported")
             if name in ("substring", "substr", "extract", "overlay", "position"):
                 return self._keyword_call(name)
-            if self._token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
+            if self.token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
                 self._leave("expected an argument")
             arguments = tuple(self._list(")"))
             if name in _MOVED_BY_UNITS and len(arguments) == 3 and _is_unit(arguments[0]):
@@ -473,25 +446,25 @@ class _Parser:
             return Function("extract", (Literal(unit, PrimitiveType("string")), source))
         # In `position(a IN b)`, IN is a separator.
         arguments = [self._value() if name == "position" else self.expression()]
-        while not self._take_operator(")"):
-            if not (self._take_operator(",") or self._take_word("FROM", "FOR")):
+        while not self.take_operator(")"):
+            if not (self.take_operator(",") or self.take_word("FROM", "FOR")):
                 self._leave("expected a comma")
             arguments.append(self.expression())
         return Function(name, tuple(arguments))
 
     def _list(self, closing: str) -> list[Syntax]:
-        if self._take_operator(closing):
+        if self.take_operator(closing):
             return []
         items: list[Syntax] = []
-        while not items or self._take_operator(","):
-            if self._token.is_operator(",", closing):
+        while not items or self.take_operator(","):
+            if self.token.is_operator(",", closing):
                 self._refuse("expected a value")
             items.append(self.expression())
         self._expect(closing)
         return items
 
     def _type(self) -> DataType:
-        first, name = self._token, self._identifier()
+        first, name = self.token, self._identifier()
         found = type_from_words(name, self._type_parameters())
         if first.kind == "word" and first.is_word(*_OTHER_TYPES):
             raise GrammarUnknown(first.position, f"the type {name} is not supported")
@@ -501,9 +474,9 @@ class _Parser:
 
     def _type_parameters(self) -> list[str]:
         parameters: list[str] = []
-        if self._take_operator("("):
-            while not parameters or self._take_operator(","):
-                parameters.append(self._next().text)
+        if self.take_operator("("):
+            while not parameters or self.take_operator(","):
+                parameters.append(self.next().text)
             self._expect(")")
         return parameters
 
@@ -511,9 +484,9 @@ class _Parser:
         """Everything from a token up to the parenthesis that closes the one already read."""
         first, words, depth = self._tokens[start], [], 1
         while depth:
-            if self._token.kind == "end":
+            if self.token.kind == "end":
                 self._leave("expected )")
-            token = self._next()
+            token = self.next()
             depth += token.is_operator("(") - token.is_operator(")")
             if token.kind in ("word", "quoted"):
                 words.append(Name((token.text,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -37,6 +38,41 @@ class Token(msgspec.Struct, frozen=True):
     def is_operator(self, *operators: str) -> bool:
         """Whether it is one of the operators."""
         return self.kind == "operator" and self.text in operators
+
+
+class TokenCursor:
+    """Reads the lexemes of one text in order. `tokens`: as of `tokenize`."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self._index = 0
+
+    @property
+    def token(self) -> Token:
+        """The next lexeme."""
+        return self._tokens[self._index]
+
+    def peek(self, distance: int = 1) -> Token:
+        """The lexeme at a distance from the next one; the end if there is none."""
+        return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
+
+    def next(self) -> Token:
+        """Take the next lexeme; the end stays."""
+        token = self.token
+        self._index += token.kind != "end"
+        return token
+
+    def take_word(self, *words: str) -> bool:
+        """Take the next lexeme if it is one of the (upper-case) words, without quotes."""
+        taken = self.token.is_word(*words)
+        self._index += taken
+        return taken
+
+    def take_operator(self, *operators: str) -> bool:
+        """Take the next lexeme if it is one of the operators."""
+        taken = self.token.is_operator(*operators)
+        self._index += taken
+        return taken
 
 
 _LEXEMES = re.compile(

@@ -6,7 +6,6 @@ Spec: Partition Value Serialization; Add File and Remove File (path).
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -213,19 +212,20 @@ def _serialize_decimal(value: Decimal | int, precision: int, scale: int) -> str:
 
 
 def _serialize_float(value: float, data_type: DataType) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
     shortest = pa.scalar(value, to_arrow_type(data_type)).cast(pa.string()).as_py()
     return java_number(shortest)
 
 
 def java_number(shortest: str) -> str:
-    """A finite floating-point number as Java and Spark spell it, from its shortest text: `1.0E7`,
+    """A floating-point number as Java and Spark spell it, from its shortest text: `1.0E7`,
     scientific below 10^-3 and from 10^7 on.
     """
-    sign, digit_tuple, exponent = Decimal(shortest).normalize().as_tuple()
+    number = Decimal(shortest)
+    if number.is_nan():
+        return "NaN"
+    if number.is_infinite():
+        return "Infinity" if number > 0 else "-Infinity"
+    sign, digit_tuple, exponent = number.normalize().as_tuple()
     digits = "".join(map(str, digit_tuple))
     point = len(digits) + int(exponent)  # digits before the decimal point
     minus = "-" if sign else ""

@@ -54,12 +54,8 @@ def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return boolean_call(name, operands)
 
 
-def _resolve_is_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    return boolean_call(name, arguments)
-
-
 def _resolve_is_not_null(name: str, arguments: tuple[Typed, ...]) -> Typed:  # noqa: ARG001
-    return boolean_call("not", [_resolve_is_null("is null", arguments)])
+    return boolean_call("not", [boolean_call("is null", arguments)])
 
 
 def _resolve_is_nan(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -119,7 +115,7 @@ CONDITIONS: Mapping[str, Function] = {
         _resolve_comparison, "({0} IS NOT DISTINCT FROM {1})", is_strict=False, takes=(2, 2)
     ),
     "in": Function(_resolve_in, "({0} IN ({rest}))", is_strict=False, takes=(2, None)),
-    "is null": Function(_resolve_is_null, "({0} IS NULL)", is_strict=False),
+    "is null": Function(boolean_call, "({0} IS NULL)", is_strict=False),
     "isnotnull": Function(_resolve_is_not_null),
     "isnan": Function(_resolve_is_nan, "coalesce(isnan({0}), FALSE)", is_strict=False),
     "case": Function(_resolve_case, _sql_case, is_strict=False, takes=(2, None)),
