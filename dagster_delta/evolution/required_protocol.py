@@ -177,24 +177,9 @@ def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
         legacy = Protocol(min_reader_version=reader, min_writer_version=writer)
         if effective_features(legacy) == kept:
             return legacy
-    listed = _listed_protocol(_rows(kept))
-    names = frozenset(kept)
-    return Protocol(
-        min_reader_version=listed.min_reader_version,
-        min_writer_version=TABLE_FEATURES_WRITER_VERSION,
-        # Keep the table's spelling of a feature.
-        reader_features=_kept(protocol.reader_features, listed.reader_features, names),
-        writer_features=_kept(protocol.writer_features, listed.writer_features, names) or (),
-    )
-
-
-def _kept(
-    listed: tuple[str, ...] | None, wanted: tuple[str, ...] | None, names: frozenset[str]
-) -> tuple[str, ...] | None:
-    if wanted is None:
-        return None
-    staying = [name for name in listed or () if _row_name(name) in names]
-    return _extend(tuple(staying), wanted)
+    # Keep the table's spelling of a feature.
+    listed = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
+    return _listed_protocol(_rows({*kept, *(name for name in listed if _row_name(name) in kept)}))
 
 
 def dependent_features(feature: str) -> frozenset[str]:

@@ -86,7 +86,7 @@ _NUMBER = re.compile(r"(.*?)(BD|[LSYFD])?", re.IGNORECASE)
 _WITHOUT_DATE = re.compile(r"[\x00-\x20\x7f]*T?[0-9]{1,2}:")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
-_TYPE_NAMES = {
+TYPE_NAMES = {
     "tinyint": "byte",
     "byte": "byte",
     "smallint": "short",
@@ -106,6 +106,7 @@ _TYPE_NAMES = {
     "timestamp_ltz": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
 }
+"""Names of the plain types by their names in Spark SQL, in lower case."""
 
 
 class BeyondPython(ValueError):
@@ -120,9 +121,9 @@ def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
             return None
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         return DecimalType(precision, scale) if 0 < precision <= 38 >= precision >= scale else None
-    if parameters or name not in _TYPE_NAMES:
+    if parameters or name not in TYPE_NAMES:
         return None
-    return PrimitiveType(_TYPE_NAMES[name])
+    return PrimitiveType(TYPE_NAMES[name])
 
 
 def decimal_literal_type(value: Decimal) -> DecimalType:

@@ -49,12 +49,7 @@ from dagster_delta.sql.types import (
 _LOGICAL = ("and", "or", "not")
 
 # Words that name a value if no column has that name.
-_NILADIC = frozenset(
-    {
-        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
-        "current_timestamp", "current_user", "localtimestamp", "session_user", "user",
-    }
-)  # fmt: skip
+_NILADIC = OF_THE_SESSION - {"curdate", "current_timezone", "now"}
 
 
 def _analyse(syntax: Syntax, schema: StructType) -> Typed:

@@ -15,8 +15,8 @@ from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
 from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
 from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
 from dagster_delta.sql.functions.time_zones import ZONE_FUNCTIONS
+from dagster_delta.sql.literals import TYPE_NAMES
 from dagster_delta.sql.typed import Literal, Typed
-from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 
 def _cast_function(target: DataType) -> Function:
@@ -27,20 +27,11 @@ def _cast_function(target: DataType) -> Function:
     return Function(resolve)
 
 
-_CAST_FUNCTIONS = {
-    "bigint": PrimitiveType("long"),
-    "boolean": BOOLEAN,
-    "date": PrimitiveType("date"),
-    "double": PrimitiveType("double"),
-    "float": PrimitiveType("float"),
-    "int": INTEGER,
-    "smallint": PrimitiveType("short"),
-    "string": STRING,
-    "timestamp": PrimitiveType("timestamp"),
-    "tinyint": PrimitiveType("byte"),
-    "to_date": PrimitiveType("date"),
-    "to_timestamp": PrimitiveType("timestamp"),
-}
+_CAST_FUNCTIONS = (
+    "bigint", "boolean", "date", "double", "float", "int", "smallint", "string", "timestamp",
+    "tinyint", "to_date", "to_timestamp",
+)  # fmt: skip
+"""Functions named for a type of Spark SQL."""
 
 
 _SYNONYMS = {
@@ -64,6 +55,9 @@ WHITELIST: Mapping[str, Function] = {
     **NESTED_FUNCTIONS,
     **DATE_FUNCTIONS,
     **ZONE_FUNCTIONS,
-    **{name: _cast_function(target) for name, target in _CAST_FUNCTIONS.items()},
+    **{
+        name: _cast_function(PrimitiveType(TYPE_NAMES[name.removeprefix("to_")]))
+        for name in _CAST_FUNCTIONS
+    },
 }
 """Functions and operators by name; any other name is refused."""
