@@ -64,9 +64,10 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(part: CheckpointPart, *_: object) -> Any:
         raise AssertionError(f"files of {part.path} are read on the driver")
 
-    for name in ("add_rows", "read_adds", "read_removes", "read_parsed_statistics"):
+    for name in ("add_rows", "read_removes"):
         monkeypatch.setattr(CheckpointPart, name, refuse)
-    monkeypatch.setattr(log_state, "batches_of_part", refuse)
+    for name in ("batches_of_part", "read_adds", "read_statistics"):
+        monkeypatch.setattr(log_state, name, refuse)
 
 
 def listed(files: pa.Table) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, MemoryExhausted
+from dagster_delta.protocol.checkpoint.batches import read_adds
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -44,8 +45,7 @@ def _part_with(add: Any) -> CheckpointPart:
 
 def _adds(part: CheckpointPart, *columns: str) -> list[dict[str, Any]]:
     mask, paths = part.add_rows()
-    found = part.read_adds(columns or LIVE_FILE_SCHEMA.names, mask)
-    table = pa.Table.from_arrays(list(found.values()), names=list(found))
+    table = read_adds(part, columns or LIVE_FILE_SCHEMA.names, mask)
     table.validate(full=True)
     assert sum(map(len, paths)) == table.num_rows
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -101,9 +101,9 @@ def test_every_field_of_an_add_reaches_its_column() -> None:
 def test_only_the_chosen_files_are_read() -> None:
     part = _part_of([add_file("a"), PROTOCOL, add_file("b"), add_file("c")])
     keep = pa.array([False, False, True, True])
-    assert part.read_adds(["path"], keep)["path"].to_pylist() == ["b", "c"]
+    assert read_adds(part, ["path"], keep)["path"].to_pylist() == ["b", "c"]
     nothing = pa.array([False] * 4)
-    assert part.read_adds(["path", "tags"], nothing)["tags"].to_pylist() == []
+    assert read_adds(part, ["path", "tags"], nothing)["tags"].to_pylist() == []
 
 
 def test_columns_that_a_writer_left_out_read_as_null() -> None:

@@ -11,12 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_delta.protocol.checkpoint.batches import read_adds, read_statistics
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.protocol.statistics.log_statistics import (
-    checkpoint_statistics,
-    checkpoint_statistics_json,
-)
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 
 ID = StatisticsColumn(("id",), PrimitiveType("long"))
@@ -60,7 +57,7 @@ def _all(part: CheckpointPart) -> Any:
 
 def test_parsed_statistics_are_taken_where_they_are() -> None:
     part = _part(path=pa.array(["a", "b"]), stats_parsed=_parsed(_row(3), _row(4)))
-    assert checkpoint_statistics(part, _all(part), [ID]).to_pylist() == [
+    assert read_statistics(part, [ID], _all(part)).to_pylist() == [
         {"num_records": 3, "tight_bounds": None, "min.0": 3, "max.0": 8, "null_count.0": 1},
         {"num_records": 4, "tight_bounds": None, "min.0": 4, "max.0": 9, "null_count.0": 1},
     ]
@@ -71,23 +68,23 @@ def test_json_fills_in_for_files_without_parsed_statistics() -> None:
     part = _part(
         path=pa.array(["a", "b", "c"]), stats=texts, stats_parsed=_parsed(_row(3), None, None)
     )
-    found = checkpoint_statistics(part, _all(part), [ID])
+    found = read_statistics(part, [ID], _all(part))
     assert found["num_records"].to_pylist() == [3, 8, None]
     assert found["max.0"].to_pylist() == [8, 13, None]
 
 
 def test_json_is_parsed_where_there_is_nothing_else() -> None:
     part = _part(path=pa.array(["a", "b"]), stats=pa.array([json.dumps(_row(7)), None]))
-    assert checkpoint_statistics(part, _all(part), [ID])["min.0"].to_pylist() == [7, None]
+    assert read_statistics(part, [ID], _all(part))["min.0"].to_pylist() == [7, None]
     bare = _part(path=pa.array(["a"]))
-    assert checkpoint_statistics(bare, _all(bare), [ID])["num_records"].to_pylist() == [None]
+    assert read_statistics(bare, [ID], _all(bare))["num_records"].to_pylist() == [None]
 
 
 def test_only_the_chosen_files_are_answered_for() -> None:
     part = _part(path=pa.array(["a", "b"]), stats_parsed=_parsed(_row(3), _row(4)))
     keep = pa.array([False, True])
-    assert checkpoint_statistics(part, keep, [])["num_records"].to_pylist() == [4]
-    assert len(checkpoint_statistics_json(part, keep)) == 1
+    assert read_statistics(part, [], keep)["num_records"].to_pylist() == [4]
+    assert len(read_adds(part, ["stats"], keep)["stats"]) == 1
 
 
 def test_json_stands_as_it_was_written() -> None:
@@ -96,7 +93,7 @@ def test_json_stands_as_it_was_written() -> None:
         stats=pa.array(['{"numRecords": 1}', None]),
         stats_parsed=_parsed(_row(9), _row(4)),
     )
-    first, second = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    first, second = read_adds(part, ["stats"], _all(part))["stats"].to_pylist()
     assert first == '{"numRecords": 1}'
     assert json.loads(second) == _row(4)
 
@@ -104,9 +101,9 @@ def test_json_stands_as_it_was_written() -> None:
 def test_the_null_counts_of_the_draft_get_their_shipped_name() -> None:
     row = {"numRecords": 1, "nullCounts": {"id": 2}}
     part = _part(path=pa.array(["a"]), stats_parsed=_parsed(row, count="nullCounts"))
-    (text,) = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    (text,) = read_adds(part, ["stats"], _all(part))["stats"].to_pylist()
     assert json.loads(text)["nullCount"] == {"id": 2}
-    assert checkpoint_statistics(part, _all(part), [ID])["null_count.0"].to_pylist() == [2]
+    assert read_statistics(part, [ID], _all(part))["null_count.0"].to_pylist() == [2]
 
 
 def test_values_are_spelled_as_writers_spell_them() -> None:
@@ -124,7 +121,7 @@ def test_values_are_spelled_as_writers_spell_them() -> None:
     row = {"numRecords": 1, "minValues": {name: value for name, (value, _) in values.items()}}
     parsed = pa.array([row, None], pa.struct([("numRecords", pa.int64()), ("minValues", bounds)]))
     part = _part(path=pa.array(["a", "b"]), stats_parsed=parsed)
-    text, absent = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    text, absent = read_adds(part, ["stats"], _all(part))["stats"].to_pylist()
     assert absent is None
     assert text == (
         '{"numRecords":1,"minValues":{"d":1.50,"t":"2024-05-01T12:00:00.123456Z",'
@@ -139,10 +136,10 @@ def test_bounds_of_variants_are_passed_over() -> None:
     row = {"numRecords": 1, "minValues": encoded, "maxValues": encoded}
     parsed = pa.struct([("numRecords", pa.int64()), ("minValues", bounds), ("maxValues", bounds)])
     part = _part(path=pa.array(["a"]), stats_parsed=pa.array([row], parsed))
-    (text,) = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    (text,) = read_adds(part, ["stats"], _all(part))["stats"].to_pylist()
     assert json.loads(text) == {"numRecords": 1, "minValues": {"id": 3}, "maxValues": {"id": 3}}
     columns = [ID, StatisticsColumn(("v",), PrimitiveType("variant"))]
     texts = pa.array([json.dumps({**row, "minValues": {"id": 3, "v": "0S&u"}, "maxValues": {}})])
     for found in (part, _part(path=pa.array(["a"]), stats=texts)):
-        (statistics,) = checkpoint_statistics(found, _all(found), columns).to_pylist()
+        (statistics,) = read_statistics(found, columns, _all(found)).to_pylist()
         assert (statistics["min.0"], statistics["min.1"], statistics["max.1"]) == (3, None, None)

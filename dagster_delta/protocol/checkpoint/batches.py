@@ -1,11 +1,17 @@
-"""File actions of a checkpoint in batches, for tables with too many files for memory.
+"""File actions of a checkpoint in batches, which a table with many files never has in memory all at
+once, and the columns of chosen files.
 
-Spec: Checkpoints; Checkpoint Schema.
+Statistics are the parsed ones; those that a writer stored as JSON alone are parsed.
+
+Spec: Checkpoints; Checkpoint Schema; Per-file Statistics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -17,21 +23,20 @@ from dagster_delta.protocol.checkpoint.columns import (
     has_column,
     required,
 )
-from dagster_delta.protocol.checkpoint.reader import (
-    ADD_SOURCES,
-    REQUIRED_ADD_COLUMNS,
-    CheckpointPart,
-)
+from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, CheckpointPart
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
-from dagster_delta.protocol.statistics.log_statistics import (
-    checkpoint_statistics,
-    checkpoint_statistics_json,
-    statistics_leaves,
+from dagster_delta.protocol.statistics.statistics import (
+    StatisticsColumn,
+    parse_statistics_json,
+    project_parsed_statistics,
+    statistics_schema,
 )
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.protocol.values.arrow_columns import chunks_where, string_column, whole_array
 
 _BATCH_ROWS = 65_536
-_KEY_COLUMNS = ("path", "deletion_vector")
+_REQUIRED_COLUMNS = ("path", "size_bytes")
+_NOTHING_HIDDEN = HiddenFiles(())
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 class FileBatch(msgspec.Struct, frozen=True):
@@ -62,7 +67,7 @@ def batches_of_part(
     names: Sequence[str],
     statistics: Sequence[StatisticsColumn] | None,
     *,
-    hidden: HiddenFiles,
+    hidden: HiddenFiles = _NOTHING_HIDDEN,
     live: pa.BooleanArray | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[FileBatch]:
@@ -71,108 +76,168 @@ def batches_of_part(
     `statistics` are the columns whose statistics may be requested; None for none. `live` is a
     `pa.BooleanArray` over all rows of the file, if known: its adds that are live according to
     `hidden`. `share` says which of how many shares of the file to read, see
-    `CheckpointPart.batches`; `live` is then not known.
+    `CheckpointPart.batches`; `live` is then not known. An add that lacks a required field is a
+    CorruptLog.
     """
-    if not part.has("add", "path"):
+    if part.num_values("add", "path") == 0:
         return
     start = 0
+    keys = () if live is not None and hidden.is_empty else ("path", "deletion_vector")
     with corruption_named(part.path):
-        for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS, share):
-            batch = _AddBatch(rows, part.path)
-            adds = pc.is_valid(pc.struct_field(rows.column("add"), "path"))
-            if live is not None:
-                adds = live.slice(start, len(rows))
+        for rows in part.batches(_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS, share):
+            adds = _Adds(rows, None if live is None else live.slice(start, len(rows)))
             start += len(rows)
-            keep = _left_alone(batch, adds, hidden)
-            if keep.true_count:
-                yield FileBatch(_columns(batch, names, keep), _statistics_of_batch(batch, keep))
+            kept = hidden.rows_to_keep(adds.column("path"), adds.vectors) if keys else None
+            if kept is not None:
+                adds = _Adds(rows, pc.replace_with_mask(adds.keep, adds.keep, kept))
+            if adds.keep.true_count:
+                yield FileBatch(adds.columns(names), _statistics_of_adds(adds, part.path))
 
 
 def _leaves(
-    part: CheckpointPart, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
+    part: CheckpointPart, names: set[str], statistics: Sequence[StatisticsColumn] | None
 ) -> list[str]:
-    wanted = {f"add.{ADD_SOURCES[name]}" for name in (*_KEY_COLUMNS, *names)}
-    has_parsed = part.has("add", "stats_parsed", "numRecords")
-    if "stats" in names and has_parsed and part.num_values("add", "stats") != part.num_adds:
+    sources = (ADD_SOURCES[name] for name in names)
+    wanted = {f"add.{source}" for source in sources if part.may_have_values(source)}
+    if "stats" in names and part.num_values("add", "stats") != part.num_adds:
         wanted.add("add.stats_parsed")
     if statistics is not None:
-        known = part.num_values("add", "stats_parsed", "numRecords") if has_parsed else 0
-        if known != part.num_adds:
+        if part.num_values("add", "stats_parsed", "numRecords") != part.num_adds:
             wanted.add("add.stats")
-        if has_parsed:
-            wanted |= {
-                ".".join(("add", "stats_parsed", *leaf)) for leaf in statistics_leaves(statistics)
-            }
+        wanted |= {
+            ".".join(("add", "stats_parsed", *leaf)) for leaf in _statistics_leaves(statistics)
+        }
     return sorted(wanted)
 
 
-def _left_alone(batch: _AddBatch, adds: pa.BooleanArray, hidden: HiddenFiles) -> pa.BooleanArray:
-    paths = pa.chunked_array([batch.column("path", adds)], pa.string())
-
-    def vectors_of(touched: pa.BooleanArray) -> pa.ChunkedArray:
-        return pa.chunked_array([pc.filter(batch.column("deletion_vector", adds), touched)])
-
-    kept = hidden.rows_to_keep(paths, vectors_of)
-    return adds if kept is None else pc.replace_with_mask(adds, adds, kept)
+def _statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
+    groups = ("minValues", "maxValues", "nullCount", "nullCounts")
+    leaves = [(group, *column.path) for column in columns for group in groups]
+    return [("numRecords",), ("tightBounds",), *leaves]
 
 
-def _columns(batch: _AddBatch, names: Sequence[str], keep: pa.BooleanArray) -> pa.Table:
-    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
-    columns = [
-        checkpoint_statistics_json(batch, keep) if name == "stats" else batch.column(name, keep)
-        for name in names
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _statistics_of_batch(
-    batch: _AddBatch, keep: pa.BooleanArray
-) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
+def _statistics_of_adds(adds: _Adds, path: str) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
     def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
-        with corruption_named(batch.path):
-            return checkpoint_statistics(batch, keep, columns)
+        with corruption_named(path):
+            return adds.statistics(columns)
 
     return statistics
 
 
-class _AddBatch:
-    """Consecutive rows of a checkpoint file, with the same interface as the file."""
+def read_adds(part: CheckpointPart, names: Sequence[str], live: pa.BooleanArray) -> pa.Table:
+    """A `pa.Table` with columns of LIVE_FILE_SCHEMA of the live adds, null if the file lacks them.
 
-    def __init__(self, rows: pa.RecordBatch, path: str) -> None:
-        self._adds = rows.column("add")
-        self.path = path
+    `live` is a `pa.BooleanArray` over all rows of the file.
+    """
+    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
+    batches = batches_of_part(part, names, None, live=live)
+    return _kept(part, schema, (batch.files for batch in batches))
 
-    def has(self, *path: str) -> bool:
-        """Whether the batch has a column at this path of names, the first of which is `add`."""
-        return has_column(self._adds.type, path[1:])
 
-    def column(self, name: str, keep: pa.BooleanArray) -> pa.Array:
-        """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null if the batch lacks
-        it.
-        """
-        data_type = LIVE_FILE_SCHEMA.field(name).type
-        found = pa.nulls(keep.true_count, data_type)
-        if self.has("add", ADD_SOURCES[name]):
-            values = pc.struct_field(self._adds, ADD_SOURCES[name])
-            chosen = values if keep.true_count == len(keep) else pc.filter(values, keep)
-            found = conform(chosen, data_type)
-        return required(found, ADD_SOURCES[name]) if name in REQUIRED_ADD_COLUMNS else found
+def read_statistics(
+    part: CheckpointPart, columns: Sequence[StatisticsColumn], live: pa.BooleanArray
+) -> pa.Table:
+    """The `pa.Table` that `parse_statistics_json` would make for the live adds."""
+    batches = batches_of_part(part, (), columns, live=live)
+    return _kept(part, statistics_schema(columns), (batch.statistics(columns) for batch in batches))
 
-    def read_adds(
-        self, columns: Sequence[str], keep: pa.BooleanArray
-    ) -> dict[str, pa.ChunkedArray]:
-        return {name: pa.chunked_array([self.column(name, keep)]) for name in columns}
 
-    def read_parsed_statistics(
-        self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
-    ) -> pa.ChunkedArray | None:
-        """As `CheckpointPart.read_parsed_statistics`, possibly with more leaves."""
-        if not self.has("add", "stats_parsed"):
+def _kept(part: CheckpointPart, schema: pa.Schema, tables: Iterator[pa.Table]) -> pa.Table:
+    kept, found = part.kept_bytes(), [pa.Table.from_batches([], schema)]
+    for table in tables:
+        kept.add([table])
+        found.append(table)
+    return pa.concat_tables(found)
+
+
+class _Adds:
+    """Some of consecutive rows of a checkpoint file: those of `keep`, or all adds."""
+
+    def __init__(self, rows: pa.RecordBatch, keep: pa.BooleanArray | None) -> None:
+        self._rows = rows
+        self.keep = pc.is_valid(self._struct("path")) if keep is None else keep
+
+    def _has(self, *path: str) -> bool:
+        return has_column(self._rows.schema, ("add", *path))
+
+    def _struct(self, name: str) -> pa.Array:
+        return pc.struct_field(self._rows.column("add"), name)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of LIVE_FILE_SCHEMA; null if the rows lack it."""
+        source, data_type = ADD_SOURCES[name], LIVE_FILE_SCHEMA.field(name).type
+        chunks = [pa.nulls(self.keep.true_count, data_type)]
+        if self._has(source):
+            chunks = chunks_where(self._struct(source), self.keep)
+        found = pa.chunked_array([conform(chunk, data_type) for chunk in chunks], data_type)
+        return required(found, source) if name in _REQUIRED_COLUMNS else found
+
+    def vectors(self, touched: pa.BooleanArray) -> pa.ChunkedArray:
+        """The deletion vectors of some of the rows."""
+        return pc.filter(self.column("deletion_vector"), touched)
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Columns of LIVE_FILE_SCHEMA, with statistics as JSON text."""
+        columns = [self._texts() if name == "stats" else self.column(name) for name in names]
+        schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _parsed(self) -> pa.ChunkedArray:
+        return pa.chunked_array(chunks_where(self._struct("stats_parsed"), self.keep))
+
+    def _texts(self) -> pa.ChunkedArray:
+        texts = self.column("stats")
+        if not texts.null_count or not self._has("stats_parsed"):
+            return texts
+        absent = whole_array(pc.is_null(texts))
+        unwritten = pc.filter(whole_array(self._parsed()), absent)
+        spelled = string_column([_spell(row) for row in unwritten.to_pylist()])
+        return pa.chunked_array([pc.replace_with_mask(whole_array(texts), absent, spelled)])
+
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
+        """The table of statistics."""
+        if not self._has("stats_parsed"):
+            return parse_statistics_json(self.column("stats"), columns)
+        table = project_parsed_statistics(self._parsed(), columns)
+        unknown = pc.is_null(table.column("num_records"))
+        # Files by writers that wrote only JSON have no parsed statistics.
+        if not pc.any(unknown).as_py() or not self._has("stats"):
+            return table
+        filled = parse_statistics_json(pc.filter(self.column("stats"), unknown), columns)
+        mask = whole_array(unknown)
+        merged = [
+            pc.replace_with_mask(whole_array(table.column(i)), mask, whole_array(filled.column(i)))
+            for i in range(table.num_columns)
+        ]
+        return pa.Table.from_arrays(merged, schema=table.schema)
+
+
+def _spell(statistics: Mapping[str, object] | None) -> str | None:
+    if statistics is None:
+        return None
+    named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
+    return _ENCODER.encode(_plain(named) or {}).decode()
+
+
+def _plain(value: object) -> object:
+    # Omit values that JSON cannot represent: unknown statistics are always correct.
+    match value:
+        case dict():
+            items = {key: _plain(item) for key, item in value.items()}
+            known = {key: item for key, item in items.items() if item is not None}
+            # The bounds of a variant are two binaries here, and not an object in JSON.
+            return known if known or not value else None
+        case float() if not math.isfinite(value):
             return None
-        parsed = pc.struct_field(self._adds, "stats_parsed")
-        if paths is not None and not any(self.has("add", "stats_parsed", *path) for path in paths):
+        case bool() | int() | float() | str() | Decimal():
+            return value
+        case dt.datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case dt.date():
+            return value.isoformat()
+        case _:
             return None
-        return pa.chunked_array([pc.filter(parsed, keep)])
 
 
 def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa.Table]:

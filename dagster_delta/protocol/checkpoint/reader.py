@@ -9,7 +9,7 @@ Spec: Checkpoints; Checkpoint Schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ from dagster_delta.protocol.checkpoint.columns import (
     corruption_named,
     has_column,
     plain_value,
-    required,
 )
 from dagster_delta.protocol.checkpoint.kept_bytes import (
     KeptBytes,
@@ -44,7 +43,7 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     row_group_runs,
 )
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.log.replay import TOMBSTONE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import chunks_where
 
 if TYPE_CHECKING:
@@ -63,9 +62,6 @@ ADD_SOURCES: Mapping[str, str] = {
     "clustering_provider": "clusteringProvider",
 }
 """Position of each column of LIVE_FILE_SCHEMA in the `add` struct."""
-
-REQUIRED_ADD_COLUMNS = ("path", "size_bytes")
-"""Columns of LIVE_FILE_SCHEMA that are never null."""
 
 REMOVE_SOURCES: Mapping[str, str] = {
     "path": "path",
@@ -197,19 +193,16 @@ class CheckpointPart:
 
     def read_table_actions(self) -> TableActions:
         """Protocol, metadata, transactions, domains and sidecars."""
-        return self._read_actions(_MARKERS)
-
-    def _read_actions(self, kinds: Iterable[str]) -> TableActions:
         found = TableActions()
-        present = {kind for kind in kinds if self.has(kind, _MARKERS[kind])}
         with corruption_named(self.path):
-            for kind, action in self._rows_of(present):
+            for kind, action in self._table_actions():
                 _take_table_action(found, kind, action)
         return found
 
-    def _rows_of(self, kinds: set[str]) -> Iterator[tuple[str, object]]:
-        expected = {kind: self._num_actions(kind) for kind in kinds}
-        wanted = {kind for kind in kinds if expected[kind] != 0}
+    def _table_actions(self) -> Iterator[tuple[str, object]]:
+        # The number of rows of each kind according to the footer; None if it does not record it.
+        expected = {kind: self.num_values(kind, marker) for kind, marker in _MARKERS.items()}
+        wanted = {kind for kind, count in expected.items() if count != 0}
         if not wanted:
             return
         kept = self.kept_bytes()
@@ -230,10 +223,6 @@ class CheckpointPart:
             if all(remaining == 0 for remaining in expected.values()):
                 return
 
-    def _num_actions(self, kind: str) -> int | None:
-        # Number of rows of a kind according to the footer; None if the footer does not record it.
-        return self._num_valid(f"{kind}.{_MARKERS[kind]}")
-
     @property
     def num_adds(self) -> int:
         """Number of adds, or of rows if the footer does not record it."""
@@ -246,10 +235,7 @@ class CheckpointPart:
         """
         if not self.has(*path):
             return 0
-        return self._num_valid(".".join(path))
-
-    def _num_valid(self, leaf: str) -> int | None:
-        index, total = self._leaf_indices.get(leaf), 0
+        index, total = self._leaf_indices.get(".".join(path)), 0
         if index is None:
             # A column that other writers write as a single value is nested here.
             return None
@@ -279,43 +265,10 @@ class CheckpointPart:
                 paths += found
         return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
-    def read_adds(
-        self, columns: Sequence[str], keep: pa.BooleanArray
-    ) -> dict[str, pa.ChunkedArray]:
-        """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null if the file lacks them.
-
-        `keep` is a `pa.BooleanArray` over all rows of the file. An add that lacks a required field
-        is a CorruptLog.
-        """
-        types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
-        sources = {
-            name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
-        }
-        chunks: dict[str, list[pa.Array]] = {name: [] for name in sources}
-        found, start, kept = {}, 0, self.kept_bytes()
-        with corruption_named(self.path):
-            leaves = [f"add.{source}" for source in sources.values()]
-            for batch in self.batches(leaves) if leaves else ():
-                structs, mask = batch.column("add"), keep.slice(start, len(batch))
-                start += len(batch)
-                for name, source in sources.items():
-                    values = pc.struct_field(structs, source)
-                    some = [conform(chunk, types[name]) for chunk in chunks_where(values, mask)]
-                    kept.add(some)
-                    chunks[name] += some
-            for name in columns:
-                absent = () if name in sources else (pa.nulls(keep.true_count, types[name]),)
-                found[name] = pa.chunked_array([*chunks.get(name, ()), *absent], types[name])
-                if name in REQUIRED_ADD_COLUMNS:
-                    required(found[name], ADD_SOURCES[name])
-        return found
-
-    def _has_values(self, source: str) -> bool:
+    def may_have_values(self, source: str) -> bool:
         """Whether any add may have a value there, according to the schema and the footer."""
-        if not self.has("add", source):
-            return False
-        leaf = "deletionVector.storageType" if source == "deletionVector" else source
-        return self._num_valid(f"add.{leaf}") != 0
+        leaf = ("storageType",) if source == "deletionVector" else ()
+        return self.num_values("add", source, *leaf) != 0
 
     def read_removes(self) -> pa.Table:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
@@ -336,24 +289,6 @@ class CheckpointPart:
                 present = pc.is_valid(pc.struct_field(structs, "path"))
                 if present.true_count:
                     yield _removes(structs, present, sources)
-
-    def read_parsed_statistics(
-        self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
-    ) -> pa.ChunkedArray | None:
-        """`add.stats_parsed` with only the leaves at these paths, or None if there is none."""
-        prefix = ("add", "stats_parsed")
-        wanted = [prefix] if paths is None else [(*prefix, *path) for path in paths]
-        wanted = [path for path in wanted if self.has(*path)]
-        if not wanted:
-            return None
-        chunks, start, kept = [], 0, self.kept_bytes()
-        for batch in self.batches([".".join(path) for path in wanted]):
-            parsed = pc.struct_field(batch.column("add"), "stats_parsed")
-            found = chunks_where(parsed, keep.slice(start, len(batch)))
-            kept.add(found)
-            chunks += found
-            start += len(batch)
-        return pa.chunked_array(chunks) if chunks else None
 
     def batches(
         self, columns: Sequence[str], rows: int = _BATCH_ROWS, share: tuple[int, int] = (0, 1)

@@ -161,6 +161,11 @@ class HiddenFiles:
     def __init__(self, keys: Sequence[str]) -> None:
         self._texts = keys
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file is hidden."""
+        return not self._texts
+
     # Computed on first use: no file is older than the first commits of a log.
     @cached_property
     def _keys(self) -> pa.StringArray:

@@ -23,8 +23,9 @@ from dagster_delta.protocol.checkpoint.batches import (
     batches_of_files,
     batches_of_part,
     batches_of_removes,
+    read_adds,
+    read_statistics,
 )
-from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
@@ -45,10 +46,6 @@ from dagster_delta.protocol.log.tail import (
     remove_columns,
 )
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
-from dagster_delta.protocol.statistics.log_statistics import (
-    checkpoint_statistics,
-    checkpoint_statistics_json,
-)
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
@@ -340,10 +337,10 @@ class LogState:
         if base.statistics is not None and base.statistics[0] == columns:
             table = base.statistics[1]
             return [table if files.kept is None else pc.filter(table, files.kept)]
-        tables = []
-        for part, mask in zip(base.parts, files.masks, strict=True):
-            with corruption_named(part.path):
-                tables.append(checkpoint_statistics(part, mask, columns))
+        tables = [
+            read_statistics(part, columns, mask)
+            for part, mask in zip(base.parts, files.masks, strict=True)
+        ]
         return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
 
     @_despite_damage
@@ -509,7 +506,7 @@ def _vectors_of(
     touched_masks = narrowed(masks, touched)
     chunks: list[pa.Array] = []
     for part, mask in zip(base.parts, touched_masks, strict=True):
-        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
+        chunks += read_adds(part, ["deletion_vector"], mask)["deletion_vector"].chunks
     later = touched.slice(len(touched) - len(base.rows))
     chunks += pc.filter(base.rows.column("deletion_vector"), later).chunks
     return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
@@ -520,16 +517,10 @@ def _read_base(
 ) -> dict[str, pa.ChunkedArray]:
     """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s."""
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
-    plain = [name for name in names if name != "stats"]
-    for part, mask in zip(base.parts, masks, strict=True):
-        columns = part.read_adds(plain, mask) if plain else {}
-        if "stats" in chunks:
-            with corruption_named(part.path):
-                columns["stats"] = checkpoint_statistics_json(part, mask)
-        for name, column in columns.items():
-            chunks[name] += column.chunks
-    for name in names:
-        chunks[name] += rows.column(name).chunks
+    tables = [read_adds(part, names, mask) for part, mask in zip(base.parts, masks, strict=True)]
+    for table in (*tables, rows):
+        for name in names:
+            chunks[name] += table.column(name).chunks
     return {
         name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
     }
