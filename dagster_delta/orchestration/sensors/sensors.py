@@ -15,7 +15,7 @@ What happens when:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import dagster as dg
 
@@ -26,6 +26,8 @@ from dagster_delta.orchestration.sensors.table_watcher import CommitRules, Parti
 from dagster_delta.orchestration.sensors.watch_tick import RunConfigFor, Watch
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.read.watch import StartFrom
+
+_R = TypeVar("_R", CommitRules, Watch)
 
 
 class DeltaSensorOptions(TypedDict, total=False):
@@ -187,55 +189,50 @@ def _watch(
         raise InvalidArgument(
             f"Sensor {name} has nothing to do: give a target to run, or an asset_key to report on"
         )
+    given: dict[str, Any] = dict(options)
+    for option in ("max_commits_per_tick", "max_runs_per_tick"):
+        value = given.get(option, 100)
+        if not isinstance(value, int) or value < 1:
+            raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
     operations = options.get("operations")
-    if isinstance(operations, str):
-        operations = [operations]
-    return Watch(
+    if operations is not None:
+        operations = frozenset(operation.upper() for operation in _names(operations))
+    rules = _with_options(
+        CommitRules,
+        given,
+        operations=operations,
+        columns=_names(options.get("columns", ())),
+        needs_change_feed=needs_change_feed,
+    )
+    return _with_options(
+        Watch,
+        given,
         sensor_name=name,
         # In the store's spelling, so that one table has one name in the cursor.
         tables=tuple(uri.rstrip("/") or uri for uri in listed),
-        root=root,
         storage_options=lambda: plain_options(options.get("storage_options")),
-        rules=CommitRules(
-            start_from=options.get("start_from", "latest"),
-            operations=None
-            if operations is None
-            else frozenset(operation.upper() for operation in operations),
-            partitions=options.get("partitions"),
-            columns=_names(options.get("columns", ())),
-            needs_change_feed=needs_change_feed,
-            max_commits=_at_least_one(name, "max_commits_per_tick", options, 100),
-        ),
+        rules=rules,
         requests_runs=runs_something,
         mapping=_mapping(name, options),
-        minimum_rows=options.get("minimum_rows"),
-        minimum_age_seconds=options.get("minimum_age_seconds"),
-        max_runs=_at_least_one(name, "max_runs_per_tick", options, 100),
-        run_config=options.get("run_config"),
-        run_tags=options.get("run_tags", {}),
         asset_key=_asset_key(name, options, several=root is not None or len(listed) > 1),
-        asset_event=options.get("asset_event", "materialization"),
-        discover_every_seconds=options.get("discover_every_seconds", 300),
     )
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+def _with_options(record: type[_R], options: Mapping[str, Any], **derived: Any) -> _R:
+    """A record whose fields are options of the sensor, or derived from them."""
+    names = record.__dataclass_fields__.keys() & options.keys()
+    return record(**{**{name: options[name] for name in names}, **derived})
+
+
+def _names(names: str | Collection[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _at_least_one(name: str, option: str, options: DeltaSensorOptions, default: int) -> int:
-    value = dict(options).get(option, default)
-    if not isinstance(value, int) or value < 1:
-        raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
-    return value
-
-
 def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
+    expression, keys = options.get("partition_expr"), options.get("partition_keys")
     partitions_def = options.get("partitions_def")
     if partitions_def is not None:
-        return PartitionMapping(
-            partitions_def, options.get("partition_expr"), options.get("partition_keys")
-        )
+        return PartitionMapping(partitions_def, expression, keys)
     for option in ("partition_expr", "partition_keys"):
         if option in options:
             raise InvalidArgument(

@@ -102,12 +102,8 @@ class TableChanges:
 
     def commit_range(self) -> DeltaCommitRange:
         """The range, as config of an asset or op."""
-        return DeltaCommitRange(
-            table_uri=self.table_uri,
-            table_id=self.table_id,
-            from_version=self.from_version,
-            to_version=self.to_version,
-        )
+        names = DeltaCommitRange.model_fields
+        return DeltaCommitRange(**{name: getattr(self, name) for name in names})
 
     def run_request(
         self, run_config: dg.RunConfig | Mapping[str, object] | None, tags: dict[str, str]

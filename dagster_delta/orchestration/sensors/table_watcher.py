@@ -47,22 +47,37 @@ class CommitRules:
     """Columns of which at least one must have changed; empty for any."""
     needs_change_feed: bool = False
     """Whether every included commit must have its row changes recorded."""
-    max_commits: int = 100
+    max_commits_per_tick: int = 100
     """Maximum number of commits read per table."""
 
-    def selects(self, commit: CommitSummary) -> bool:
-        """Whether a commit is included, regardless of its partitions.
+    def select(
+        self, store: ObjectStore, commit: CommitSummary
+    ) -> tuple[Mapping[str, str | None], ...] | None:
+        """The changed partitions to include; None if the commit is not included.
 
         Commits that change no row are included only if `operations` names their operation.
         """
+        included = commit.changes_data
         if self.operations is not None:
-            return (commit.operation or "").upper() in self.operations and (
-                commit.changes_data or not self.needs_change_feed
+            is_named = (commit.operation or "").upper() in self.operations
+            included = is_named and (included or not self.needs_change_feed)
+        if not included:
+            return None
+        if self.needs_change_feed and not commit.change_feed_enabled:
+            raise ChangeDataNotRecorded(
+                f"The change data feed was off when version {commit.version} was made, so its row "
+                "changes are not recorded: set delta.enableChangeDataFeed to true, take the whole "
+                "table once, then reset the cursor of this table to go on after it",
+                version=commit.version,
             )
-        return commit.changes_data
+        if self.columns and not changes_columns(store, commit, self.columns):
+            return None
+        partitions = self._partitions_of(commit)
+        if self.partitions is not None and not partitions and commit.all_partitions_known:
+            return None
+        return partitions
 
-    def selected_partitions(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
-        """The changed partitions to include."""
+    def _partitions_of(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
         rule = self.partitions
         if rule is None:
             return commit.partitions
@@ -139,7 +154,9 @@ def poll_tables(
             error.table = error.table or uri
             return PollResult(uri, known, error=error)
         except OSError as error:
-            return PollResult(uri, known, error=_storage_failure(error, uri))
+            failure = StorageFailure(f"The storage cannot be reached ({error})", table=uri)
+            failure.__cause__ = error
+            return PollResult(uri, known, error=failure)
 
     with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(uris))) as pool:
         return list(pool.map(look, uris))
@@ -157,66 +174,30 @@ def _look(
         # Its last commits are still being delivered; newer ones wait in the log.
         return PollResult(uri, known)
     if known is None:
-        known = TableState(log=_first_cursor(store, "earliest" if is_new else rules.start_from))
-    cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits)
+        try:
+            start = start_cursor(store, "earliest" if is_new else rules.start_from)
+        except TableNotFound:
+            # Every commit from here on is new.
+            start = LogCursor(version=NOTHING_SEEN)
+        known = TableState(log=start)
+    cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits_per_tick)
     selected = []
     ignored: dict[str, None] = {}
     waiting = known.waiting
     for commit in commits:
-        partitions = _selected_partitions(store, commit, rules)
+        partitions = rules.select(store, commit)
         if partitions is None:
             ignored[commit.operation or "unknown operation"] = None
             continue
         selected.append(SelectedCommit(commit, partitions))
-        waiting = (waiting or _nothing_waiting(commit, now_ms)).absorb(commit, partitions)
+        if waiting is None:
+            waiting = WaitingChanges(
+                table_id=commit.table_id,
+                from_version=commit.version,
+                to_version=commit.version,
+                seen_at_ms=now_ms,
+            )
+        waiting = waiting.absorb(commit, partitions)
     state = TableState(log=cursor, waiting=waiting)
     is_missing = cursor.version == NOTHING_SEEN
     return PollResult(uri, state, tuple(selected), tuple(ignored), is_missing=is_missing)
-
-
-def _selected_partitions(
-    store: ObjectStore, commit: CommitSummary, rules: CommitRules
-) -> tuple[Mapping[str, str | None], ...] | None:
-    """The changed partitions to include; None if the commit is not included."""
-    if not rules.selects(commit):
-        return None
-    _require_change_feed(commit, rules)
-    if rules.columns and not changes_columns(store, commit, rules.columns):
-        return None
-    partitions = rules.selected_partitions(commit)
-    if rules.partitions is not None and not partitions and commit.all_partitions_known:
-        return None
-    return partitions
-
-
-def _first_cursor(store: ObjectStore, start_from: StartFrom) -> LogCursor:
-    try:
-        return start_cursor(store, start_from)
-    except TableNotFound:
-        # Every commit from here on is new.
-        return LogCursor(version=NOTHING_SEEN)
-
-
-def _nothing_waiting(commit: CommitSummary, now_ms: int) -> WaitingChanges:
-    return WaitingChanges(
-        table_id=commit.table_id,
-        from_version=commit.version,
-        to_version=commit.version,
-        seen_at_ms=now_ms,
-    )
-
-
-def _require_change_feed(commit: CommitSummary, rules: CommitRules) -> None:
-    if rules.needs_change_feed and not commit.change_feed_enabled:
-        raise ChangeDataNotRecorded(
-            f"The change data feed was off when version {commit.version} was made, so its row "
-            "changes are not recorded: set delta.enableChangeDataFeed to true, take the whole "
-            "table once, then reset the cursor of this table to go on after it",
-            version=commit.version,
-        )
-
-
-def _storage_failure(error: OSError, uri: str) -> StorageFailure:
-    failure = StorageFailure(f"The storage cannot be reached ({error})", table=uri)
-    failure.__cause__ = error
-    return failure

@@ -43,6 +43,8 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ) -> WaitingChanges:
         """The state with one more commit and its included partitions."""
         rows = None if self.rows is None or commit.rows is None else self.rows + commit.rows
+        changed = (*self.partitions, *partitions)
+        distinct = {tuple(sorted(values.items())): dict(values) for values in changed}
         return msgspec.structs.replace(
             self,
             table_id=commit.table_id,
@@ -53,7 +55,7 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             operations=_with(self.operations, commit.operation),
             committers=_with(self.committers, commit.committer),
             change_files=(*self.change_files, *commit.change_files),
-            partitions=merge_partitions(self.partitions, partitions),
+            partitions=tuple(distinct.values()),
         )
 
     def is_due(
@@ -103,14 +105,6 @@ class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def to_cursor(self) -> str:
         """The cursor of this state."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
-
-
-def merge_partitions(
-    known: Sequence[Mapping[str, str | None]], more: Sequence[Mapping[str, str | None]]
-) -> tuple[dict[str, str | None], ...]:
-    """The distinct values, in order."""
-    merged = {tuple(sorted(values.items())): dict(values) for values in (*known, *more)}
-    return tuple(merged.values())
 
 
 def _with(texts: tuple[str, ...], text: str | None) -> tuple[str, ...]:

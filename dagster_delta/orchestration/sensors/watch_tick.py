@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import msgspec
 from dagster_delta import clock
 from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
 from dagster_delta.orchestration.metadata_keys import counted, first_names
-from dagster_delta.orchestration.partitions.mapping import MappedKeys, PartitionMapping
+from dagster_delta.orchestration.partitions.mapping import PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
     AssetEventKind,
     TableChanges,
@@ -40,23 +40,22 @@ class Watch:
 
     sensor_name: str
     tables: tuple[str, ...]
-    root: str | None
-    """Root below which to find tables, instead of `tables`."""
     storage_options: Callable[[], Mapping[str, object]]
     rules: CommitRules
     requests_runs: bool
     mapping: PartitionMapping | None
     """Maps changed partitions to partition keys; None for one run per table."""
-    minimum_rows: int | None
-    minimum_age_seconds: float | None
-    max_runs: int
-    """Maximum number of runs requested in one tick."""
-    run_config: RunConfigFor | None
-    run_tags: Mapping[str, str]
     asset_key: AssetKeyFor | None
     """Keys of the assets on which to report commits; None to report none."""
-    asset_event: AssetEventKind
-    discover_every_seconds: float
+    root: str | None = None
+    """Root below which to find tables, instead of `tables`."""
+    discover_every_seconds: float = 300
+    minimum_rows: int | None = None
+    minimum_age_seconds: float | None = None
+    max_runs_per_tick: int = 100
+    run_config: RunConfigFor | None = None
+    run_tags: Mapping[str, str] = field(default_factory=dict)
+    asset_event: AssetEventKind = "materialization"
     stores: dict[str, ObjectStore] = field(default_factory=dict)
     """Open stores, kept between ticks to reuse connections."""
 
@@ -77,23 +76,12 @@ class Watch:
         )
         if self.requests_runs:
             polled = [self._as_requested(context, before, result, now_ms) for result in polled]
-        tick = _Tick(self, context, now_ms)
+        tick = _Tick(self, context, before, now_ms)
         # The table that has waited longest comes first, so that a busy table does not block others.
         for result in sorted(polled, key=_waiting_since):
             tick.take(result)
-        tables = {
-            result.uri: tick.tables.get(result.uri, before.tables.get(result.uri))
-            for result in polled
-        }
-        after = SensorState(
-            tables={
-                uri: state
-                for uri, state in tables.items()
-                if state is not None or uri in before.tables
-            },
-            discovered_at_ms=discovered_at_ms,
-        )
-        return tick.result(before, after)
+        tables = {uri: tick.tables[uri] for uri in uris if uri in tick.tables}
+        return tick.result(SensorState(tables=tables, discovered_at_ms=discovered_at_ms))
 
     def _locations(self, state: SensorState, now_ms: int) -> tuple[Sequence[str], int | None]:
         if self.root is None:
@@ -134,7 +122,9 @@ class Watch:
         commits = int(found[0].dagster_run.tags["delta/to_version"]) - known.log.version
         if commits <= 0:
             return PollResult(polled.uri, known, was_requested=True)
-        rules = replace(self.rules, max_commits=min(commits, self.rules.max_commits))
+        rules = replace(
+            self.rules, max_commits_per_tick=min(commits, self.rules.max_commits_per_tick)
+        )
         (again,) = poll_tables([polled.uri], before, self._open, rules, now_ms=now_ms)
         return replace(again, was_requested=True)
 
@@ -145,10 +135,6 @@ class Watch:
         return store
 
 
-def _timestamp_columns(state: TableState | None) -> tuple[str, ...]:
-    return () if state is None else state.log.timestamp_columns or ()
-
-
 def _waiting_since(polled: PollResult) -> tuple[float, str]:
     waiting = None if polled.state is None else polled.state.waiting
     return (float("inf") if waiting is None else waiting.seen_at_ms, polled.uri)
@@ -157,69 +143,71 @@ def _waiting_since(polled: PollResult) -> tuple[float, str]:
 class _Tick:
     """Gathers what one tick delivers."""
 
-    def __init__(self, watch: Watch, context: dg.SensorEvaluationContext, now_ms: int) -> None:
-        self.tables: dict[str, TableState | None] = {}
+    def __init__(
+        self,
+        watch: Watch,
+        context: dg.SensorEvaluationContext,
+        before: SensorState,
+        now_ms: int,
+    ) -> None:
+        self.tables = dict(before.tables)
         self._watch = watch
         self._context = context
+        self._before = before
         self._now_ms = now_ms
         self._requests: list[dg.RunRequest] = []
         self._events: list[dg.AssetMaterialization | dg.AssetObservation] = []
         self._new_partitions: list[dg.AddDynamicPartitionsRequest] = []
         self._failures: list[DeltaError] = []
-        self._polled: list[PollResult] = []
-        self._waiting: dict[str, str] = {}
-        self._reported: set[str] = set()
+        self._outcomes: dict[str, list[str]] = {group: [] for group in _OUTCOMES}
         self._count = 0
 
     def take(self, polled: PollResult) -> None:
         """Deliver the results of one table, all of them or, after an error, none."""
         self._count += 1
-        if polled.error is not None or polled.state is None:
-            self._fail(polled.uri, polled.error)
-            return
+        state = polled.state
         try:
-            events = self._commit_events(polled)
-            waiting, requests = self._run_requests(polled, polled.state)
+            if polled.error is not None:
+                raise polled.error
+            assert state is not None  # noqa: S101  there is one unless the poll failed
+            events = self._commit_events(polled, state)
+            waiting, requests = self._run_requests(polled, state)
         except DeltaError as error:
-            error.table = error.table or polled.uri
             self._fail(polled.uri, error)
             return
-        self._events.extend(events)
-        if events:
-            self._reported.add(polled.uri)
-        self._requests.extend(requests)
-        self.tables[polled.uri] = TableState(log=polled.state.log, waiting=waiting)
-        self._polled.append(polled)
+        self._events += events
+        self._requests += requests
+        self.tables[polled.uri] = TableState(log=state.log, waiting=waiting)
         if waiting is not None:
-            self._waiting[polled.uri] = _waiting_text(
-                waiting,
-                self._now_ms,
-                minimum_rows=self._watch.minimum_rows,
-                minimum_age_seconds=self._watch.minimum_age_seconds,
-            )
+            group, text = "Changes wait", f"{polled.uri}: {self._waiting_text(waiting)}"
+        else:
+            known = self._before.tables.get(polled.uri)
+            group, text = _outcome(polled, state, known, is_reported=bool(events))
+        self._outcomes[group].append(text)
 
-    def _fail(self, uri: str, error: DeltaError | None) -> None:
-        if error is not None:
-            if isinstance(error, (VersionNotFound, TableNotFound)):
-                error.message += (
-                    f'. In the cursor of sensor {self._watch.sensor_name}, under "tables", set '
-                    f'"{uri}" to null to start it over, or remove it to forget it; or delete the '
-                    "cursor to start over all tables of the sensor"
-                )
-            self._failures.append(error)
+    def _fail(self, uri: str, error: DeltaError) -> None:
+        error.table = error.table or uri
+        if isinstance(error, (VersionNotFound, TableNotFound)):
+            error.message += (
+                f'. In the cursor of sensor {self._watch.sensor_name}, under "tables", set '
+                f'"{uri}" to null to start it over, or remove it to forget it; or delete the '
+                "cursor to start over all tables of the sensor"
+            )
+        self._failures.append(error)
+        self._outcomes["Failed"].append(str(error))
 
     def _commit_events(
-        self, polled: PollResult
+        self, polled: PollResult, state: TableState
     ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
         watch = self._watch
         if watch.asset_key is None:
             return []
         key = watch.asset_key(polled.uri)
-        timestamps = _timestamp_columns(polled.state)
         events: list[dg.AssetMaterialization | dg.AssetObservation] = []
         for commit in polled.commits:
             partition_keys: Sequence[str | None] = [None]
             if watch.mapping is not None:
+                timestamps = state.log.timestamp_columns or ()
                 mapped = watch.mapping.map(commit.partitions, timestamp_columns=timestamps)
                 partition_keys = mapped.keys
             events += commit_event(
@@ -232,10 +220,12 @@ class _Tick:
     ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
         """The commits that still wait, and the runs to request now."""
         watch, waiting, uri = self._watch, state.waiting, polled.uri
-        if waiting is None or not watch.requests_runs:
-            self._add_partitions(self._keys(uri, state))
+        if waiting is None:
             return None, []
-        room = watch.max_runs - len(self._requests)
+        if not watch.requests_runs:
+            self._add_partitions(self._keys(uri, state, waiting))
+            return None, []
+        room = watch.max_runs_per_tick - len(self._requests)
         due = polled.was_requested or waiting.is_due(
             self._now_ms,
             minimum_rows=watch.minimum_rows,
@@ -243,35 +233,26 @@ class _Tick:
         )
         if not due or room <= 0:
             return waiting, []
-        keys: Sequence[str | None] = [None]
-        if watch.mapping is not None:
-            keys = self._keys(uri, state)
+        keys = self._keys(uri, state, waiting)
         requests = []
-        for key in keys[:room]:
+        for key in keys[:room] if watch.mapping is not None else [None]:
             changes = TableChanges.of(uri, waiting, key)
             config = None if watch.run_config is None else watch.run_config(changes)
             requests.append(changes.run_request(config, dict(watch.run_tags)))
-        self._add_partitions([key for key in keys[:room] if key is not None])
-        left = tuple(key for key in keys[room:] if key is not None)
-        if not left:
+        self._add_partitions(keys[:room])
+        if not keys[room:]:
             return None, requests
+        left = tuple(keys[room:])
         return msgspec.structs.replace(waiting, unsent_keys=left, partitions=()), requests
 
-    def _keys(self, uri: str, state: TableState) -> Sequence[str]:
-        waiting = state.waiting
-        if waiting is None:
+    def _keys(self, uri: str, state: TableState, waiting: WaitingChanges) -> Sequence[str]:
+        """The changed partitions of the asset; none if it has no partitions."""
+        if self._watch.mapping is None:
             return ()
         if waiting.unsent_keys is not None:
             return waiting.unsent_keys
-        if self._watch.mapping is None:
-            return ()
-        mapped = self._watch.mapping.map(
-            waiting.partitions, timestamp_columns=_timestamp_columns(state)
-        )
-        self._warn_of_unmapped(uri, waiting, mapped)
-        return mapped.keys
-
-    def _warn_of_unmapped(self, uri: str, waiting: WaitingChanges, mapped: MappedKeys) -> None:
+        timestamps = state.log.timestamp_columns or ()
+        mapped = self._watch.mapping.map(waiting.partitions, timestamp_columns=timestamps)
         which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
         if not mapped.keys and not mapped.unmapped:
             self._context.log.warning(f"The commits do not show which partitions changed: {which}")
@@ -281,25 +262,43 @@ class _Tick:
                 f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
                 f"the asset, and get no run: {named} ({which})"
             )
+        return mapped.keys
 
     def _add_partitions(self, keys: Sequence[str]) -> None:
         mapping = self._watch.mapping
         if mapping is not None and keys:
             self._new_partitions += mapping.dynamic_requests(keys, self._context.instance)
 
-    def result(self, before: SensorState, after: SensorState) -> dg.SensorResult:
+    def _waiting_text(self, waiting: WaitingChanges) -> str:
+        """What pending changes are, and what they wait for."""
+        minimum_rows, minimum_age = self._watch.minimum_rows, self._watch.minimum_age_seconds
+        rows = "an unknown number of rows"
+        if waiting.rows is not None:
+            rows = counted(waiting.rows, "row")
+        what = f"{_versions(waiting.from_version, waiting.to_version)} with {rows}"
+        if waiting.unsent_keys is not None:
+            return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
+        limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
+        if minimum_age is not None:
+            age = (self._now_ms - waiting.seen_at_ms) / 1000
+            limits.append(f"an age of {minimum_age:,.0f} seconds, which is {age:,.0f} now")
+        return f"{what}, until {' or '.join(limits) or 'the next tick'}"
+
+    def result(self, after: SensorState) -> dg.SensorResult:
         """The result of the tick; the failures are raised if there is no other result."""
         # The time of the last root listing always changes.
-        delivers = self._requests or self._events or before.tables != after.tables
+        delivers = self._requests or self._events or self._before.tables != after.tables
         if self._failures and not delivers:
             raise self._failure()
         for failure in self._failures:
             self._context.log.error(f"A table could not be watched: {failure}")
+        reasons = [
+            f"{group}: {first_names(texts, 10)}" for group, texts in self._outcomes.items() if texts
+        ]
+        skipped = ". ".join(reasons) or "There is no table below the root yet"
         return dg.SensorResult(
             run_requests=self._requests or None,
-            skip_reason=None
-            if self._requests
-            else _skip_reason(self._polled, before, self._waiting, self._reported, self._failures),
+            skip_reason=None if self._requests else skipped,
             cursor=after.to_cursor(),
             dynamic_partitions_requests=self._new_partitions or None,
             asset_events=self._events,
@@ -317,53 +316,23 @@ class _Tick:
         return failure
 
 
-def _skip_reason(
-    polls: Sequence[PollResult],
-    before: SensorState,
-    waiting: Mapping[str, str],
-    reported: Collection[str],
-    failures: Sequence[DeltaError],
-) -> str:
-    """The reason by table, the tables with news first."""
-    groups: dict[str, list[str]] = {
-        "Changes wait": [f"{uri}: {text}" for uri, text in waiting.items()],
-        "Reported": [],
-        "No partition to run for": [],
-        "No changed rows to run for": [],
-        "Watched from now on": [],
-        "Not there yet": [],
-        "Failed": [str(failure) for failure in failures],
-        "No new commits": [],
-    }
-    for poll in polls:
-        if poll.uri not in waiting:
-            group, text = _outcome(poll, before, is_reported=poll.uri in reported)
-            groups[group].append(text)
-    found = [f"{group}: {first_names(texts, 10)}" for group, texts in groups.items() if texts]
-    return ". ".join(found) or "There is no table below the root yet"
+_OUTCOMES = (
+    "Changes wait",
+    "Reported",
+    "No partition to run for",
+    "No changed rows to run for",
+    "Watched from now on",
+    "Not there yet",
+    "Failed",
+    "No new commits",
+)
+"""What a tick came to for a table, those with news first."""
 
 
-def _waiting_text(
-    waiting: WaitingChanges,
-    now_ms: int,
-    *,
-    minimum_rows: int | None,
-    minimum_age_seconds: float | None,
-) -> str:
-    """What pending changes are, and what they wait for."""
-    what = f"{_versions(waiting.from_version, waiting.to_version)} with {_rows(waiting.rows)}"
-    if waiting.unsent_keys is not None:
-        return f"{what}, {len(waiting.unsent_keys)} partitions get their runs in the next ticks"
-    limits = [] if minimum_rows is None else [f"{minimum_rows:,} rows"]
-    if minimum_age_seconds is not None:
-        age = (now_ms - waiting.seen_at_ms) / 1000
-        limits.append(f"an age of {minimum_age_seconds:,.0f} seconds, which is {age:,.0f} now")
-    return f"{what}, until {' or '.join(limits) or 'the next tick'}"
-
-
-def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tuple[str, str]:
-    version = -1 if poll.state is None else poll.state.log.version
-    known = before.tables.get(poll.uri)
+def _outcome(
+    poll: PollResult, state: TableState, known: TableState | None, *, is_reported: bool
+) -> tuple[str, str]:
+    version = state.log.version
     if poll.is_missing:
         return "Not there yet", poll.uri
     if poll.commits:
@@ -381,7 +350,3 @@ def _outcome(poll: PollResult, before: SensorState, *, is_reported: bool) -> tup
 
 def _versions(first: int, last: int) -> str:
     return f"version {last}" if first == last else f"versions {first} to {last}"
-
-
-def _rows(rows: int | None) -> str:
-    return "an unknown number of rows" if rows is None else counted(rows, "row")
