@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Mapping
+from hashlib import sha256
 from typing import Any
 
 import dagster as dg
@@ -26,6 +28,15 @@ _log = logging.getLogger(__name__)
 
 IO_MANAGER_KEY = "dagster/io_manager_key"
 """Metadata key that names the IO manager of an asset, for code that has only its spec."""
+
+
+def op_name(key: dg.AssetKey, prefix: str = "") -> str:
+    """Name of the op of an asset that Dagster accepts, unique per key."""
+    parts = [re.sub(r"\W|__", "_", part, flags=re.ASCII) for part in key.path]
+    name = prefix + "__".join(parts)
+    if parts == list(key.path):
+        return name
+    return f"{name}_{sha256(key.to_user_string().encode()).hexdigest()[:8]}"
 
 
 def definition_metadata(uri: str, **further: RawMetadataValue) -> RawMetadata:

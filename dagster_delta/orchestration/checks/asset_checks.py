@@ -3,10 +3,8 @@
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
 import datetime as dt
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -14,16 +12,14 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
 from dagster_delta.orchestration.checks.table_checks import (
     Finding,
-    NewRows,
+    check_constraints,
     check_freshness,
-    check_generated_columns,
     check_health,
     check_health_limits,
-    check_not_null,
-    check_row_constraints,
     check_row_count,
     check_schema,
     check_unique,
+    declared_constraints,
     rows_since,
     spell_age,
 )
@@ -37,6 +33,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import Maintained
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
 from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.table_metadata import op_name
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 from dagster_delta.table.read.snapshot import Snapshot
@@ -52,8 +49,12 @@ _VERSION_KEY = "delta/version"
 _ROWS_KEY = "delta/failing_rows"
 _ID = "table_id"
 """Detail that identifies the table."""
-_DETAILS = {"rules", "scope"}
-"""Facts of a finding that are details."""
+_DECLARATIONS = {
+    "delta_not_null": "NOT NULL columns contain no nulls.",
+    "delta_constraints": "Rows satisfy the CHECK constraints and invariants of the table.",
+    "delta_generated_columns": "Generated columns match their generation expressions.",
+}
+"""Checks of what a table declares, with their descriptions."""
 
 _HISTORY = 10
 """Number of evaluations to search for the last one with a result; if there is none, all rows are
@@ -83,7 +84,8 @@ def delta_asset_checks(
     Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
     `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three check
     the rows that were added since the check last passed, unless the table's declarations have
-    changed. A few failing rows are shown as a table. A rule that the embedded engine cannot
+    changed; they have no result if the table declares nothing of their kind, unless `blocking`, or
+    run alone. A few failing rows are shown as a table. A rule that the embedded engine cannot
     evaluate like Spark is a warning, never a pass.
 
     Args:
@@ -132,30 +134,21 @@ def delta_asset_checks(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
     source = _table(asset, table, storage_options, io_manager_key)
-    specs = [
-        dg.AssetCheckSpec(
-            name,
-            asset=key,
-            description=rule.description,
-            blocking=name in waited_for,
-        )
-        for name, rule in rules.items()
-    ]
     options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
     masked = {*masked_columns, *options.masked_columns}
-    return [_definition(key, source, rules, specs, severity, masked)]
+    return [_definition(key, source, rules, waited_for, severity, masked)]
 
 
 def _definition(
     key: dg.AssetKey,
     source: MaintainedTable,
     rules: "Mapping[str, _Rule]",
-    specs: Sequence[dg.AssetCheckSpec],
+    waited_for: Collection[str],
     severity: dg.AssetCheckSeverity,
     masked: Collection[str],
 ) -> dg.AssetChecksDefinition:
     @dg.op(
-        name=_op_name(key),
+        name=op_name(key, "delta_checks_"),
         ins={"table": dg.In(dg.Nothing)},
         out={name: dg.Out(is_required=False) for name in rules},
         required_resource_keys={source.io_manager_key} if source.io_manager_key else set(),
@@ -165,7 +158,8 @@ def _definition(
         if table is None:
             raise TableNotFound(f"{source.name} has no Delta table yet: materialize it first")
         snapshot = table.snapshot()
-        for check_key in context.selected_asset_check_keys:
+        keys = context.selected_asset_check_keys
+        for check_key in keys:
             rule = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
             try:
@@ -173,24 +167,27 @@ def _definition(
             except UnsupportedExpression as error:
                 finding = Finding(passed=False, description=f"Not evaluated: {error}")
                 failed = dg.AssetCheckSeverity.WARN
-            yield _result(check_key, snapshot, finding, failed, masked)
+            # Where nothing is declared there is no result, unless this check alone was asked for,
+            # or assets wait for it.
+            is_asked_for = len(keys) == 1 or check_key.name in waited_for
+            if finding.details.get("rules") != 0 or is_asked_for:
+                yield _result(check_key, snapshot, finding, failed, masked)
 
+    specs = {
+        name: dg.AssetCheckSpec(
+            name, asset=key, description=rule.description, blocking=name in waited_for
+        )
+        for name, rule in rules.items()
+    }
     # `multi_asset_check` names inputs and outputs by the key, which may hold what no name does.
     definition: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
         keys_by_input_name={"table": key},
         node_def=checks,
         resource_defs={},
-        check_specs_by_output_name={spec.name: spec for spec in specs},
+        check_specs_by_output_name=specs,
         can_subset=True,
     )
     return definition
-
-
-def _op_name(key: dg.AssetKey) -> str:
-    """A name of its own for each key: with a digest if letters are replaced that no name holds."""
-    whole = "delta_checks_" + "__".join(key.path)
-    name = re.sub(r"[^A-Za-z0-9_]", "_", whole)
-    return name if name == whole else f"{name}_{sha256(whole.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,20 +264,14 @@ def _expectation_rules(
 
 
 def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
-    def on_new_rows(check: Callable[[NewRows], Finding]) -> CheckOfVersion:
-        return lambda snapshot, last: check(rows_since(snapshot, None if all_rows else last))
+    def rule(name: str, description: str) -> _Rule:
+        def check(snapshot: Snapshot, last: int | None) -> Finding:
+            constraints = declared_constraints(snapshot.configuration)[name]
+            return check_constraints(constraints, rows_since(snapshot, None if all_rows else last))
 
-    return {
-        "delta_not_null": _Rule("NOT NULL columns contain no nulls.", on_new_rows(check_not_null)),
-        "delta_constraints": _Rule(
-            "Rows satisfy the CHECK constraints and invariants of the table.",
-            on_new_rows(check_row_constraints),
-        ),
-        "delta_generated_columns": _Rule(
-            "Generated columns match their generation expressions.",
-            on_new_rows(check_generated_columns),
-        ),
-    }
+        return _Rule(description, check)
+
+    return {name: rule(name, description) for name, description in _DECLARATIONS.items()}
 
 
 def _result(
@@ -292,11 +283,9 @@ def _result(
 ) -> dg.AssetCheckResult:
     metadata: dict[str, object] = {
         _VERSION_KEY: snapshot.version,
-        DETAILS: {_ID: snapshot.metadata.id},
+        **{f"delta/{name}": value for name, value in finding.facts.items()},
+        DETAILS: {_ID: snapshot.metadata.id, **finding.details},
     }
-    details = {DETAILS: {name: finding.facts[name] for name in _DETAILS & set(finding.facts)}}
-    facts = {f"delta/{name}": value for name, value in finding.facts.items()}
-    metadata |= {key: value for key, value in facts.items() if key[6:] not in _DETAILS}
     if finding.examples:
         try:
             check_masked_columns(masked, snapshot.schema)
@@ -309,7 +298,7 @@ def _result(
         check_name=key.name,
         severity=severity,
         description=finding.description,
-        metadata=shown(metadata, details),
+        metadata=shown(metadata),
     )
 
 
@@ -317,24 +306,15 @@ def _passed_at(
     instance: dg.DagsterInstance, key: dg.AssetCheckKey, snapshot: Snapshot
 ) -> int | None:
     """The version of this table at which the check passed, if its last result is a pass."""
-    evaluation = _last_evaluation(instance, key)
-    if evaluation is None or not evaluation.passed:
-        return None
-    known = {name: value.value for name, value in evaluation.metadata.items()}
-    details = known.get(DETAILS)
-    if not isinstance(details, Mapping) or details.get(_ID) != snapshot.metadata.id:
-        return None
-    version = known.get(_VERSION_KEY)
-    return version if isinstance(version, int) else None
-
-
-def _last_evaluation(
-    instance: dg.DagsterInstance, key: dg.AssetCheckKey
-) -> dg.AssetCheckEvaluation | None:
     # The latest record is of the running evaluation itself, which has no result yet.
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=_HISTORY)
     for record in history:
         event = None if record.event is None else record.event.dagster_event
-        if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return event.asset_check_evaluation_data
+        if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            continue
+        evaluation = event.asset_check_evaluation_data
+        known = {name: value.value for name, value in evaluation.metadata.items()}
+        details, version = known.get(DETAILS), known.get(_VERSION_KEY)
+        is_of_table = isinstance(details, Mapping) and details.get(_ID) == snapshot.metadata.id
+        return version if evaluation.passed and is_of_table and isinstance(version, int) else None
     return None

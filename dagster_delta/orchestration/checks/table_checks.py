@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,11 +21,13 @@ from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.merge_schema import diff_schemas
-from dagster_delta.orchestration.io.sql_assets import sealed_connection
+from dagster_delta.orchestration.io.sql_assets import run_query
 from dagster_delta.orchestration.metadata_keys import RawMetadataValue, counted
 from dagster_delta.orchestration.row_tables import Row, first_rows
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.operations.write_planning import table_constraints
@@ -55,6 +56,8 @@ class Finding:
     description: str
     facts: Mapping[str, RawMetadataValue] = field(default_factory=dict)
     """Figures, by the name that the UI shows after `delta/`."""
+    details: Mapping[str, RawMetadataValue] = field(default_factory=dict)
+    """Facts that are details in the UI."""
     examples: tuple[Row, ...] = ()
     """A few rows that violate the rule."""
 
@@ -108,56 +111,62 @@ def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
     return NewRows(snapshot, version, frozenset(paths))
 
 
-def check_not_null(rows: NewRows) -> Finding:
-    """Whether NOT NULL columns have no nulls."""
-    constraints = table_constraints(rows.snapshot.configuration)
-    return _check_constraints(
-        [constraint for constraint in constraints if constraint.name.startswith("NOT NULL")], rows
+def declared_constraints(
+    configuration: TableConfiguration,
+) -> Mapping[str, Sequence[Constraint]]:
+    """What a table declares about single rows, by the check of it."""
+    constraints = table_constraints(configuration)
+    generated = ColumnValues(verified=generated_columns(configuration))
+    return {
+        "delta_not_null": [rule for rule in constraints if rule.name.startswith("NOT NULL")],
+        "delta_constraints": [rule for rule in constraints if not rule.name.startswith("NOT NULL")],
+        "delta_generated_columns": generation_constraints(generated),
+    }
+
+
+def check_constraints(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
+    """Whether rows satisfy what the table declares."""
+    counts: dict[str, int] = {}
+    examples: list[Row] = []
+    for constraint in constraints:
+        broken = f"NOT coalesce(({constraint.sql}), false)"
+        count = sum(batch.num_rows for batch in rows.batches(broken, ()))
+        if count:
+            counts[f"{constraint.name} ({constraint.sql})"] = count
+            examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
+    described = "; ".join(
+        f"{counted(count, 'violation')} of {name}" for name, count in counts.items()
     )
-
-
-def check_row_constraints(rows: NewRows) -> Finding:
-    """Whether rows satisfy the CHECK constraints and invariants."""
-    constraints = table_constraints(rows.snapshot.configuration)
-    return _check_constraints(
-        [constraint for constraint in constraints if not constraint.name.startswith("NOT NULL")],
-        rows,
+    if not constraints:
+        described = "The table declares no constraints of this kind"
+    return Finding(
+        passed=not counts,
+        description=described
+        or f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation",
+        facts={"violations": sum(counts.values())},
+        details={"rules": len(constraints), "scope": rows.scope},
+        examples=tuple(examples),
     )
-
-
-def check_generated_columns(rows: NewRows) -> Finding:
-    """Whether generated columns have the generated values."""
-    generated = generated_columns(rows.snapshot.configuration)
-    return _check_constraints(generation_constraints(ColumnValues(verified=generated)), rows)
 
 
 def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """Whether the combined values of some columns are unique; nulls are equal to each other."""
-    import duckdb
-
     scan = Scan(snapshot, columns)
-    rows = scan.duckdb_dataset()
     names = ", ".join(_quoted(column) for column in scan.columns)
     count = "rows"
     while count in {column.casefold() for column in scan.columns}:
         count += "_"
-    try:
-        with sealed_connection(_MEMORY_BYTES) as connection:
-            connection.register("given", rows)
-            connection.execute(
-                f"CREATE TABLE repeated AS SELECT {names}, count(*) AS {count} FROM given "
-                "GROUP BY ALL HAVING count(*) > 1"
-            )
-            totals = connection.execute(f"SELECT count(*), sum({count}) FROM repeated").fetchall()
-            found: Any = connection.sql(
-                f"SELECT * FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
-            )
-            examples = first_rows(found.to_arrow_table().to_batches(), _MAX_EXAMPLES)
-    except duckdb.Error:
-        if rows.failure is not None:
-            raise rows.failure from None
-        raise
-    ((keys, repeated),) = totals
+    query = (
+        f"WITH repeated AS MATERIALIZED (SELECT {names}, count(*) AS {count} FROM given "
+        "GROUP BY ALL HAVING count(*) > 1) "
+        f"SELECT *, (SELECT count(*) FROM repeated), (SELECT sum({count}) FROM repeated) "
+        f"FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
+    )
+    found = run_query(query, {"given": scan}, name="delta_unique", memory_bytes=_MEMORY_BYTES)
+    rows = found.read_all()
+    keys, repeated = (
+        (column[0].as_py() for column in rows.columns[-2:]) if rows.num_rows else (0, 0)
+    )
     spelled = ", ".join(scan.columns)
     return Finding(
         passed=not keys,
@@ -165,8 +174,8 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
         "in all"
         if keys
         else f"No two rows have the same {spelled}",
-        facts={"violations": int(keys)},
-        examples=tuple(examples),
+        facts={"violations": keys},
+        examples=tuple(python_rows(rows.select(range(rows.num_columns - 2)))),
     )
 
 
@@ -256,29 +265,6 @@ def check_health_limits(names: Iterable[str]) -> None:
             raise InvalidArgument(
                 f"a table's health has no {name}; there are {', '.join(HEALTH_MEASURES)}"
             )
-
-
-def _check_constraints(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
-    counts: dict[str, int] = {}
-    examples: list[Row] = []
-    for constraint in constraints:
-        broken = f"NOT coalesce(({constraint.sql}), false)"
-        count = sum(batch.num_rows for batch in rows.batches(broken, ()))
-        if count:
-            counts[f"{constraint.name} ({constraint.sql})"] = count
-            examples += first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
-    described = "; ".join(
-        f"{counted(count, 'violation')} of {name}" for name, count in counts.items()
-    )
-    if not constraints:
-        described = "The table declares no constraints of this kind"
-    return Finding(
-        passed=not counts,
-        description=described
-        or f"{counted(len(constraints), 'constraint')} checked, of {rows.scope}: no violation",
-        facts={"violations": sum(counts.values()), "rules": len(constraints), "scope": rows.scope},
-        examples=tuple(examples),
-    )
 
 
 def _last_change_ms(snapshot: Snapshot) -> int | None:

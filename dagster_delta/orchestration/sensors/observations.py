@@ -5,8 +5,6 @@ Automation conditions react to changed rows only, and ignore maintenance.
 
 # No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
-import hashlib
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,6 +21,7 @@ from dagster_delta.orchestration.table_metadata import (
     DELTA_KIND,
     columns_from_log,
     definition_metadata,
+    op_name,
     table_metadata,
 )
 from dagster_delta.storage import open_store
@@ -93,7 +92,7 @@ def observable_delta_asset(
         )
 
     # The decorator for a single asset has no owners, and its result cannot be mapped.
-    define = dg.multi_observable_source_asset(name=_op_name(asset_key), specs=[spec])
+    define = dg.multi_observable_source_asset(name=op_name(asset_key), specs=[spec])
     return cast("dg.AssetsDefinition", define(observe))
 
 
@@ -114,15 +113,6 @@ def delta_asset_spec(
         kinds={DELTA_KIND, *kinds},
         **looks,
     )
-
-
-def _op_name(key: dg.AssetKey) -> str:
-    """A name that Dagster accepts, unique per key."""
-    parts = [re.sub(r"\W|__", "_", part, flags=re.ASCII) for part in key.path]
-    name = "__".join(parts)
-    if parts == list(key.path):
-        return name
-    return f"{name}_{hashlib.sha256(key.to_user_string().encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
