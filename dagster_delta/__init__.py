@@ -79,11 +79,11 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
-    from dagster_delta.orchestration.schema_changes.config import (
+    from dagster_delta.orchestration.schema_changes.jobs import (
         DeltaSchemaChangeConfig,
         SchemaChangeKind,
+        delta_schema_change_job,
     )
-    from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
     from dagster_delta.orchestration.sensors.observations import observable_delta_asset
     from dagster_delta.orchestration.sensors.sensors import (
         DeltaSensorOptions,
@@ -181,8 +181,9 @@ _MODULES = {
     ),
     "orchestration.pipes": "report_delta_commit",
     "orchestration.resources": "DeltaTableResource SparkSessionResource",
-    "orchestration.schema_changes.config": "DeltaSchemaChangeConfig SchemaChangeKind",
-    "orchestration.schema_changes.jobs": "delta_schema_change_job",
+    "orchestration.schema_changes.jobs": (
+        "DeltaSchemaChangeConfig SchemaChangeKind delta_schema_change_job"
+    ),
     "orchestration.sensors.observations": "observable_delta_asset",
     "orchestration.sensors.sensors": (
         "DeltaSensorOptions delta_change_feed_sensor delta_table_sensor"

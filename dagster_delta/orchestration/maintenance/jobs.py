@@ -12,7 +12,6 @@ from typing import Any
 
 import dagster as dg
 import msgspec
-from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.data_versions import data_version_tags
@@ -20,10 +19,8 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
     config_naming_tables,
-    delta_table_pool,
     maintained_tables,
     named_tables,
-    plain_config,
 )
 from dagster_delta.orchestration.maintenance.operations import (
     DeltaCloneConfig,
@@ -32,7 +29,6 @@ from dagster_delta.orchestration.maintenance.operations import (
     OperationConfig,
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
-from dagster_delta.orchestration.metadata_keys import RawMetadataValue
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_metadata
 from dagster_delta.table.delta_table import DeltaTable
@@ -210,8 +206,6 @@ def job_on_one_table(
     by_name = {table.name: table for table in tables}
 
     def do(context: dg.OpExecutionContext, config: Any) -> None:  # noqa: ANN401
-        if not config.table:
-            raise InvalidArgument(f"the config names no table; the job has {named_tables(tables)}")
         chosen = by_name[config.table]
         table = chosen.open(context.resources)
         if table is None:
@@ -225,7 +219,7 @@ def job_on_one_table(
         name=f"{name}__{step.name}",
         out=dg.Out(dg.Nothing),
         required_resource_keys={*managers, *step.resources},
-        pool=_pool(tables[0]) if len(tables) == 1 else step.pool,
+        pool=tables[0].pool if len(tables) == 1 else step.pool,
     )(do)
 
     @dg.graph(name=f"{name}_graph")
@@ -233,7 +227,7 @@ def job_on_one_table(
         op.alias(step.name)()
 
     def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
-        return dg.RunConfig(ops={step.name: {"config": plain_config(val)}})
+        return dg.RunConfig(ops={step.name: val})
 
     mapping.__annotations__["val"] = config_naming_tables(step.config, "table", tables)
     described = {"description": f"{step.what}: one of {named_tables(tables)}."}
@@ -250,39 +244,40 @@ def _restore_or_clone(
 ) -> None:
     before = table.version()
     metadata = maintain(context, table, maintained.name, [config])
-    is_restored = isinstance(config, DeltaRestoreConfig) and table.version() > before
-    if maintained.asset_key is not None and is_restored:
-        context.log_event(_restored(context, maintained, table, metadata))
-
-
-def _pool(table: MaintainedTable) -> str:
-    return delta_table_pool(table.asset_key or table.name)
+    key, is_restored = maintained.asset_key, isinstance(config, DeltaRestoreConfig)
+    if key is None or not is_restored or table.version() == before:
+        return
+    snapshot = table.snapshot()
+    # The UI shows the columns and the row count of the latest materialization.
+    name = maintained.table_name(context.resources)
+    restored = table_metadata(snapshot, uri=table.uri, table_name=name)
+    event = dg.AssetObservation if maintained.is_observable else dg.AssetMaterialization
+    context.log_event(
+        event(
+            key,
+            description=f"Restored as version {snapshot.version}",
+            metadata={**metadata, **restored},
+            tags=data_version_tags(snapshot, context.instance, key),
+        )
+    )
 
 
 def _mapping(
     tables: Sequence[MaintainedTable], defaults: DeltaMaintenanceConfig
 ) -> dg.ConfigMapping:
     """Converts the config of a run into the configs of its steps."""
-    naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
-    # The Launchpad shows the defaults of the class.
-    fields: dict[str, Any] = {
-        key: (
-            field.annotation,
-            Field(default=getattr(defaults, key), description=field.description),
-        )
-        for key, field in naming.model_fields.items()
-    }
-    shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
 
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
-        config = plain_config(val)
-        chosen = [table for table in tables if not val.tables or table.name in config["tables"]]
-        ops: dict[str, Any] = {table.op_name: {"config": config} for table in chosen}
+        # Names are members of the enumeration here, which are texts too.
+        chosen = [table for table in tables if not val.tables or table.name in val.tables]
+        ops: dict[str, Any] = {table.op_name: val for table in chosen}
         if len(tables) > 1:
-            ops[_SELECT] = {"config": {"tables": [table.name for table in chosen]}}
+            ops[_SELECT] = _SelectedTables(tables=[table.name for table in chosen])
         return dg.RunConfig(ops=ops)
 
-    mapping.__annotations__["val"] = shown
+    mapping.__annotations__["val"] = config_naming_tables(
+        DeltaMaintenanceConfig, "tables", tables, **dict(defaults)
+    )
     return dg.config_mapping(mapping)
 
 
@@ -319,7 +314,7 @@ def _maintenance_op(
         ins={"selected": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,
-        pool=_pool(maintained),
+        pool=maintained.pool,
     )
     def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
         table = maintained.open(context.resources)
@@ -337,23 +332,3 @@ def _maintenance_op(
             context.log_event(event)
 
     return maintain_table
-
-
-def _restored(
-    context: dg.OpExecutionContext,
-    maintained: MaintainedTable,
-    table: DeltaTable,
-    metadata: Mapping[str, RawMetadataValue],
-) -> dg.AssetMaterialization | dg.AssetObservation:
-    assert maintained.asset_key is not None  # noqa: S101  set by the caller
-    snapshot = table.snapshot()
-    # The UI shows the columns and the row count of the latest materialization.
-    name = maintained.table_name(context.resources)
-    restored = table_metadata(snapshot, uri=table.uri, table_name=name)
-    event = dg.AssetObservation if maintained.is_observable else dg.AssetMaterialization
-    return event(
-        maintained.asset_key,
-        description=f"Restored as version {snapshot.version}",
-        metadata={**metadata, **restored},
-        tags=data_version_tags(snapshot, context.instance, maintained.asset_key),
-    )

@@ -72,9 +72,21 @@ class MaintainedTable:
         name = "".join(char if char.isascii() and char.isalnum() else "_" for char in self.name)
         return f"{name}_" if name in _RESERVED.split() or iskeyword(name) else name
 
+    @property
+    def pool(self) -> str:
+        """Concurrency pool of the steps that change it."""
+        return delta_table_pool(self.asset_key or self.name)
+
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialized."""
-        uri, options, allowed = self._locate(resources)
+        if self.uri is not None or self.asset_key is None:
+            uri, options = str(self.uri), plain_options(self.storage_options)
+            allowed = self.allow_column_changes
+        else:
+            manager = self._manager(resources)
+            uri = manager.asset_table_uri(self.asset_key, self.metadata)
+            options = manager.storage_options.to_options()
+            allowed = manager.enable_column_change
         try:
             return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)
         except TableNotFound:
@@ -105,15 +117,6 @@ class MaintainedTable:
         key = self.io_manager_key or _DEFAULT_IO_MANAGER
         return delta_io_manager(resources, key, asset=self.name)
 
-    def _locate(self, resources: object) -> tuple[str, dict[str, object], bool]:
-        """Location, storage options, and whether columns may change their type online."""
-        if self.uri is not None or self.asset_key is None:
-            options = plain_options(self.storage_options)
-            return str(self.uri), options, self.allow_column_changes
-        manager = self._manager(resources)
-        uri = manager.asset_table_uri(self.asset_key, self.metadata)
-        return uri, manager.storage_options.to_options(), manager.enable_column_change
-
 
 def maintained_tables(
     assets: Iterable[Asset],
@@ -126,7 +129,11 @@ def maintained_tables(
     assets = tuple(assets)
     found = [table for asset in assets for table in _of_asset(asset, storage_options)]
     if selection is not None:
-        chosen = selection.resolve(_definitions(assets))
+        definitions = [
+            dg.AssetsDefinition(specs=[asset]) if isinstance(asset, dg.AssetSpec) else asset
+            for asset in assets
+        ]
+        chosen = selection.resolve(definitions)
         found = [table for table in found if table.asset_key in chosen]
     found += [
         MaintainedTable(name, uri=uri, storage_options=storage_options)
@@ -151,82 +158,52 @@ def named_tables(tables: Sequence[MaintainedTable]) -> str:
 
 
 def config_naming_tables(
-    config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
+    config: type[_C], field_name: str, tables: Sequence[MaintainedTable], /, **defaults: object
 ) -> type[_C]:
-    """The config, whose field for names of tables is a choice that the Launchpad offers and checks.
-
-    A field for one name is the only table, if there is one. Otherwise it is required, or empty if
-    the config allows that: the Launchpad fills in defaults only where nothing is required.
+    """The config, with other defaults, whose field for names of tables is a choice that the
+    Launchpad offers and checks. A field for one name is the only table, or required.
     """
-    asked = config.model_fields[field_name]
-    is_list = asked.annotation is not str
     # Dagster's error for another value shows only the name of the enum. mypy wants a literal name.
     make_enum: Any = Enum
     names = {table.name: table.name for table in tables}
     choice: Any = make_enum(f"table of the job ({named_tables(tables)})", names, type=str)
-    default: Any = ... if asked.is_required() else asked.get_default()
-    if not is_list and len(tables) == 1:
-        default = choice(tables[0].name)
-    elif not is_list and not asked.is_required():
-        default, choice = None, choice | None
-    described = f"{asked.description} There are: {named_tables(tables)}."
+    asked = config.model_fields[field_name]
+    if asked.annotation is not str:
+        choice = list[choice]
+    elif len(tables) == 1:
+        defaults[field_name] = choice(tables[0].name)
     fields: dict[str, Any] = {
-        field_name: (
-            list[choice] if is_list else choice,
-            Field(default=default, description=described),
-        )
+        name: (field.annotation, Field(default=defaults[name], description=field.description))
+        for name, field in config.model_fields.items()
+        if name in defaults
     }
+    described = f"{asked.description} There are: {named_tables(tables)}."
+    default = defaults.get(field_name, ...)
+    fields[field_name] = (choice, Field(default=default, description=described))
     return create_model(config.__name__, __base__=config, **fields)
-
-
-def plain_config(config: dg.Config) -> dict[str, Any]:
-    """The config as in a run: choices as texts, without fields that are None."""
-    given = config.model_dump()
-    return {name: _plain(value) for name, value in given.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.name if isinstance(value, Enum) else value
-
-
-def _definitions(assets: Iterable[Asset]) -> list[dg.AssetsDefinition | dg.SourceAsset]:
-    return [
-        dg.AssetsDefinition(specs=[asset]) if isinstance(asset, dg.AssetSpec) else asset
-        for asset in assets
-    ]
 
 
 def _of_asset(
     asset: Asset, storage_options: StorageOptions | Mapping[str, object] | None
 ) -> Iterable[MaintainedTable]:
-    if isinstance(asset, dg.AssetsDefinition):
-        for spec in asset.specs:
-            key = None
-            if asset.is_materializable:
-                key = asset.get_io_manager_key_for_asset_key(spec.key)
-            table = _of_key(spec.key, spec.metadata, key, storage_options)
-            yield replace(table, is_observable=asset.is_observable)
-    else:
-        yield _of_key(asset.key, asset.metadata or {}, None, storage_options)
-
-
-def _of_key(
-    key: dg.AssetKey,
-    metadata: Mapping[str, object],
-    io_manager_key: str | None,
-    storage_options: StorageOptions | Mapping[str, object] | None,
-) -> MaintainedTable:
-    plain = {
-        name: value.value if isinstance(value, dg.MetadataValue) else value
-        for name, value in metadata.items()
-    }
-    name = key.to_user_string()
-    # Assets of `check_definitions` have both; the IO manager has the storage options.
-    if _URI_KEY in plain and IO_MANAGER_KEY not in plain:
-        return MaintainedTable(
-            name, key, plain, uri=str(plain[_URI_KEY]), storage_options=storage_options
+    definition = asset if isinstance(asset, dg.AssetsDefinition) else None
+    for spec in asset.specs if isinstance(asset, dg.AssetsDefinition) else (asset,):
+        metadata = {
+            name: value.value if isinstance(value, dg.MetadataValue) else value
+            for name, value in (spec.metadata or {}).items()
+        }
+        table = MaintainedTable(
+            spec.key.to_user_string(),
+            spec.key,
+            metadata,
+            is_observable=definition is not None and definition.is_observable,
         )
-    manager = io_manager_key or plain.get(IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
-    return MaintainedTable(name, key, plain, io_manager_key=str(manager))
+        # Assets of `check_definitions` have both; the IO manager has the storage options.
+        if _URI_KEY in metadata and IO_MANAGER_KEY not in metadata:
+            uri = str(metadata[_URI_KEY])
+            yield replace(table, uri=uri, storage_options=storage_options)
+            continue
+        manager = metadata.get(IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
+        if definition is not None and definition.is_materializable:
+            manager = definition.get_io_manager_key_for_asset_key(spec.key)
+        yield replace(table, io_manager_key=str(manager))

@@ -11,14 +11,16 @@ materialization.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from logging import Logger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from dagster_shared.check import CheckError
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.data_versions import data_version_tags
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.maintenance.jobs import StepOnOneTable, job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -27,11 +29,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
-from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.schema_changes.config import (
-    DeltaSchemaChangeConfig,
-    SchemaChangeKind,
-)
+from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
 from dagster_delta.orchestration.schema_changes.readers import readers_of_change
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_schema
@@ -42,9 +40,72 @@ if TYPE_CHECKING:
         ColumnChangeProgress,
         ColumnChangeState,
     )
+    from dagster_delta.table.transaction.commit_result import CommitResult
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
+
+
+class SchemaChangeKind(Enum):
+    """The kind of change that a run of a schema change job makes."""
+
+    ALTER = "alter"
+    """Run `statement` in one commit; MODIFY, CHANGE and ALTER … TYPE to a type that is not wider
+    are an online change of the column, with the switches of CHANGE_COLUMN."""
+    CHANGE_COLUMN = "change_column"
+    """Change the type of `column` online: to any type, in batches, during reads and writes. Only if
+    `enable_column_change` of the resource is on, and the table's property too."""
+    RESUME_COLUMN_CHANGE = "resume_column_change"
+    """Resume a column change whose run ended before the change."""
+    CANCEL_COLUMN_CHANGE = "cancel_column_change"
+    """Cancel a column change, without effect on the column."""
+    MATERIALIZE_DEFAULTS = "materialize_defaults"
+    """Write defaults into files whose rows get them when they are read."""
+
+
+class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
+    """One schema change of one table. By default, it is a dry run."""
+
+    table: str = ""
+    """Name of one of the job's tables. May be omitted if the job has only one."""
+    statement: str = ""
+    """For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or MySQL; `ALTER TABLE t`
+    may be omitted. Several actions, separated by commas, are one commit. MODIFY, CHANGE and ALTER …
+    TYPE to a type that is not wider run online, in the order of the statement."""
+    dry_run: bool = True
+    """Only plan the change: what it does, what it costs, which assets read the columns. Set to
+    false to apply it."""
+    kind: SchemaChangeKind = SchemaChangeKind.ALTER
+    """ALTER: run `statement`; CHANGE_COLUMN: change the type of `column` online, if the resource
+    has enable_column_change; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue or cancel the
+    change in progress; MATERIALIZE_DEFAULTS: write lazy defaults into the data files, so that other
+    clients can read the table again."""
+    existing_rows: Literal["rewrite", "lazy", "null"] = "rewrite"
+    """For ALTER: the value of existing rows in a new column with a default. rewrite: the default,
+    written by rewriting their files; lazy: the default, filled in when they are read, so that only
+    this library can read the table until MATERIALIZE_DEFAULTS; null: null."""
+    column: str = ""
+    """For CHANGE_COLUMN: path of the column: `a`, `a.b`, `a.element`, `a.value`."""
+    new_type: str = ""
+    """For CHANGE_COLUMN: the new type, any atomic one: INT, DECIMAL(10,2), DATE."""
+    cast: str | None = None
+    """For CHANGE_COLUMN: Spark SQL expression over the row that computes the new value. Default:
+    CAST."""
+    on_error: Literal["abort", "null"] = "abort"
+    """For CHANGE_COLUMN: whether a value that cannot be converted aborts the change, leaving the
+    column as it was, or becomes null."""
+    nullable: bool | None = None
+    """For CHANGE_COLUMN: whether the changed column is nullable. Default: unchanged."""
+    position: str | None = None
+    """For CHANGE_COLUMN: FIRST, or the name of the column to place it after. Default: unchanged."""
+    batch_bytes: int | None = None
+    """For column changes: bytes of data files to rewrite per commit. Default: 1 GiB."""
+    enable_features: bool = False
+    """Whether to enable table features that the change needs, such as column mapping. Clients
+    without these features can then no longer read the table."""
+    engine: Literal["arrow", "spark"] = "arrow"
+    """What rewrites existing rows. arrow: the process of the step; spark: the executors of its
+    Spark session."""
 
 
 def delta_schema_change_job(
@@ -218,33 +279,23 @@ def _check_fields(config: DeltaSchemaChangeConfig) -> None:
                 raise InvalidArgument(f"kind {config.kind.name} needs `{name}`: set it")
 
 
+@dataclass(frozen=True, slots=True)
 class _Change:
     """Makes the change of a config, or plans it: one method for each kind."""
 
-    def __init__(
-        self,
-        table: "DeltaTable",
-        config: DeltaSchemaChangeConfig,
-        log: Logger,
-        commit_info: Mapping[str, object],
-    ) -> None:
-        self._table = table
-        self._config = config
-        self._log = log
-        self._info = commit_info
-        self._last: ColumnChangeProgress | None = None
+    table: "DeltaTable"
+    config: DeltaSchemaChangeConfig
+    log: Logger
+    commit_info: Mapping[str, object]
 
     def alter(self) -> _ChangeReport:
-        config = self._config
-        result = self._table.alter(
+        config = self.config
+        result = self.table.alter(
             config.statement,
-            dry_run=config.dry_run,
-            enable_features=config.enable_features,
             existing_rows=config.existing_rows,
-            engine=config.engine,
+            enable_features=config.enable_features,
             batch_bytes=config.batch_bytes,
-            commit_info=self._info,
-            on_progress=self._log_files,
+            **self._options(),
         )
         changes = result.plan.schema_changes
         fields = (path for path in changes.added if len(path) > 1)
@@ -259,80 +310,77 @@ class _Change:
         )
 
     def materialize_defaults(self) -> _ChangeReport:
-        result = self._table.materialize_defaults(
-            dry_run=self._config.dry_run,
-            engine=self._config.engine,
-            commit_info=self._info,
-            on_progress=self._log_files,
-        )
-        cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+        result = self.table.materialize_defaults(**self._options())
+        files = counted(result.plan.affected_files, "file")
+        cost = f"{files}, {spell_bytes(result.plan.affected_bytes)}"
         title = f"version {result.version}: {cost} were rewritten with their defaults"
-        if self._config.dry_run:
+        if self.config.dry_run:
             title = f"dry run: {cost} would be rewritten"
         elif result.skipped:
             title = "the table has no lazy defaults"
         return _ChangeReport(title, result.to_markdown())
 
-    def _log_files(self, done: int, of: int) -> None:
-        self._log.info(f"{done:,} of {of:,} files rewritten")
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dry_run": self.config.dry_run,
+            "engine": self.config.engine,
+            "commit_info": self.commit_info,
+            "on_progress": lambda done, of: self.log.info(f"{done:,} of {of:,} files rewritten"),
+        }
 
     def change_column(self) -> _ChangeReport:
-        config = self._config
+        config = self.config
         needed, optional = _FIELDS[config.kind]
         names = (*needed, *optional, "enable_features", "batch_bytes")
         asked: dict[str, Any] = {name: getattr(config, name) for name in names}
-        plan = self._table.plan_column_change(**asked)
+        plan = self.table.plan_column_change(**asked)
         columns = (plan.change.path[0],)
         if config.dry_run:
             return _ChangeReport(f"dry run: {plan.summary}", plan.to_markdown(), columns)
-        result = self._table.change_column(
-            **asked, engine=config.engine, commit_info=self._info, on_progress=self._log_commit
-        )
-        report = f"{plan.to_markdown()}\n{self._totals()}"
+        result = self.table.change_column(**asked, **self._online_options())
+        report = f"{plan.to_markdown()}\n{_totals(result)}"
         title = f"version {result.version}: {plan.summary}"
         return _ChangeReport(title, report, columns, result.metrics)
 
-    def resume(self) -> _ChangeReport:
-        state = self._state()
-        if self._config.dry_run:
-            return _ChangeReport("dry run", _spell(state), (state.column,))
-        result = self._table.resume_column_change(
-            batch_bytes=self._config.batch_bytes,
-            engine=self._config.engine,
-            commit_info=self._info,
-            on_progress=self._log_commit,
-        )
-        title = f"version {result.version}: the change of column {state.column} is complete"
-        return _ChangeReport(title, self._totals(), (state.column,), result.metrics)
-
-    def cancel(self) -> _ChangeReport:
-        state = self._state()
-        if self._config.dry_run:
-            return _ChangeReport("dry run", _spell(state), (state.column,))
-        version = self._table.cancel_column_change(commit_info=self._info).version
-        what = f"The change of `{state.column}` to {state.to_type}"
-        return _ChangeReport(f"version {version}", f"{what} was cancelled in version {version}.")
-
-    def _state(self) -> "ColumnChangeState":
-        state = self._table.column_change()
+    def end_change(self) -> _ChangeReport:
+        """Resume or cancel the change in progress."""
+        state = self.table.column_change()
         if state is None:
-            raise InvalidArgument("no column of the table is being changed", table=self._table.uri)
-        return state
+            raise InvalidArgument("no column of the table is being changed", table=self.table.uri)
+        config, columns = self.config, (state.column,)
+        if config.dry_run:
+            return _ChangeReport("dry run", _spell(state), columns)
+        if config.kind is SchemaChangeKind.CANCEL_COLUMN_CHANGE:
+            version = self.table.cancel_column_change(commit_info=self.commit_info).version
+            what = f"The change of `{state.column}` to {state.to_type}"
+            done = f"{what} was cancelled in version {version}."
+            return _ChangeReport(f"version {version}", done)
+        options = self._online_options()
+        result = self.table.resume_column_change(batch_bytes=config.batch_bytes, **options)
+        title = f"version {result.version}: the change of column {state.column} is complete"
+        return _ChangeReport(title, _totals(result), columns, result.metrics)
 
-    def _log_commit(self, progress: "ColumnChangeProgress") -> None:
-        self._last = progress
-        what = "the change is published" if progress.state is None else _spell(progress.state)
-        self._log.info(f"version {progress.version}: {what}")
+    def _online_options(self) -> dict[str, Any]:
+        def log_commit(progress: "ColumnChangeProgress") -> None:
+            what = "the change is published" if progress.state is None else _spell(progress.state)
+            self.log.info(f"version {progress.version}: {what}")
 
-    def _totals(self) -> str:
-        last = self._last
-        assert last is not None  # noqa: S101  the last commit is reported too
-        return (
-            f"| version | rows rewritten | bytes written | values that became null |\n"
-            f"|---:|---:|---:|---:|\n"
-            f"| {last.version} | {last.num_rows:,} "
-            f"| {spell_bytes(last.bytes_written)} | {last.num_nulled:,} |"
-        )
+        return {
+            "engine": self.config.engine,
+            "commit_info": self.commit_info,
+            "on_progress": log_commit,
+        }
+
+
+def _totals(result: "CommitResult") -> str:
+    metrics = result.metrics
+    size = spell_bytes(int(metrics["numAddedBytes"]))
+    return (
+        f"| version | rows rewritten | bytes written | values that became null |\n"
+        f"|---:|---:|---:|---:|\n"
+        f"| {result.version} | {metrics['numCopiedRows']:,} "
+        f"| {size} | {metrics['numNulledValues']:,} |"
+    )
 
 
 def _spell(state: "ColumnChangeState") -> str:
@@ -346,7 +394,7 @@ def _spell(state: "ColumnChangeState") -> str:
 _STEPS: Mapping[SchemaChangeKind, Callable[[_Change], _ChangeReport]] = {
     SchemaChangeKind.ALTER: _Change.alter,
     SchemaChangeKind.CHANGE_COLUMN: _Change.change_column,
-    SchemaChangeKind.RESUME_COLUMN_CHANGE: _Change.resume,
-    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _Change.cancel,
+    SchemaChangeKind.RESUME_COLUMN_CHANGE: _Change.end_change,
+    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _Change.end_change,
     SchemaChangeKind.MATERIALIZE_DEFAULTS: _Change.materialize_defaults,
 }

@@ -26,6 +26,10 @@ def readers_of_change(
 ) -> str:
     """The assets that read what changes in the asset `key`, as Markdown, or why there are none.
 
+    Columns of assets between, computed from what changes, are named `a/b.column`. An asset that has
+    read every column so far, as `SELECT *` does, gets new ones and passes them on. Assets are
+    included if it is not known what they read; assets downstream of them are not.
+
     Args:
         instance: has the latest materializations, with the columns that they read.
         assets: those that may read the table.
@@ -36,37 +40,6 @@ def readers_of_change(
     """
     # By key, since the same asset may be given twice, by the job and by the code location.
     specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
-    readers = _readers(instance, specs, key, columns, table_columns, adds_columns=adds_columns)
-    if readers:
-        rows = [
-            f"| `{asset}` | {table_cell(', '.join(sorted(read)))} |"
-            for asset, read in readers.items()
-        ]
-        head = "| downstream asset | reads |\n|---|---|"
-        return "\n".join(["### Who reads the columns", "", head, *rows])
-    if not any(_direct_readers(specs, key)):
-        return "No asset of the code location reads the table."
-    return (
-        "No asset of the code location is affected: the queries that read the table read other "
-        "columns."
-    )
-
-
-def _readers(
-    instance: dg.DagsterInstance,
-    specs: Sequence[dg.AssetSpec],
-    key: dg.AssetKey,
-    columns: Sequence[str],
-    table_columns: Sequence[str],
-    *,
-    adds_columns: bool,
-) -> dict[str, set[str]]:
-    """By asset key, as `a/b`: the columns that an asset reads among some top-level columns of the
-    upstream asset `key`, and among columns computed from them, which are named `a/b.column`.
-
-    An asset that has read every column so far, as `SELECT *` does, gets new ones and passes them
-    on. Assets are included if it is not known what they read; assets downstream of them are not.
-    """
     found: dict[str, set[str]] = {}
     waiting = [(key, _folded(columns), adds_columns, _folded(table_columns))]
     seen: set[tuple[dg.AssetKey, str]] = set()
@@ -91,7 +64,16 @@ def _readers(
                 read.add(reads.unknown)
             if read:
                 found.setdefault(spec.key.to_user_string(), set()).update(read)
-    return found
+    if found:
+        head = "### Who reads the columns\n\n| downstream asset | reads |\n|---|---|"
+        cells = {asset: table_cell(", ".join(sorted(read))) for asset, read in found.items()}
+        return "\n".join([head, *(f"| `{asset}` | {cell} |" for asset, cell in cells.items())])
+    if not any(_direct_readers(specs, key)):
+        return "No asset of the code location reads the table."
+    return (
+        "No asset of the code location is affected: the queries that read the table read other "
+        "columns."
+    )
 
 
 def _folded(columns: Iterable[str]) -> frozenset[str]:
