@@ -48,13 +48,9 @@ class MaintenanceOptions(DeltaAttributes):
         job_options["config"] = self.config
         if self.cron_schedule is None:
             return dg.Definitions(jobs=[delta_maintenance_job(self.name, **job_options)])
-        schedule = delta_maintenance_schedule(
-            self.name,
-            self.cron_schedule,
-            execution_timezone=self.execution_timezone,
-            default_status=self.default_status,
-            **job_options,
-        )
+        for name in ("execution_timezone", "default_status"):
+            job_options[name] = getattr(self, name)
+        schedule = delta_maintenance_schedule(self.name, self.cron_schedule, **job_options)
         return dg.Definitions(schedules=[schedule])
 
 

@@ -77,20 +77,15 @@ class OptimizeConfig(OperationConfig):
         return self
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Compact small files of the table."""
+        """Compact the small files of a table, or Z-order its rows."""
 
         def log_progress(progress: OptimizeProgress) -> None:
             done = spell_bytes(progress.num_done_bytes)
-            total = spell_bytes(progress.num_total_bytes)
-            if progress.version is None:
-                log.info(
-                    f"optimize: {done} of {total}; skipped files that other writers have changed"
-                )
-                return
-            log.info(
-                f"optimize: {done} of {total}; version {progress.version} has "
-                f"{progress.num_added_files} files instead of {progress.num_removed_files}"
-            )
+            what = "skipped files that other writers have changed"
+            if progress.version is not None:
+                files = f"{progress.num_added_files} files instead of {progress.num_removed_files}"
+                what = f"version {progress.version} has {files}"
+            log.info(f"optimize: {done} of {spell_bytes(progress.num_total_bytes)}; {what}")
 
         session = active_spark_session() if self.engine == "spark" else None
         with watch_spark(session, log) as spark_work:
@@ -103,10 +98,9 @@ class OptimizeConfig(OperationConfig):
         if result.skipped:
             summary = "nothing to compact"
         if result.num_left_files:
-            log.warning(
-                f"optimize: skipped {result.num_left_files} files that other writers have changed"
-            )
-            summary += f"; skipped {result.num_left_files} files that other writers have changed"
+            skipped = f"skipped {result.num_left_files} files that other writers have changed"
+            log.warning(f"optimize: {skipped}")
+            summary += f"; {skipped}"
         return StepReport(
             "OPTIMIZE",
             summary,
@@ -137,7 +131,7 @@ class VacuumConfig(OperationConfig):
     keep_versions: list[int] = Field(default=[])
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Find or delete unreferenced files."""
+        """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
         result = table.vacuum(
             **self.arguments(),
             commit_info=commit_info,
@@ -145,9 +139,8 @@ class VacuumConfig(OperationConfig):
         )
         size = spell_bytes(result.size_bytes)
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
-        summary = f"deleted {counted(result.num_files, 'file')} ({size}), {hours}"
-        if result.dry_run:
-            summary = f"would delete {counted(result.num_files, 'file')} ({size}), {hours}"
+        verb = "would delete" if result.dry_run else "deleted"
+        summary = f"{verb} {counted(result.num_files, 'file')} ({size}), {hours}"
         log.info(f"vacuum: {summary}")
         return StepReport(
             "VACUUM (dry run)" if result.dry_run else "VACUUM",
@@ -174,7 +167,9 @@ class FsckConfig(OperationConfig):
     their rows are lost."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Find or remove files that storage no longer has."""
+        """Find the files of a table that storage no longer has and, unless it is a dry run, remove
+        them from its log.
+        """
         result = table.fsck(dry_run=self.dry_run, commit_info=commit_info)
         named = result.files.slice(0, _MAX_NAMED_FILES).to_pylist()
         summary = (
@@ -212,7 +207,7 @@ class ReorgConfig(OperationConfig):
     """arrow: in the process of the step; spark: on the executors of its session."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Purge the files of the table."""
+        """Purge deleted rows, dropped columns and old types from the files of a table."""
         session = active_spark_session() if self.engine == "spark" else None
         with watch_spark(session, log) as spark_work:
             kinds: tuple[Purge, ...] = ("deletion_vectors", "dropped_columns", "widened_types")
@@ -244,7 +239,7 @@ class CheckpointConfig(OperationConfig):
         log: Logger,
         commit_info: Mapping[str, object],  # noqa: ARG002
     ) -> StepReport:
-        """Write a checkpoint after enough commits since the last one, or if that is damaged."""
+        """Write a checkpoint of a table's latest version."""
         table.refresh()
         health = table.health()
         waiting = health.commits_since_checkpoint
@@ -280,7 +275,9 @@ class CleanLogConfig(OperationConfig):
         log: Logger,
         commit_info: Mapping[str, object],  # noqa: ARG002
     ) -> StepReport:
-        """Find or delete the log of expired versions."""
+        """Find the log files of a table's expired versions and, unless it is a dry run, delete
+        them.
+        """
         result = table.clean_log(**self.arguments())
         verb = "would delete" if result.dry_run else "deleted"
         deleted = f"{counted(result.num_files, 'file')} ({spell_bytes(result.size_bytes)})"
@@ -320,7 +317,7 @@ class CloneConfig(OperationConfig):
     """Only report what would be cloned. Set to false to clone."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Clone the table, or report what it would copy."""
+        """Clone a table to another location, or report what it would copy."""
         table.refresh()
         source = table.snapshot(version=self.version, timestamp=self.timestamp)
         kind = "deep" if self.deep else "shallow"
@@ -373,7 +370,7 @@ class RestoreConfig(OperationConfig):
     """Only report what would change. Set to false to commit the restored version."""
 
     def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
-        """Restore an older version, or report what it would change."""
+        """Restore a table to an older version, or report what that would change."""
         if self.version is None and self.timestamp is None:
             raise InvalidArgument("a restore needs the version or the timestamp to go back to")
         before = table.refresh()

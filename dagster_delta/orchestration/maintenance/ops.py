@@ -5,7 +5,7 @@ They store no output; their results are in the run's log and metadata.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -57,7 +57,7 @@ class TableConfig(KnownFieldsOnly, dg.Config):
     """Storage options. Whatever is not set is taken from the environment."""
 
 
-def _op(name: str, operation: type[OperationConfig], described: str) -> dg.OpDefinition:
+def _op(name: str, operation: type[OperationConfig]) -> dg.OpDefinition:
     """An op that does an operation on the table that its config names besides the options."""
     is_optional = "enabled" in operation.model_fields
     enabled = (bool, Field(default=True, description="Whether the op does anything."))
@@ -70,47 +70,21 @@ def _op(name: str, operation: type[OperationConfig], described: str) -> dg.OpDef
     do.__annotations__["config"] = create_model(
         f"Table{operation.__name__}", __base__=(TableConfig, operation), **further
     )
+    described = " ".join((operation.run.__doc__ or "").split())
     define = dg.op(
         name=name, description=described, ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL
     )
     return define(do)
 
 
-optimize_op = _op(
-    "optimize_op", OptimizeConfig, "Compact the small files of a table, or Z-order its rows."
-)
-vacuum_op = _op(
-    "vacuum_op",
-    VacuumConfig,
-    "Find the unreferenced files of a table and, unless it is a dry run, delete them.",
-)
-checkpoint_op = _op(
-    "checkpoint_op", CheckpointConfig, "Write a checkpoint of a table's latest version."
-)
-clean_log_op = _op(
-    "clean_log_op",
-    CleanLogConfig,
-    "Find the log files of a table's expired versions and, unless it is a dry run, delete them.",
-)
-fsck_op = _op(
-    "fsck_op",
-    FsckConfig,
-    "Find the files of a table that storage no longer has and, unless it is a dry run, remove them "
-    "from its log.",
-)
-reorg_op = _op(
-    "reorg_op",
-    ReorgConfig,
-    "Purge deleted rows, dropped columns and old types from the files of a table.",
-)
-clone_op = _op(
-    "clone_op", CloneConfig, "Clone a table to another location, or report what it would copy."
-)
-restore_op = _op(
-    "restore_op",
-    RestoreConfig,
-    "Restore a table to an older version, or report what that would change.",
-)
+optimize_op = _op("optimize_op", OptimizeConfig)
+vacuum_op = _op("vacuum_op", VacuumConfig)
+checkpoint_op = _op("checkpoint_op", CheckpointConfig)
+clean_log_op = _op("clean_log_op", CleanLogConfig)
+fsck_op = _op("fsck_op", FsckConfig)
+reorg_op = _op("reorg_op", ReorgConfig)
+clone_op = _op("clone_op", CloneConfig)
+restore_op = _op("restore_op", RestoreConfig)
 
 
 @dg.op(ins=_START, out=_NOTHING)
@@ -174,24 +148,21 @@ def _maintenance_markdown(
 ) -> str:
     deeds = [f"- **{report.operation}**: {report.summary}" for report in reports]
     rows = [
-        f"| {name} | {old} | {new} |"
-        for (name, old), (_, new) in zip(_facts(before), _facts(after), strict=True)
+        f"| {name} | {spelled(before)} | {spelled(after)} |" for name, spelled in _FACTS.items()
     ]
     head = ["| | before | after |", "|---|---:|---:|"]
     return "\n".join([f"### `{uri}`", "", *(deeds or ["- nothing"]), "", *head, *rows])
 
 
-def _facts(health: TableHealth) -> list[tuple[str, str]]:
-    rows = "unknown" if health.num_records is None else f"{health.num_records:,}"
-    return [
-        ("version", str(health.version)),
-        ("rows", rows),
-        ("files", f"{health.num_files:,}"),
-        ("size", spell_bytes(health.size_bytes)),
-        ("average file", spell_bytes(health.average_file_bytes)),
-        ("small files", f"{health.num_small_files:,}"),
-        ("files with deleted rows", f"{health.num_files_with_deletions:,}"),
-        ("deleted rows", f"{health.num_deleted_records:,}"),
-        ("commits since checkpoint", f"{health.commits_since_checkpoint:,}"),
-        ("damaged files of the log", f"{len(health.damaged_log_files):,}"),
-    ]
+_FACTS: Mapping[str, Callable[[TableHealth], str]] = {
+    "version": lambda health: str(health.version),
+    "rows": lambda health: "unknown" if health.num_records is None else f"{health.num_records:,}",
+    "files": lambda health: f"{health.num_files:,}",
+    "size": lambda health: spell_bytes(health.size_bytes),
+    "average file": lambda health: spell_bytes(health.average_file_bytes),
+    "small files": lambda health: f"{health.num_small_files:,}",
+    "files with deleted rows": lambda health: f"{health.num_files_with_deletions:,}",
+    "deleted rows": lambda health: f"{health.num_deleted_records:,}",
+    "commits since checkpoint": lambda health: f"{health.commits_since_checkpoint:,}",
+    "damaged files of the log": lambda health: f"{len(health.damaged_log_files):,}",
+}
