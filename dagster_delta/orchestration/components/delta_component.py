@@ -8,7 +8,7 @@ schema; in YAML there is no such check, and a mistyped option would silently hav
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -16,9 +16,9 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
-from dagster_delta.orchestration.described_fields import DescribedFields
+from dagster_delta.orchestration.known_fields import DescribedFields
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
-from dagster_delta.orchestration.storage_options import AnyStorageOptions, StorageOptions
+from dagster_delta.orchestration.storage_options import AnyStorageOptions
 
 
 class DeltaComponent(dg.Component):
@@ -165,9 +165,6 @@ def _with_templates(annotation: Any) -> Any:  # noqa: ANN401
     return annotation | str
 
 
-_STORAGE: TypeAdapter[StorageOptions] = TypeAdapter(
-    Annotated[AnyStorageOptions, Field(discriminator="provider")]
-)
 # The union is built from classes at run time, which mypy cannot follow.
 _StorageModel: Any = Annotated[
     Union[tuple(strict_model(arg) for arg in get_args(AnyStorageOptions))],  # noqa: UP007
@@ -175,14 +172,15 @@ _StorageModel: Any = Annotated[
 ]
 
 
-def _resolve_storage(context: dg.ResolutionContext, value: object) -> StorageOptions | None:
-    plain = _rendered(context, value)
-    return _STORAGE.validate_python(plain) if isinstance(plain, Mapping) else plain
+def _resolved_as(model: Any) -> Callable[[dg.ResolutionContext, Any], Any]:  # noqa: ANN401
+    """Resolves the templates of an attribute before it is validated."""
+    adapter: TypeAdapter[Any] = TypeAdapter(model)
 
+    def resolve(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
+        plain = _rendered(context, value)
+        return adapter.validate_python(plain) if isinstance(plain, Mapping) else plain
 
-def _resolve_maintenance(context: dg.ResolutionContext, value: object) -> DeltaMaintenanceConfig:
-    plain = _rendered(context, value)
-    return DeltaMaintenanceConfig(**plain) if isinstance(plain, Mapping) else plain
+    return resolve
 
 
 def _rendered(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
@@ -217,7 +215,7 @@ def _texts(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
 StorageField: TypeAlias = Annotated[
     AnyStorageOptions | None,
     dg.Resolver(
-        _resolve_storage,
+        _resolved_as(Annotated[AnyStorageOptions, Field(discriminator="provider")]),
         model_field_type=_StorageModel,
         description="Storage options. Whatever is not set is taken from the environment; give "
         "secrets as templates: {{ env.NAME }}.",
@@ -229,7 +227,7 @@ StorageField: TypeAlias = Annotated[
 MaintenanceConfigField: TypeAlias = Annotated[
     DeltaMaintenanceConfig,
     dg.Resolver(
-        _resolve_maintenance,
+        _resolved_as(DeltaMaintenanceConfig),
         model_field_type=strict_model(DeltaMaintenanceConfig),
         description="Default config of the runs. By default they compact small files, and VACUUM "
         "is a dry run.",

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import msgspec
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
-from dagster_delta.orchestration.components.delta_component import (
-    Condition,
-    DeltaAttributes,
-)
+from dagster_delta.orchestration.components.delta_component import Condition, DeltaAttributes
 from dagster_delta.orchestration.components.delta_maintenance import MaintenanceOptions
 from dagster_delta.orchestration.components.delta_table import (
     ExternalTable,
@@ -102,7 +100,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
             StorageFailure: the root cannot be listed.
         """
         discovery = discover_tables(self.root, plain_options(self.storage_options))
-        state_path.write_text(discovery.to_json(), encoding="utf-8")
+        state_path.write_bytes(msgspec.json.format(msgspec.json.encode(discovery), indent=1))
 
     def build_defs_from_state(
         self,
@@ -120,7 +118,7 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
                 self.root,
             )
             return dg.Definitions()
-        discovery = Discovery.from_json(state_path.read_text(encoding="utf-8"))
+        discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
         tables = self._tables(discovery)
         if not tables:
             return dg.Definitions()

@@ -158,17 +158,14 @@ class ExternalTablesComponent(AssetDeltaComponent):
                 "materializations, and an observed asset has none: set observe: false and declare "
                 "a sensor, which reports each commit as a materialization"
             )
+        same = ("group_name", "tags", "owners", "kinds", "automation_condition")
         spec = delta_asset_spec(
             table.key,
             table.uri,
             description=table.description,
-            group_name=self.group_name,
             metadata=table.metadata,
-            tags=self.tags,
-            owners=self.owners,
-            kinds=self.kinds,
-            automation_condition=self.automation_condition,
             freshness_policy=None if self.freshness is None else self.freshness.policy(),
+            **{name: getattr(self, name) for name in same},
         )
         spec = self.get_asset_spec(spec)
         if not self.observe:

@@ -50,15 +50,6 @@ class Discovery(msgspec.Struct, frozen=True):
     """Location of the root, in its store's spelling."""
     tables: tuple[DiscoveredTable, ...]
 
-    def to_json(self) -> str:
-        """The value as text."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> Discovery:
-        """Parse the text of `to_json`."""
-        return msgspec.json.decode(text, type=cls)
-
 
 def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
     """The tables at or below a root.

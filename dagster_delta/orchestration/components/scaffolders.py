@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import dagster as dg
 from pydantic import BaseModel, Field, create_model, model_validator
 
-_KEY = "Key of the asset, as a/b; by default the name of the folder."
-_TABLE = "Location of the table: s3://lake/raw/flights"
+_FOLDER = "name of the folder"
+
+
+class _Asked(NamedTuple):
+    """The value of a parameter, in the place where it stands in the attributes."""
+
+    parameter: str
+    description: str
+    default: Any = ...
+    """`...` if the parameter is required; None leaves the attribute out."""
+    value: Callable[[str], Any] = str
+    """What becomes of the parameter."""
+
+
+_KEY = _Asked("key", "Key of the asset, as a/b; by default the name of the folder.", _FOLDER)
+_TABLE = _Asked("uri", "Location of the table: s3://lake/raw/flights")
+_UPSTREAM = _Asked("upstream", "Key of the upstream asset: raw/flights")
 
 
 class _Parameters(BaseModel):
@@ -24,17 +39,13 @@ class _Parameters(BaseModel):
         return given
 
 
-def _scaffolder(
-    attributes: Callable[[Any, str], dict[str, Any]],
-    required: dict[str, str],
-    optional: dict[str, str],
-) -> type[dg.Scaffolder[Any]]:
-    """Writes a `defs.yaml` with the attributes of one component, from the parameters and the name
-    of the folder, which names what has no other name. Parameters are given with their descriptions.
-    """
-    fields: dict[str, Any] = {name: (str, Field(description=required[name])) for name in required}
-    fields |= {
-        name: (str | None, Field(default=None, description=optional[name])) for name in optional
+def _scaffolder(**attributes: Any) -> type[dg.Scaffolder[Any]]:
+    """Writes a `defs.yaml` with the attributes of one component."""
+    fields: dict[str, Any] = {
+        asked.parameter: (str, Field(description=asked.description))
+        if asked.default is ...
+        else (str | None, Field(default=None, description=asked.description))
+        for asked in _parameters(attributes)
     }
     model: type[BaseModel] = create_model("Parameters", __base__=_Parameters, **fields)
 
@@ -46,79 +57,51 @@ def _scaffolder(
         def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
             path = request.target_path
             folder = path.parent.name if request.append else path.name
-            dg.scaffold_component(request, attributes(request.params, folder))
+            dg.scaffold_component(request, _filled(attributes, dict(request.params), folder))
 
     return Declaration
 
 
-def _maintenance(given: Any, _folder: str) -> dict[str, Any]:  # noqa: ANN401
-    """With the switch that makes VACUUM delete files."""
-    schedule = {} if given.cron is None else {"cron_schedule": given.cron}
-    tables = {given.uri.rstrip("/").rsplit("/", 1)[-1]: given.uri}
-    config = {"vacuum": {"dry_run": True}}
-    return {
-        "name": given.name or "delta_maintenance",
-        **schedule,
-        "tables": tables,
-        "config": config,
-    }
+def _parameters(value: Any) -> list[_Asked]:  # noqa: ANN401
+    if isinstance(value, dict):
+        return [asked for inner in value.values() for asked in _parameters(inner)]
+    return [value] if isinstance(value, _Asked) else []
+
+
+def _filled(value: Any, given: dict[str, str | None], folder: str) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        filled = {key: _filled(inner, given, folder) for key, inner in value.items()}
+        return {key: inner for key, inner in filled.items() if inner is not None}
+    if not isinstance(value, _Asked):
+        return value
+    found = given[value.parameter]
+    if not found and value.default is not ...:
+        found = folder if value.default is _FOLDER else value.default
+    return None if found is None else value.value(found)
 
 
 DeltaSqlScaffolder = _scaffolder(
-    lambda given, folder: {
-        "asset": {"key": given.key or folder},
-        "upstream": {"source": given.upstream},
-        "sql": "SELECT * FROM {source}",
-    },
-    {"upstream": "Key of the upstream asset: raw/flights"},
-    {"key": _KEY},
+    asset={"key": _KEY}, upstream={"source": _UPSTREAM}, sql="SELECT * FROM {source}"
 )
-DeltaChangeFeedScaffolder = _scaffolder(
-    lambda given, folder: {
-        "asset": {"key": given.key or folder},
-        "upstream": given.upstream,
-        "mode": "append",
-    },
-    {"upstream": "Key of the upstream asset: raw/flights"},
-    {"key": _KEY},
-)
+DeltaChangeFeedScaffolder = _scaffolder(asset={"key": _KEY}, upstream=_UPSTREAM, mode="append")
 DeltaIngestionScaffolder = _scaffolder(
-    lambda given, folder: {
-        "asset": {"key": given.key or folder},
-        "source": given.source,
-        "sensor": {"minimum_interval_seconds": 60},
-    },
-    {"source": "The files: s3://landing/flights/*.csv"},
-    {"key": _KEY},
+    asset={"key": _KEY},
+    source=_Asked("source", "The files: s3://landing/flights/*.csv"),
+    sensor={"minimum_interval_seconds": 60},
 )
-DeltaTableScaffolder = _scaffolder(
-    lambda given, folder: {
-        "key": given.key or folder,
-        "uri": given.uri,
-        "checks": {"constraints": True},
-    },
-    {"uri": _TABLE},
-    {"key": _KEY},
-)
+DeltaTableScaffolder = _scaffolder(key=_KEY, uri=_TABLE, checks={"constraints": True})
 DeltaMaintenanceScaffolder = _scaffolder(
-    _maintenance,
-    {"uri": _TABLE},
-    {"name": "Name of the job or schedule.", "cron": "When it runs: 0 3 * * *"},
+    name=_Asked("name", "Name of the job or schedule.", "delta_maintenance"),
+    cron_schedule=_Asked("cron", "When it runs: 0 3 * * *", None),
+    tables=_TABLE._replace(value=lambda uri: {uri.rstrip("/").rsplit("/", 1)[-1]: uri}),
+    # With the switch that makes VACUUM delete files.
+    config={"vacuum": {"dry_run": True}},
 )
 DeltaSensorScaffolder = _scaffolder(
-    lambda given, folder: {
-        "name": given.name or folder,
-        "tables": given.uri,
-        "target": given.target or "*",
-    },
-    {"uri": _TABLE},
-    {
-        "name": "Name of the sensor; by default that of the folder.",
-        "target": "What it runs: group:reports",
-    },
+    name=_Asked("name", "Name of the sensor; by default that of the folder.", _FOLDER),
+    tables=_TABLE,
+    target=_Asked("target", "What it runs: group:reports", "*"),
 )
 DeltaLakeScaffolder = _scaffolder(
-    lambda given, _folder: {"root": given.root},
-    {"root": "Location to look for tables at and below: s3://lake/raw"},
-    {},
+    root=_Asked("root", "Location to look for tables at and below: s3://lake/raw")
 )
