@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from inspect import signature
@@ -65,13 +65,14 @@ def check_definitions(definitions: dg.Definitions, *, columns: bool = False) -> 
     for asset in stored:
         _check_inputs(asset, managers)
     _check_locations([(asset, _check_options(asset)) for asset in stored])
-    return _with_tables(definitions, managers, columns=columns)
+    return _with_tables(definitions, stored, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredAsset:
     key: dg.AssetKey
     definition: dg.AssetsDefinition
+    manager_key: str
     manager: DeltaIOManager
 
     @property
@@ -85,9 +86,10 @@ def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
         definition = definitions.resolve_assets_def(key)
         if not (definition.is_executable and definition.is_materializable):
             continue
-        manager = resources.get(definition.get_io_manager_key_for_asset_key(key))
+        manager_key = definition.get_io_manager_key_for_asset_key(key)
+        manager = resources.get(manager_key)
         if isinstance(manager, DeltaIOManager) and _returns_value(definition, key):
-            yield _StoredAsset(key, definition, manager)
+            yield _StoredAsset(key, definition, manager_key, manager)
 
 
 def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
@@ -180,22 +182,15 @@ def _plain_root(root_uri: str) -> str:
 
 
 def _with_tables(
-    definitions: dg.Definitions, keys: Iterable[dg.AssetKey], *, columns: bool
+    definitions: dg.Definitions, stored: Sequence[_StoredAsset], *, columns: bool
 ) -> dg.Definitions:
     """The definitions, in which assets have the location of their table and the Delta kind, beside
     what they declare themselves.
     """
-    by_manager: dict[str, list[dg.AssetSpec]] = {}
-    for key in keys:
-        asset = definitions.resolve_assets_def(key)
-        manager_key = asset.get_io_manager_key_for_asset_key(key)
-        by_manager.setdefault(manager_key, []).append(asset.get_asset_spec(key))
     found: dict[dg.AssetKey, Mapping[str, RawMetadataValue]] = {}
-    for manager_key, specs in by_manager.items():
-        manager = (definitions.resources or {})[manager_key]
-        tables = _metadata_by_key(manager, specs, columns=columns)
-        for spec in specs:
-            found[spec.key] = {**tables.get(spec.key, {}), IO_MANAGER_KEY: manager_key}
+    for manager_key in {asset.manager_key for asset in stored}:
+        of_manager = [asset for asset in stored if asset.manager_key == manager_key]
+        found |= _metadata_by_key(of_manager, columns=columns)
 
     def described(spec: dg.AssetSpec) -> dg.AssetSpec:
         if spec.key not in found:
@@ -216,25 +211,30 @@ def _with_tables(
 
 
 def _metadata_by_key(
-    manager: DeltaIOManager, specs: Sequence[dg.AssetSpec], *, columns: bool
+    assets: Sequence[_StoredAsset], *, columns: bool
 ) -> dict[dg.AssetKey, Mapping[str, RawMetadataValue]]:
-    def metadata(spec: dg.AssetSpec) -> Mapping[str, RawMetadataValue]:
-        uri = resolved.asset_table_uri(spec.key, spec.metadata)
+    """Metadata of assets with one IO manager."""
+    known = {IO_MANAGER_KEY: assets[0].manager_key}
+
+    def metadata(asset: _StoredAsset) -> Mapping[str, RawMetadataValue]:
+        given = asset.definition.metadata_by_key[asset.key]
+        uri = resolved.asset_table_uri(asset.key, given)
         options = resolved.storage_options.to_options()
-        return definition_metadata(
+        table = definition_metadata(
             uri,
-            table_name=resolved.asset_table_name(spec.key, spec.metadata),
-            column_schema=columns_from_log(uri, options, spec.key) if columns else None,
+            table_name=resolved.asset_table_name(asset.key, given),
+            column_schema=columns_from_log(uri, options, asset.key) if columns else None,
         )
+        return {**table, **known}
 
     try:
         with (
-            manager.process_config_and_initialize_cm() as resolved,
+            assets[0].manager.process_config_and_initialize_cm() as resolved,
             ThreadPoolExecutor(_TABLES_AT_ONCE) as threads,
         ):
-            found = threads.map(metadata, specs)
-            return {spec.key: table for spec, table in zip(specs, found, strict=True)}
+            found = threads.map(metadata, assets)
+            return {asset.key: table for asset, table in zip(assets, found, strict=True)}
     except dg.DagsterInvalidConfigError:
         # An environment variable may be set only where runs are executed.
         _log.info("the location of the tables is not known here, and is shown by the first run")
-        return {}
+        return {asset.key: known for asset in assets}

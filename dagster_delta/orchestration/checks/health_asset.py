@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
@@ -117,7 +118,7 @@ def delta_health_asset(
     limits = {name: limit for name, limit in merged.items() if limit is not None}
     assets = tuple(assets)
     only_root = root is not None and not assets and not tables
-    given = () if only_root else maintained_tables(assets, selection, tables or {}, storage_options)
+    given = () if only_root else maintained_tables(assets, selection, tables, storage_options)
     options = {"kinds": {"deltalake"}, "description": "Health of Delta tables.", **asset_options}
     key = dg.AssetKey([*_prefix(options), name])
     managers = {table.io_manager_key for table in given if table.io_manager_key}
@@ -127,16 +128,13 @@ def delta_health_asset(
     define: Any = dg.asset(name=name, check_specs=[check], **options)
 
     def health(context: dg.AssetExecutionContext) -> _Result:
-        earlier = _previous_sizes(context.instance, key)
-
-        def state(table: MaintainedTable) -> _TableState:
-            return _state(table, context.resources, limits, earlier.get(table.name))
-
+        state = partial(_state, context.resources, limits, _previous_sizes(context.instance, key))
         found = [*given, *_tables_below(root, storage_options)]
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
             states = list(threads.map(state, found))
+        metadata = _page_metadata(states)
         return dg.MaterializeResult(
-            metadata=_page_metadata(states), check_results=[_check_result(states, limits, key)]
+            metadata=metadata, check_results=[_check_result(states, limits)]
         )
 
     return cast("dg.AssetsDefinition", define(health))
@@ -163,12 +161,13 @@ def _tables_below(
 
 
 def _state(
-    maintained: MaintainedTable,
     resources: Any,  # noqa: ANN401
     limits: Mapping[str, float],
-    earlier_bytes: int | None,
+    earlier: Mapping[str, int],
+    maintained: MaintainedTable,
 ) -> _TableState:
     state = _TableState(maintained.name, maintained.asset_key)
+    before = earlier.get(maintained.name)
     try:
         table = maintained.open(resources)
         if table is None:
@@ -179,7 +178,7 @@ def _state(
             health=health,
             committed_ms=table.snapshot().timestamp_ms,
             exceeded=exceeded_limits(health, limits),
-            growth=None if earlier_bytes is None else health.size_bytes - earlier_bytes,
+            growth=None if before is None else health.size_bytes - before,
         )
     except DeltaError as error:
         return replace(state, problem=str(error))
@@ -195,9 +194,7 @@ def _previous_sizes(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[s
     return {}
 
 
-def _check_result(
-    states: list[_TableState], limits: Mapping[str, float], key: dg.AssetKey
-) -> dg.AssetCheckResult:
+def _check_result(states: list[_TableState], limits: Mapping[str, float]) -> dg.AssetCheckResult:
     due = [state.name for state in states if state.is_due]
     described = f"{len(due)} of {len(states)} tables need attention: {', '.join(due[:10])}"
     if not states:
@@ -208,7 +205,6 @@ def _check_result(
         described += " …"
     return dg.AssetCheckResult(
         passed=bool(states) and not due,
-        asset_key=key,
         check_name=_CHECK,
         severity=dg.AssetCheckSeverity.WARN,
         description=described,
