@@ -141,7 +141,6 @@ class VacuumConfig(OperationConfig):
         hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
         verb = "would delete" if result.dry_run else "deleted"
         summary = f"{verb} {counted(result.num_files, 'file')} ({size}), {hours}"
-        log.info(f"vacuum: {summary}")
         return StepReport(
             "VACUUM (dry run)" if result.dry_run else "VACUUM",
             summary,
@@ -233,12 +232,7 @@ class CheckpointConfig(OperationConfig):
     after_commits: int = 1
     """Only if the table has at least this many commits since the last checkpoint."""
 
-    def run(
-        self,
-        table: DeltaTable,
-        log: Logger,
-        commit_info: Mapping[str, object],  # noqa: ARG002
-    ) -> StepReport:
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Write a checkpoint of a table's latest version."""
         table.refresh()
         health = table.health()
@@ -252,7 +246,6 @@ class CheckpointConfig(OperationConfig):
         summary = (
             f"written at version {health.version}, {counted(waiting, 'commit')} after the last one"
         )
-        log.info(f"checkpoint: {summary}")
         return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
 
 
@@ -269,12 +262,7 @@ class CleanLogConfig(OperationConfig):
     retention_hours: float | None = None
     enforce_retention: bool = True
 
-    def run(
-        self,
-        table: DeltaTable,
-        log: Logger,
-        commit_info: Mapping[str, object],  # noqa: ARG002
-    ) -> StepReport:
+    def run(self, table: DeltaTable, log: Logger, commit_info: Mapping[str, object]) -> StepReport:
         """Find the log files of a table's expired versions and, unless it is a dry run, delete
         them.
         """
@@ -284,7 +272,6 @@ class CleanLogConfig(OperationConfig):
         summary = f"{verb} {deleted}; the log begins with version {result.earliest_version}"
         if result.kept_because is not None:
             summary += f": {result.kept_because}"
-        log.info(f"clean log: {summary}")
         return StepReport(
             "CLEAN LOG (dry run)" if result.dry_run else "CLEAN LOG",
             summary,
@@ -330,7 +317,6 @@ class CloneConfig(OperationConfig):
             target = open_store(self.target, table.snapshot().store.location.options)
             check_clone(source, target, CloneOptions(self.deep, self.replace))
             summary = f"would be a {kind} clone of version {source.version} ({size}): {self.target}"
-            log.info(f"clone: {summary}")
             return StepReport("CLONE (dry run)", summary, facts)
         result = table.clone(
             self.target,
@@ -341,14 +327,12 @@ class CloneConfig(OperationConfig):
             on_progress=lambda done, total: log.info(f"clone: {done} of {total} files copied"),
         )
         if result.skipped:
-            return StepReport(
-                "CLONE", f"{self.target} already is a clone of version {source.version}", facts
-            )
+            summary = f"{self.target} already is a clone of version {source.version}"
+            return StepReport("CLONE", summary, facts)
         summary = (
             f"{self.target} (version {result.version}) is a {kind} clone of version "
             f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
         )
-        log.info(f"clone: {summary}")
         numbers = {
             "delta/clone_version": result.version,
             "delta/copied_files": result.metrics["numCopiedFiles"],
@@ -375,25 +359,21 @@ class RestoreConfig(OperationConfig):
             raise InvalidArgument("a restore needs the version or the timestamp to go back to")
         before = table.refresh()
         target = table.snapshot(version=self.version, timestamp=self.timestamp)
-        facts = {
+        facts: RawMetadata = {
             "delta/restored_from_version": before.version,
             "delta/restored_version": target.version,
         }
         rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
         if self.dry_run:
             summary = f"would go from version {before.version} back to {target.version}: {rows}"
-            log.info(f"restore: {summary}")
             difference = MetadataValue.md(table.plan_restore(target.version).to_markdown())
-            return StepReport(
-                "RESTORE (dry run)", summary, {"delta/difference": difference, **facts}
-            )
+            facts |= {"delta/difference": difference}
+            return StepReport("RESTORE (dry run)", summary, facts)
         result = table.restore(target.version, commit_info=commit_info)
         if result.skipped:
-            return StepReport(
-                "RESTORE", f"the table is already as it was at version {target.version}", facts
-            )
+            summary = f"the table is already as it was at version {target.version}"
+            return StepReport("RESTORE", summary, facts)
         summary = f"version {result.version} is version {target.version} again: {rows}"
-        log.info(f"restore: {summary}")
         numbers = {
             "delta/restored_files": result.metrics["numRestoredFiles"],
             "delta/removed_files": result.metrics["numRemovedFiles"],

@@ -105,7 +105,11 @@ def maintain(
     """Do operations on a table. Returns its metadata, which is also added to the run."""
     info = commit_info_of_op(context, name)
     before = table.health()
-    reports = [operation.run(table, context.log, info) for operation in operations]
+    reports = []
+    for operation in operations:
+        report = operation.run(table, context.log, info)
+        context.log.info(f"{report.operation}: {report.summary}")
+        reports.append(report)
     table.refresh()
     after = table.health()
     if after.damaged_log_files:
