@@ -6,20 +6,15 @@ Spec: Add File and Remove File; Append-only Tables; Partition Value Serializatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from itertools import compress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-import dagster_delta.arrow_compute as pc
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression, UnsupportedFeature
+from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.statistics.skipping import partition_column
-from dagster_delta.protocol.values.arrow_columns import map_column, whole_array
-from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import parse_partition_value
 from dagster_delta.table.log.columns import files_in_partitions
 from dagster_delta.table.operations.row_write import (
@@ -70,6 +65,7 @@ def _replace(
 ) -> dict[str, int | str]:
     """Write and stage the new rows, and stage the removal of the old ones."""
     snapshot = write.transaction.snapshot
+    removes: Sequence[RemoveFile] = ()
     if where == DYNAMIC:
         if not configuration.partition_columns:
             raise InvalidArgument(
@@ -78,24 +74,29 @@ def _replace(
                 table=write.store.location.uri,
             )
         written = write.write_rows(configuration)
-        removes: Sequence[RemoveFile] = ()
         if snapshot is not None:
             removes = _remove_partitions(write, snapshot, written.files)
         return write_metrics(written) | _removal_metrics(removes)
-    if snapshot is None or where is None:
-        removes = ()
-        if snapshot is not None:
-            removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
-            _stage_removal(write, removes, ReadScope(whole_table=True))
-        check = [] if where is None else [overwrite_check(where)]
-    else:
+    check = where
+    if snapshot is not None and where is not None:
         expression = write.parse_condition(where, snapshot, "the condition of the overwrite")
-        by_partition = _by_partition(snapshot.configuration, expression)
-        if by_partition is None:
+        planner = FilePlanner(snapshot)
+        predicates = planner.predicates_of(expression)
+        named = {path[0] for path in expression.references}
+        is_decided = named.issubset(snapshot.configuration.partition_columns)
+        if is_decided:
+            # Without statistics, which a large table has many of.
+            found = planner.candidates(*predicates, columns=REMOVED_COLUMNS)
+            is_decided = found.is_decided
+        if not is_decided:
             return _replace_rows(write, configuration, snapshot, expression)
-        removes = _remove_matching_partitions(write, snapshot, by_partition)
-        check = [overwrite_check(expression.sql)]
-    return write_metrics(write.write_rows(configuration, check)) | _removal_metrics(removes)
+        removes = _remove_files(write, found.files, planner.may_hold(*predicates))
+        check = expression.sql
+    elif snapshot is not None:
+        removes = tombstones(snapshot.live_files(REMOVED_COLUMNS), write.clock())
+        _stage_removal(write, removes, ReadScope(whole_table=True))
+    checks = [] if check is None else [overwrite_check(check)]
+    return write_metrics(write.write_rows(configuration, checks)) | _removal_metrics(removes)
 
 
 def _stage_removal(write: RowWrite, removes: Sequence[RemoveFile], reads: ReadScope) -> None:
@@ -168,33 +169,17 @@ def _remove_partitions(
     def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
         return [add for add in adds if key(add.partition_values) in replaced]
 
-    return _remove_chosen(write, snapshot, is_replaced, may_hold)
+    return _remove_files(
+        write, FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), may_hold
+    )
 
 
-def _remove_matching_partitions(
+def _remove_files(
     write: RowWrite,
-    snapshot: Snapshot,
-    by_partition: Callable[[pa.MapArray], pa.BooleanArray],
-) -> Sequence[RemoveFile]:
-    """Stage the removal of the files of the partitions that satisfy a predicate."""
-
-    def is_replaced(files: pa.Table) -> pa.BooleanArray:
-        return by_partition(whole_array(files["partition_values"]))
-
-    def may_hold(adds: Sequence[AddFile]) -> Sequence[AddFile]:
-        held = by_partition(map_column([add.partition_values for add in adds]))
-        return list(compress(adds, held.to_pylist()))
-
-    return _remove_chosen(write, snapshot, is_replaced, may_hold)
-
-
-def _remove_chosen(
-    write: RowWrite,
-    snapshot: Snapshot,
-    is_replaced: Callable[[pa.Table], pa.BooleanArray],
+    files: pa.Table,
     may_hold: Callable[[Sequence[AddFile]], Sequence[AddFile]],
 ) -> Sequence[RemoveFile]:
-    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), write.clock())
+    removes = tombstones(files, write.clock())
     paths = frozenset(remove.path for remove in removes)
     _stage_removal(write, removes, ReadScope(may_hold=may_hold, paths=paths))
     return removes
@@ -223,34 +208,3 @@ def _partition_key(
         return tuple(value(name, values.get(name), data_type) for name, data_type in columns)
 
     return key
-
-
-def _by_partition(
-    configuration: TableConfiguration, expression: SqlExpression
-) -> Callable[[pa.MapArray], pa.BooleanArray] | None:
-    """A function that decides from partition values whether every row of a file matches, or none
-    does.
-
-    None if the predicate needs more than partition values, or another engine than the embedded one.
-    """
-    partitioned = set(configuration.partition_columns)
-    if any(path[0] not in partitioned for path in expression.references):
-        return None
-    if not partitioned:
-        # For a constant: an Arrow table without columns has no rows to evaluate it on.
-        return None
-    try:
-        expression.check_embeddable()
-    except UnsupportedExpression:
-        return None
-    from dagster_delta.sql.evaluation import evaluate_filter
-
-    schema = to_arrow_schema(configuration.partition_schema)
-
-    def matches(partition_values: pa.MapArray) -> pa.BooleanArray:
-        names = configuration.partition_columns
-        columns = [partition_column(name, configuration, partition_values) for name in names]
-        rows = pa.Table.from_arrays(columns, schema=schema)
-        return pc.fill_null(evaluate_filter(expression, rows), False)
-
-    return matches
