@@ -107,15 +107,18 @@ class _Files(msgspec.Struct, frozen=True):
 def _despite_damage(
     answer: Callable[Concatenate[LogState, _P], _Answer],
 ) -> Callable[Concatenate[LogState, _P], _Answer]:
-    """A decorator: if a dispensable file of the log is damaged, the method reads other files."""
+    """A decorator: if a dispensable file of the log is damaged, the method reads other files. Other
+    errors name the table and the version.
+    """
 
     def answer_despite_damage(self: LogState, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
-        try:
-            return answer(self, *args, **kwargs)
-        except CorruptLog as error:
-            with self._lock:
-                self._fall_back(error)
-            return answer(self, *args, **kwargs)
+        with located(self._fallback.store, self._fallback.segment.version):
+            try:
+                return answer(self, *args, **kwargs)
+            except CorruptLog as error:
+                with self._lock:
+                    self._fall_back(error)
+                return answer(self, *args, **kwargs)
 
     update_wrapper(answer_despite_damage, answer)
     return answer_despite_damage

@@ -1,25 +1,33 @@
 """What the log says about one version of a table: its files, its configuration and its totals.
 
-Spec: Action Reconciliation; Table Versions.
+They are compared with the checksum of the version.
+
+Spec: Action Reconciliation; Table Versions; the Version Checksum File of the shipped protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import add
+from threading import Lock
 
+import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
-from dagster_delta.errors import InvalidTable
+from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
+from dagster_delta.protocol.checkpoint.reader import TableActions
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.cleanup import midnight_before
+from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.log.segment import LogSegment
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
@@ -27,13 +35,12 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.checksum_comparison import ChecksumComparison, FileTotals
+from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.commit_range import committed_at_ms
-from dagster_delta.table.log.reader import (
-    KnownCommit,
-    located,
-)
+from dagster_delta.table.log.reader import KnownCommit, located
 from dagster_delta.table.log.state import LogState
+
+_LOG = logging.getLogger(__name__)
 
 _RECENT_MS = 10 * 60 * 1000
 _MIN_LOG_RETENTION_MS = 6 * _RECENT_MS
@@ -111,18 +118,17 @@ class LogVersion:
         """Number of live files."""
         if self.is_large_and_unread:
             return self.totals.num_files
-        with located(self.store, self.version):
-            found = self._state.num_files
-            if self._comparison is not None:
-                self._comparison.compare_number(found)
-            return found
+        found = self._state.num_files
+        if self._comparison is not None:
+            self._comparison.compare_number(found)
+        return found
 
     @cached_property
     def size_bytes(self) -> int:
         """Total size of all live files, including rows that deletion vectors hide."""
         if self.is_large_and_unread:
             return self.totals.size_bytes
-        return pc.sum(self.live_files(["size_bytes"])["size_bytes"], min_count=0).as_py() or 0
+        return total_bytes(self.live_files(["size_bytes"]))
 
     @cached_property
     def totals(self) -> FileTotals:
@@ -141,19 +147,17 @@ class LogVersion:
             StorageFailure.
         """
         names = LIVE_FILE_SCHEMA.names if columns is None else columns
-        with located(self.store, self.version):
-            found = self._state.live_files(names)
-            if self._comparison is not None:
-                self._comparison.compare(found, self._state.table_actions)
-            return found
+        found = self._state.live_files(names)
+        if self._comparison is not None:
+            self._comparison.compare(found, self._state.table_actions)
+        return found
 
     def check_totals(self) -> None:
         """Raises CorruptLog if the log, as far as it was read, contradicts the version checksum,
         whichever writer stored it. Called before changes that cannot be undone.
         """
-        with located(self.store, self.version):
-            if self._comparison is not None and self._comparison.contradiction is not None:
-                raise self._comparison.contradiction
+        if self._comparison is not None and self._comparison.contradiction is not None:
+            raise self._comparison.contradiction
 
     @property
     def damaged_log_files(self) -> tuple[str, ...]:
@@ -206,23 +210,19 @@ class LogVersion:
             LogGap: the newest commit was deleted.
             StorageFailure: the store refused or failed.
         """
-        with located(self.store, self.version):
-            self._state.check_newest_commit()
+        self._state.check_newest_commit()
 
     @property
     def max_file_actions(self) -> int:
         """Number of live files and tombstones, or an upper bound of it."""
-        with located(self.store, self.version):
-            return self._state.max_file_actions
+        return self._state.max_file_actions
 
     @property
     def is_large_and_unread(self) -> bool:
         """Whether the file list is large and not loaded yet, so that streaming it in batches is
         better.
         """
-        with located(self.store, self.version):
-            parts = self._state.unread_parts()
-            return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
+        return sum(part.num_adds for part in self._state.unread_parts()) > LARGE_TABLE_FILES
 
     def kept_bytes(self) -> KeptBytes:
         """Counts the batches of `file_batches` that a caller keeps, up to the limit of memory."""
@@ -241,11 +241,10 @@ class LogVersion:
         Raises:
             InvalidTable, StorageFailure: for the log.
         """
-        with located(self.store, self.version):
-            parts = self._state.unread_parts()
-            if sum(part.num_adds for part in parts) <= more_than:
-                return None
-            hidden, added = self._state.replayed_tail()
+        parts = self._state.unread_parts()
+        if sum(part.num_adds for part in parts) <= more_than:
+            return None
+        hidden, added = self._state.replayed_tail()
         return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -254,8 +253,7 @@ class LogVersion:
         Returns:
             The table that `parse_statistics_json` describes.
         """
-        with located(self.store, self.version):
-            return self._state.statistics(columns)
+        return self._state.statistics(columns)
 
     def transaction_version(self, app_id: str) -> int | None:
         """The latest version that an application has committed, or None."""
@@ -276,8 +274,7 @@ class LogVersion:
         if self.checksum is not None and self.checksum.transactions is not None:
             found = {txn.app_id: txn for txn in self.checksum.transactions}
         else:
-            with located(self.store, self.version):
-                found = self._state.table_actions().txns
+            found = self._state.table_actions().txns
         if retention is None:
             return found
         oldest = (clock.now_ms() if now_ms is None else now_ms) - retention
@@ -290,8 +287,7 @@ class LogVersion:
         if checksum is not None and checksum.domain_metadata is not None:
             found = {domain.domain: domain for domain in checksum.domain_metadata}
         else:
-            with located(self.store, self.version):
-                found = self._state.table_actions().domain_metadata
+            found = self._state.table_actions().domain_metadata
         return {name: domain for name, domain in found.items() if not domain.removed}
 
     @property
@@ -308,8 +304,7 @@ class LogVersion:
             now_ms: the time that the retention is counted back from, milliseconds since the epoch;
                 the clock's by default.
         """
-        with located(self.store, self.version):
-            return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
+        return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
 
     def _retained_since_ms(self, now_ms: int | None) -> int:
         now = clock.now_ms() if now_ms is None else now_ms
@@ -329,3 +324,130 @@ class LogVersion:
             return False
         is_recent = midnight_before(now_ms) <= self.seen_ms <= now_ms < self.seen_ms + _RECENT_MS
         return is_recent and is_kept
+
+
+class FileTotals(msgspec.Struct, frozen=True):
+    """Totals over live files, for the columns that are known."""
+
+    num_files: int = 0
+    size_bytes: int = 0
+    """Total size of all data files, deleted rows included."""
+    num_deletion_vectors: int = 0
+    """Files with a deletion vector."""
+    num_deleted_records: int = 0
+    """Rows that deletion vectors hide."""
+
+    def __add__(self, other: FileTotals) -> FileTotals:
+        return FileTotals(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    @classmethod
+    def of(cls, files: pa.Table) -> FileTotals:
+        """The totals of a `pa.Table` with columns of LIVE_FILE_SCHEMA."""
+        size_bytes = vectors = deleted = 0
+        if "size_bytes" in files.column_names:
+            size_bytes = total_bytes(files)
+        if "deletion_vector" in files.column_names:
+            column = files["deletion_vector"]
+            vectors = len(column) - column.null_count
+            if vectors:
+                hidden = pc.cast(pc.struct_field(column, "cardinality"), pa.int64())
+                deleted = pc.sum(hidden, min_count=0).as_py()
+        return cls(len(files), size_bytes, vectors, deleted)
+
+
+class ChecksumComparison:
+    """Compares each fact once, when it is computed anyway. Thread-safe.
+
+    A contradiction is an error if this library wrote the checksum. Other writers have been seen to
+    write wrong counts beside a valid log: for theirs it is a warning, and an error only if rows
+    could be lost.
+    """
+
+    def __init__(self, checksum: VersionChecksum, version: int, *, table: str) -> None:
+        self._checksum = checksum
+        self._version = version
+        self._table = table
+        self._compared: set[str] = set()
+        self.contradiction: CorruptLog | None = None
+        """The error that was not raised because another writer wrote the checksum."""
+        self._lock = Lock()
+
+    def compare(self, files: pa.Table, actions: Callable[[], TableActions]) -> None:
+        """Compare the state of the log with the checksum.
+
+        `files` are some columns of all live files, a `pa.Table` of LIVE_FILE_SCHEMA. A
+        contradiction is a CorruptLog.
+        """
+        if not self._compared.issuperset(files.column_names):
+            self._settle(FileTotals.of(files), files.column_names, actions)
+
+    def observed(
+        self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
+    ) -> Iterator[FileBatch]:
+        """Batches of all live files, compared with the checksum after the last one."""
+        total, columns = FileTotals(), list[str]()
+        for batch in batches:
+            columns = batch.files.column_names
+            total += FileTotals.of(batch.files)
+            yield batch
+        self._settle(total, columns, actions)
+
+    def _settle(
+        self, counts: FileTotals, columns: Sequence[str], actions: Callable[[], TableActions]
+    ) -> None:
+        with self._lock:
+            for fact in self._facts(counts, columns, actions()):
+                self._compare(*fact)
+            self._compared.update(columns)
+
+    def compare_number(self, num_files: int) -> None:
+        """Compare the number of live files with the checksum. Raises as `compare` does."""
+        with self._lock:
+            self._compare("files", num_files, self._checksum.num_files)
+
+    def _compare(self, fact: str, found: object, expected: object) -> None:
+        if found == expected or self.contradiction is not None:
+            return
+        error = CorruptLog(
+            f"The log and the checksum of the version contradict each other ({fact}: {found} by "
+            f"the log, {expected} by the checksum), so one of them is damaged: restore the log "
+            "from a copy, or open an older version. If it is the checksum that is wrong, delete it",
+            table=self._table,
+            version=self._version,
+            file=checksum_path(self._version),
+        )
+        if self._checksum.is_own:
+            raise error
+        self.contradiction = error
+        _LOG.warning("version %d of %s: %s", self._version, self._table, error.message)
+
+    def _facts(
+        self, counts: FileTotals, columns: Sequence[str], actions: TableActions
+    ) -> Iterator[tuple[str, object, object]]:
+        checksum, protocol, metadata = self._checksum, actions.protocol, actions.metadata
+        yield "files", counts.num_files, checksum.num_files
+        if "size_bytes" in columns:
+            yield "bytes", counts.size_bytes, checksum.size_bytes
+        if "deletion_vector" in columns and checksum.num_deletion_vectors is not None:
+            yield "deletion vectors", counts.num_deletion_vectors, checksum.num_deletion_vectors
+            if checksum.num_deleted_records is not None:
+                yield "deleted rows", counts.num_deleted_records, checksum.num_deleted_records
+        if protocol is not None:
+            yield "protocol", _features(protocol), _features(checksum.protocol)
+        if metadata is not None:
+            expected = checksum.metadata
+            yield "table id", metadata.id, expected.id
+            yield "schema", metadata.schema_string, expected.schema_string
+            columns = tuple(metadata.partition_columns), tuple(expected.partition_columns)
+            yield "partition columns", *columns
+            yield "properties", metadata.configuration, expected.configuration
+
+
+def _features(protocol: Protocol) -> tuple[object, ...]:
+    # Some writers keep the features as a set: their order has no meaning.
+    return (
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        frozenset(protocol.reader_features or ()),
+        frozenset(protocol.writer_features or ()),
+    )
