@@ -438,8 +438,8 @@ class ChecksumComparison:
             expected = checksum.metadata
             yield "table id", metadata.id, expected.id
             yield "schema", metadata.schema_string, expected.schema_string
-            columns = tuple(metadata.partition_columns), tuple(expected.partition_columns)
-            yield "partition columns", *columns
+            partitioning = tuple(metadata.partition_columns), tuple(expected.partition_columns)
+            yield "partition columns", *partitioning
             yield "properties", metadata.configuration, expected.configuration
 
 
