@@ -30,7 +30,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table import operations
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
-from dagster_delta.table.setting_methods import SettingMethods
+from dagster_delta.table.table_handle import SettingMethods
 from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 from dagster_delta.table.transaction.retries import StatementOptions
 

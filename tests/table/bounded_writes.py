@@ -11,7 +11,7 @@ from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import tombstones
 from dagster_delta.table.transaction.transaction import Transaction

@@ -255,7 +255,7 @@ DELETES = {
     "storage/local_store.py": "the port itself",
     "storage/unreferenced_files.py": "what the callers of it have created",
     "table/log_upkeep/checkpoint_files.py": "sidecars that no manifest names yet",
-    "table/transaction/deletion_vector_files.py": "files that this call wrote",
+    "table/transaction/file_actions.py": "files that this call wrote",
     "table/log_upkeep/symlink_manifests.py": "manifests for other engines, no files of the table",
     "table/log_upkeep/cleanup.py": "the log before the retention",
     "table/operations/existing_rows.py": "entries of the journal, no files of the table",

@@ -33,8 +33,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.row_changes import change_rows
-from dagster_delta.table.read.row_selection import select_rows
-from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
+from dagster_delta.table.read.file_planner import select_rows
+from dagster_delta.table.transaction.file_actions import store_deletion_vectors
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import FEED, VECTORS, numbered
 from tests.table.handles import data_files, reopened

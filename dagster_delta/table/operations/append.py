@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.table.operations.row_write import RowWrite, write_metrics
-from dagster_delta.table.read.row_selection import select_rows
+from dagster_delta.table.read.file_planner import select_rows
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

@@ -50,7 +50,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.write_planning import new_column_name, write_spec
-from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.committer import Conflicted
 from dagster_delta.table.transaction.file_actions import tombstones

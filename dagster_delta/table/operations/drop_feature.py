@@ -20,8 +20,11 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.values.partition_values import encode_path
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.operations.moved_rows import stage_moved_rows
-from dagster_delta.table.operations.outdated_files import OlderFiles, files_of_old_types
+from dagster_delta.table.operations.outdated_files import (
+    OlderFiles,
+    files_of_old_types,
+    stage_moved_rows,
+)
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.file_actions import added_again
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction

@@ -40,7 +40,7 @@ from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.filters import at_moment
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.transaction.file_actions import split_by_size, tombstones
 from dagster_delta.table.transaction.transaction import Transaction
 

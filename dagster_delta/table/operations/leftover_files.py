@@ -25,8 +25,7 @@ from dagster_delta.protocol.values.arrow_columns import (
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.log.reader import list_log, read_versions
-from dagster_delta.table.operations.file_listing import ListedFiles
-from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_vacuumed
+from dagster_delta.table.operations.vacuum_plan import ListedFiles, ReferencedFiles, is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 
 _HOUR_MS = 60 * 60 * 1000

@@ -57,8 +57,7 @@ from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.operations.create import define_new_table
 from dagster_delta.table.operations.row_changes import change_rows, refuse_append_only
 from dagster_delta.table.operations.write_planning import grown_configuration, write_spec
-from dagster_delta.table.read.file_planner import FilePlanner
-from dagster_delta.table.read.row_selection import SelectedRows, read_plan
+from dagster_delta.table.read.file_planner import FilePlanner, SelectedRows, read_plan
 from dagster_delta.table.read.snapshot import Snapshot, before_creation
 from dagster_delta.table.transaction.retries import StatementOptions, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction

@@ -1,7 +1,8 @@
 """Files from before a change of the schema: with deleted rows, dropped columns or types from before
-a widening, which REORG rewrites, or without the columns that were added later.
+a widening, which REORG rewrites, or without the columns that were added later; and the move of
+their rows to other files.
 
-Spec: Deletion Vectors; Column Mapping; Type Widening.
+Spec: Deletion Vectors; Column Mapping; Type Widening; Add File and Remove File (dataChange).
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
+from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.footers import has_any, lacked_fields, map_footers, may_lack
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.engines.plans import WriteResult
+from dagster_delta.engines.statements.row_tracking import keep_row_ids
+from dagster_delta.errors import InvalidArgument, InvalidTable
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema, physical_name
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
@@ -26,8 +32,15 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.operations.write_planning import write_spec
+from dagster_delta.table.read.file_planner import read_plan
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.transaction.file_actions import tombstones
+from dagster_delta.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_properties import ColumnMappingMode
@@ -161,4 +174,49 @@ def check_unknown_to_files(
             version=snapshot.version,
             column=names,
             file=decode_path(holding[0]),
+        )
+
+
+def stage_moved_rows(
+    transaction: Transaction, files: pa.Table, configuration: TableConfiguration
+) -> WriteResult:
+    """Stage that the rows of some files are in new files, written under another configuration.
+
+    Rows keep their ids. On an error, new files are deleted as far as the store allows. The
+    transaction is on the snapshot of the files; columns of the new configuration have the names of
+    the old one.
+    """
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  the files are of one
+    # The rows are in the table, so they have passed its constraints.
+    spec = write_spec(configuration, snapshot.store.location, check_rows=False)
+    plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
+    engine = embedded_engine()
+    written = engine.write(engine.read(plan), spec, store=snapshot.store)
+    transaction.stage_written(
+        msgspec.structs.replace(file, data_change=False) for file in written.files
+    )
+    transaction.declare_row_ids_kept()
+    with transaction.created_files:
+        check_no_row_lost(snapshot, files, written)
+    transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
+    return written
+
+
+def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:
+    """Compare the rows that were written with the rows in the log, before the old files are
+    removed.
+    """
+    counts = parse_statistics_json(files["stats"], ())["num_records"]
+    deleted = pc.fill_null(
+        pc.struct_field(files["deletion_vector"], "cardinality"), integer_scalar(0)
+    )
+    expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
+    if expected is not None and expected != written.num_rows:
+        raise InvalidTable(
+            f"the log counts {expected} rows in {files.num_rows} files, which hold "
+            f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
+            "find the file with a full scan, and write it again from its source",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
         )

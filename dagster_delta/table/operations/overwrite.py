@@ -24,8 +24,7 @@ from dagster_delta.table.operations.row_write import (
     write_metrics,
 )
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.file_planner import FilePlanner
-from dagster_delta.table.read.row_selection import read_plan, select_rows
+from dagster_delta.table.read.file_planner import FilePlanner, read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import REMOVED_COLUMNS, file_table, tombstones
 
 if TYPE_CHECKING:

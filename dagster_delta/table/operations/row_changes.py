@@ -32,12 +32,12 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.filters import check_repeatable, parse_filter
 from dagster_delta.table.operations.write_planning import write_spec
-from dagster_delta.table.read.row_selection import SelectedRows, read_plan, select_rows
-from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
+from dagster_delta.table.read.file_planner import SelectedRows, read_plan, select_rows
 from dagster_delta.table.transaction.file_actions import (
     added_row,
     descriptor_of,
     file_table,
+    store_deletion_vectors,
     tombstone,
 )
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction

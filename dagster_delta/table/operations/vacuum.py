@@ -38,8 +38,13 @@ from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
 from dagster_delta.table.log.reader import list_log, read_versions
 from dagster_delta.table.log_upkeep.cleanup import retention_in_ms
-from dagster_delta.table.operations.file_listing import EmptiedDirectories, ListedFiles
-from dagster_delta.table.operations.vacuum_plan import ReferencedFiles, is_entered, is_vacuumed
+from dagster_delta.table.operations.vacuum_plan import (
+    EmptiedDirectories,
+    ListedFiles,
+    ReferencedFiles,
+    is_entered,
+    is_vacuumed,
+)
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction

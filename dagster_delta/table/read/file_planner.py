@@ -1,14 +1,15 @@
-"""Which files of a version may hold rows for a predicate, for a table of any size.
+"""Which files of a version may hold rows for a predicate, for a table of any size, and which rows
+of them it selects: decided from the log if possible, else by reading.
 
 An engine with its own workers finds the files of a large table on them. Otherwise the log is read
 in batches, and only the files that may match are kept.
 
-Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
+Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization; Deletion Vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.engine import LogPlanner
-from dagster_delta.engines.plans import LoggedFiles
+from dagster_delta.engines.engine import Engine, LogPlanner
+from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import Constant, Or, Predicate
 from dagster_delta.protocol.statistics.skipping import (
@@ -37,6 +39,8 @@ from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.sql.typed import Typed
     from dagster_delta.table.log.version import LogVersion
@@ -313,3 +317,62 @@ def live_records(
 
 def _cardinality(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
+
+
+class SelectedRows(msgspec.Struct, frozen=True):
+    """Live rows of a table version, and what their selection depends on."""
+
+    files: pa.Table
+    """Files with at least one selected row, as LIVE_FILE_SCHEMA."""
+    rows: Mapping[str, BitMap64]
+    """Indexes of the selected rows by path; of a file without an entry every live row is
+    selected."""
+    reads: ReadScope
+    """What a concurrent commit must not have changed."""
+
+
+def select_rows(snapshot: LogVersion, where: SqlExpression | None, engine: Engine) -> SelectedRows:
+    """The live rows that satisfy a predicate.
+
+    A file is not read if the log proves that all of its rows satisfy it, or none.
+    """
+    if where is None:
+        files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
+        return SelectedRows(files, {}, ReadScope(whole_table=True))
+    planner = FilePlanner(snapshot, engine.log_planner)
+    predicates = planner.predicates_of(where)
+    found = planner.candidates(*predicates)
+    (skipped,) = found.skipped
+    whole = pc.filter(found.files, skipped.only_matches)
+    unsure = pc.filter(found.files, pc.invert(skipped.only_matches))
+    rows: dict[str, BitMap64] = {}
+    if unsure.num_rows:
+        plan = read_plan(snapshot, unsure, where)
+        rows = {match.path: match.rows for match in engine.find_matches(plan)}
+    is_matched = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
+    selected = pa.concat_tables([whole, pc.filter(unsure, is_matched)])
+    paths = frozenset(selected["path"].to_pylist())
+    reads = ReadScope(may_hold=planner.may_hold(*predicates), paths=paths)
+    return SelectedRows(selected, rows, reads)
+
+
+def read_plan(
+    snapshot: LogVersion,
+    files: pa.Table,
+    where: SqlExpression | None,
+    configuration: TableConfiguration | None = None,
+) -> ReadPlan:
+    """A read of all columns of some live files.
+
+    `configuration` is given if the commit changes it: new columns are null, and values have the
+    widened types.
+    """
+    read_as = snapshot.configuration if configuration is None else configuration
+    return ReadPlan(
+        store=snapshot.store,
+        version=snapshot.version,
+        configuration=read_as,
+        files=files,
+        columns=read_as.schema.names,
+        where=where,
+    )

@@ -45,7 +45,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json, 
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.transaction.deletion_vector_files import store_deletion_vectors
+from dagster_delta.table.transaction.file_actions import store_deletion_vectors
 
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
 
