@@ -49,6 +49,11 @@ class AlterOptions(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
 
 
+class _AllOptions(AlterOptions, total=False):
+    existing_rows: ExistingRows
+    batch_bytes: int | None
+
+
 class SchemaChangeMethods(TableHandle):
     """Changes of the schema of a table; part of `DeltaTable`.
 
@@ -601,35 +606,16 @@ class SchemaChangeMethods(TableHandle):
     def _change_schema(
         self,
         wanted: str | actions.SchemaAction,
-        *,
-        dry_run: bool = False,
-        enable_features: bool = False,
-        existing_rows: ExistingRows = "rewrite",
-        engine: EngineName | None = None,
-        batch_bytes: int | None = None,
-        commit_info: Mapping[str, object] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        **given: Unpack[_AllOptions],
     ) -> SchemaChangeResult:
-        from dagster_delta.table.operations.alter import (
-            SchemaChangeOptions,
-            alter_table,
-            change_schema,
-        )
+        from dagster_delta.table.operations import alter
 
-        options = SchemaChangeOptions(
-            existing_rows,
-            enable_features,
-            engine,
-            dry_run,
-            commit_info,
-            on_progress,
-            self._allow_column_changes,
-            batch_bytes,
-        )
+        allowed = self._allow_column_changes
+        options = alter.SchemaChangeOptions(allow_column_changes=allowed, **given)
         if isinstance(wanted, str):
-            result = alter_table(self._existing(), wanted, options, clock=now_ms)
+            result = alter.alter_table(self._existing(), wanted, options, clock=now_ms)
         else:
-            result = change_schema(self._existing(), [wanted], options, clock=now_ms)
+            result = alter.change_schema(self._existing(), [wanted], options, clock=now_ms)
         self._adopt(result)
         return result
 

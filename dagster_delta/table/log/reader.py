@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
-from threading import Lock
+from functools import cache, partial
 from typing import TypeVar
 
 import msgspec
@@ -425,7 +424,11 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
 def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
     is_remote = store.local_path(path) is None
     if is_remote and size_bytes <= _DOWNLOAD_BYTES:
-        return CheckpointPart(_Download(store, path), path, max_bytes=max_checkpoint_bytes)
+        # Fetched once and kept, so that columns do not fetch it again.
+        download = cache(partial(_read_existing, store.read, path))
+        return CheckpointPart(
+            lambda: pa.BufferReader(download()), path, max_bytes=max_checkpoint_bytes
+        )
     return CheckpointPart(
         partial(_read_existing, store.open_input, path),
         path,
@@ -433,22 +436,6 @@ def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
         open_ranges=partial(store.open_ranges, path) if isinstance(store, RangeStore) else None,
         max_bytes=max_checkpoint_bytes,
     )
-
-
-class _Download:
-    """Opens an object that is fetched once and cached, so that columns do not fetch it again."""
-
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store = store
-        self._path = path
-        self._lock = Lock()
-        self._data: bytes | None = None
-
-    def __call__(self) -> pa.NativeFile:
-        with self._lock:
-            if self._data is None:
-                self._data = _read_existing(self._store.read, self._path)
-            return pa.BufferReader(self._data)
 
 
 def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:

@@ -63,12 +63,13 @@ def follow_commit(
             table=store.location.uri,
         ) from error
     _keep_manifests(snapshot, commits)
-    if not _is_checkpoint_due(snapshot):
-        return snapshot
-    checkpointed = _checkpointed(snapshot, clock=clock)
-    if checkpointed is None:
-        return snapshot
-    return _with_clean_log(checkpointed, clock=clock)
+    with _logged(snapshot.version, store, "checkpoint was not stored"):
+        num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
+        interval = snapshot.configuration.properties.commits_between_checkpoints(num_files)
+        if snapshot.version > 0 and snapshot.version % interval == 0:
+            snapshot = _checkpointed(snapshot, clock())
+            return _with_clean_log(snapshot, interval, clock=clock)
+    return snapshot
 
 
 def _committed_snapshot(
@@ -136,36 +137,20 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
                 store.put(path, data)
 
 
-def _is_checkpoint_due(snapshot: Snapshot) -> bool:
-    interval = None
-    with _logged(snapshot.version, snapshot.store, "checkpoint was not stored"):
-        interval = _checkpoint_interval(snapshot)
-    return interval is not None and snapshot.version > 0 and snapshot.version % interval == 0
+def _checkpointed(snapshot: Snapshot, now_ms: int) -> Snapshot:
+    _write_checkpoint(snapshot, now_ms)
+    if snapshot.checksum is not None:
+        # The checkpoint was written only after it matched the whole version.
+        checksum = replace(snapshot.checksum, is_own=True)
+    else:
+        # Writers that store no checksum break the chain. It restarts from the state in memory.
+        checksum = _count(snapshot)
+        _store_checksum(snapshot.store, snapshot.version, checksum)
+    return with_checksum(snapshot, checksum)
 
 
-def _checkpoint_interval(snapshot: Snapshot) -> int:
-    num_files = 0 if snapshot.checksum is None else snapshot.checksum.num_files
-    return snapshot.configuration.properties.commits_between_checkpoints(num_files)
-
-
-def _checkpointed(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
-    stored: VersionChecksum | None = None
-    with _logged(snapshot.version, snapshot.store, "checkpoint was not stored"):
-        _write_checkpoint(snapshot, clock())
-        if snapshot.checksum is not None:
-            # The checkpoint was written only after it matched the whole version.
-            checksum = replace(snapshot.checksum, is_own=True)
-        else:
-            # Writers that store no checksum break the chain. It restarts from the state in memory.
-            checksum = _count(snapshot)
-            _store_checksum(snapshot.store, snapshot.version, checksum)
-        stored = checksum
-    return None if stored is None else with_checksum(snapshot, stored)
-
-
-def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
+def _with_clean_log(snapshot: Snapshot, interval: int, *, clock: Clock) -> Snapshot:
     """The version, after the expired log was deleted if the table's properties enable that."""
-    interval = _checkpoint_interval(snapshot)
     commits = next((number for version, number in _CLEANED_EVERY if snapshot.version > version), 0)
     if snapshot.version // interval % max(1, commits // interval):
         return snapshot

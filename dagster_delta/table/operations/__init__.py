@@ -6,49 +6,30 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dagster_delta.table.operations import (
-        append,
-        clone,
-        convert,
-        create,
-        delete,
-        fsck,
-        health,
-        leftover_files,
-        merge,
-        optimize,
-        overwrite,
-        restore,
-        row_changes,
-        row_write,
-        update,
-        vacuum,
-        write_planning,
-    )
-
-__all__ = [
-    "append",
-    "clone",
-    "convert",
-    "create",
-    "delete",
-    "fsck",
-    "health",
-    "leftover_files",
-    "merge",
-    "optimize",
-    "overwrite",
-    "restore",
-    "row_changes",
-    "row_write",
-    "update",
-    "vacuum",
-    "write_planning",
-]
+    from dagster_delta.table.operations import append as append
+    from dagster_delta.table.operations import clone as clone
+    from dagster_delta.table.operations import convert as convert
+    from dagster_delta.table.operations import create as create
+    from dagster_delta.table.operations import delete as delete
+    from dagster_delta.table.operations import fsck as fsck
+    from dagster_delta.table.operations import health as health
+    from dagster_delta.table.operations import leftover_files as leftover_files
+    from dagster_delta.table.operations import merge as merge
+    from dagster_delta.table.operations import optimize as optimize
+    from dagster_delta.table.operations import overwrite as overwrite
+    from dagster_delta.table.operations import restore as restore
+    from dagster_delta.table.operations import row_changes as row_changes
+    from dagster_delta.table.operations import row_write as row_write
+    from dagster_delta.table.operations import update as update
+    from dagster_delta.table.operations import vacuum as vacuum
+    from dagster_delta.table.operations import write_planning as write_planning
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

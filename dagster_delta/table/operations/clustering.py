@@ -6,6 +6,7 @@ Spec: Clustered Table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -29,11 +30,19 @@ def define_clustering(
         # It may name columns that the new table does not have.
         left = () if before is None else (msgspec.structs.replace(before, removed=True),)
         return configuration, left
+    planned, domain = _clustered_by(configuration, tuple(map(to_path, columns)))
+    return planned, (domain,)
+
+
+def _clustered_by(
+    configuration: TableConfiguration, columns: tuple[ColumnPath, ...]
+) -> tuple[TableConfiguration, DomainMetadata]:
     draft = SchemaDraft(configuration, new_column_name)
-    ClusterBy(tuple(map(to_path, columns))).apply(draft)
+    ClusterBy(columns).apply(draft)
     text = draft.changed_domains[CLUSTERING_DOMAIN]
-    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
-    return draft.configuration, (domain,)
+    return draft.configuration, DomainMetadata(
+        domain=CLUSTERING_DOMAIN, configuration=text, removed=False
+    )
 
 
 def keep_clustering(
@@ -48,26 +57,21 @@ def keep_clustering(
     columns = table_clustering(snapshot)
     if not columns:
         return configuration, ()
-    draft = SchemaDraft(configuration, new_column_name)
     try:
-        ClusterBy(columns).apply(draft)
+        planned, domain = _clustered_by(configuration, columns)
     except SchemaMismatch:
         raise SchemaChangeRefused(
             "the table is clustered by a column that the new schema does not have; alter it with "
             "CLUSTER BY NONE first, or keep the column"
         ) from None
-    text = draft.changed_domains[CLUSTERING_DOMAIN]
     before = {CLUSTERING_DOMAIN: snapshot.domain_metadata()[CLUSTERING_DOMAIN].configuration}
-    try:
-        if clustering_columns(draft.configuration, before) == clustering_columns(
-            draft.configuration, {CLUSTERING_DOMAIN: text}
+    # A table with column mapping may now have other columns, with the same names.
+    with suppress(InvalidTable):
+        if clustering_columns(planned, before) == clustering_columns(
+            planned, {CLUSTERING_DOMAIN: domain.configuration}
         ):
-            return draft.configuration, ()
-    except InvalidTable:
-        # A table with column mapping now has other columns, with the same names.
-        pass
-    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
-    return draft.configuration, (domain,)
+            return planned, ()
+    return planned, (domain,)
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:

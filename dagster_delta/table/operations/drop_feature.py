@@ -22,7 +22,7 @@ from dagster_delta.protocol.values.partition_values import encode_path
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.operations.outdated_files import (
     OlderFiles,
-    files_of_old_types,
+    outdated_files,
     stage_moved_rows,
 )
 from dagster_delta.table.read.snapshot import Snapshot
@@ -98,7 +98,7 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
         case "with_vectors":
             return files.filter(pc.is_valid(files["deletion_vector"]))
         case "of_old_types":
-            return files_of_old_types(snapshot, files)
+            return outdated_files(snapshot, files, ["widened_types"])
         case "without_defaults":
             return OlderFiles().of(snapshot)
         case "none":
@@ -143,8 +143,8 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
             pc.is_valid(files["base_row_id"]), pc.is_valid(files["default_row_commit_version"])
         )
         transaction.stage_readded(
-            msgspec.structs.replace(each, base_row_id=None, default_row_commit_version=None)
-            for each in added_again(files.filter(has_ids), data_change=False)
+            msgspec.structs.replace(add, base_row_id=None, default_row_commit_version=None)
+            for add in added_again(files.filter(has_ids), data_change=False)
         )
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
-from dagster_delta.protocol.features.deletion_vectors import vector_files
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import (
@@ -84,9 +83,8 @@ def _logged_files(snapshot: Snapshot) -> ReferencedFiles:
     for commit in read_versions(snapshot.store, listing, sorted(listing.commits)):
         actions = decode_commit(commit.data, version=commit.version)
         referenced.add_paths(file.path for file in actions.cdc)
-        for files in (actions.adds, actions.removes):
-            referenced.add_paths(file.path for file in files)
-            referenced.add_decoded(vector_files(files))
+        referenced.add_actions(actions.adds)
+        referenced.add_actions(actions.removes)
     return referenced
 
 

@@ -75,12 +75,6 @@ def outdated_files(snapshot: Snapshot, files: pa.Table, purge: Collection[Purge]
     return files.filter(boolean_column(chosen))
 
 
-def files_of_old_types(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files with a column in a type from before a widening; reads the footers."""
-    purge: tuple[Purge, ...] = ("widened_types",)
-    return outdated_files(snapshot, files, purge)
-
-
 def _holds_unknown(found: list[pa.Field], schema: StructType, mode: ColumnMappingMode) -> bool:
     known = {physical_name(field, mode).casefold(): field for field in schema}
     return any(

@@ -28,7 +28,6 @@ from dagster_delta.protocol.log.commit_file import (
     garbage_collection_paused,
 )
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
-from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -220,34 +219,14 @@ class _NeededFiles:
             is_retained = pc.greater_equal(times, integer_scalar(self.before_ms))
             referenced.add(removed.select(columns).filter(is_retained))
         if self.retention_ms > own:
-            for files in _removed_since(snapshot, self.before_ms):
-                referenced.add(files)
+            # By all commits since then: checkpoints have dropped the older tombstones.
+            listing = list_log(snapshot.store, end=snapshot.version)
+            files = sorted(listing.commits.items())
+            recent = [number for number, file in files if file.modified_ms >= self.before_ms]
+            for commit in read_versions(snapshot.store, listing, recent):
+                actions = decode_commit(commit.data, version=commit.version)
+                referenced.add_actions(actions.removes)
         return referenced
-
-
-def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[pa.Table]:
-    """The files removed by all commits since a time, including those that checkpoints have
-    dropped.
-    """
-    listing = list_log(snapshot.store, end=snapshot.version)
-    files = sorted(listing.commits.items())
-    recent = [version for version, file in files if file.modified_ms >= since_ms]
-    for commit in read_versions(snapshot.store, listing, recent):
-        removes = decode_commit(commit.data, version=commit.version).removes
-        vectors = [
-            None
-            if remove.deletion_vector is None
-            else {
-                name: getattr(remove.deletion_vector, name) for name in DELETION_VECTOR_TYPE.names
-            }
-            for remove in removes
-        ]
-        yield pa.table(
-            {
-                "path": string_column([remove.path for remove in removes]),
-                "deletion_vector": pa.array(vectors, DELETION_VECTOR_TYPE),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import StorageFailure
-from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, vector_files
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.values.arrow_columns import whole_array
 from dagster_delta.protocol.values.arrow_values import every, integer_scalar
@@ -105,6 +105,11 @@ class ReferencedFiles:
         self._paths.add_all(paths.filter(pc.invert(unusual)).to_pylist())
         self.add_paths(paths.filter(unusual).to_pylist())
         self.add_decoded(deletion_vector_paths(files["deletion_vector"]))
+
+    def add_actions(self, files: Sequence[AddFile | RemoveFile]) -> None:
+        """Add the data files and deletion vectors of actions of a commit."""
+        self.add_paths(file.path for file in files)
+        self.add_decoded(vector_files(files))
 
     def add_decoded(self, paths: Iterable[str]) -> None:
         """Add files by their decoded paths."""
