@@ -216,7 +216,8 @@ class KnownCommit(msgspec.Struct, frozen=True):
     """
 
     version: int
-    size_bytes: int
+    size_bytes: int | None
+    """None if only the digest identifies it."""
     modified_ms: int = 0
     """0 for a commit of this process on a remote store, which gives no time when it is written."""
     digest: str | None = None
@@ -247,7 +248,7 @@ class KnownCommit(msgspec.Struct, frozen=True):
             if found is None:
                 return False
         if found is not None:
-            if found.size_bytes != self.size_bytes:
+            if self.size_bytes not in {None, found.size_bytes}:
                 return False
             if is_same_time(self.modified_ms, found.modified_ms):
                 return True
@@ -292,10 +293,8 @@ def read_commits_after(
     after 30,000 versions, so that names are looked up there, in microseconds.
     """
     if store.local_path(LOG_DIRECTORY) is None:
-        listed = list_commits_after(store, version, at_most=at_most)
-        if listed is None or not (commit is None or commit.is_in(store, listed[0])):
-            return None
-        return [(raw.version, raw.data) for _, raw in listed[1]]
+        listed = list_commits_after(store, version, at_most=at_most, commit=commit)
+        return None if listed is None else [(raw.version, raw.data) for _, raw in listed]
     commits = probe_commits_after(store, version, at_most=at_most)
     if not (commit is None or commit.is_in(store)):
         return None
@@ -303,10 +302,10 @@ def read_commits_after(
 
 
 def list_commits_after(
-    store: ObjectStore, version: int, *, at_most: int
-) -> tuple[ObjectMeta, list[tuple[ObjectMeta, RawCommit]]] | None:
-    """The file of a version's commit and the commits that follow it, from one listing; None if the
-    listing does not show all of them.
+    store: ObjectStore, version: int, *, at_most: int, commit: KnownCommit | None = None
+) -> list[tuple[ObjectMeta, RawCommit]] | None:
+    """The commits that follow a version and their files, from one listing; None if the listing does
+    not show all of them, or the version's own commit is not `commit`.
     """
     listed: list[ObjectMeta] = []
     for meta in store.list_from(LOG_DIRECTORY, version_prefix(version)):
@@ -319,9 +318,11 @@ def list_commits_after(
     versions = range(version, version + len(listed))
     if not listed or [commit_path(n) for n in versions] != [meta.path for meta in listed]:
         return None
+    if commit is not None and not commit.is_in(store, listed[0]):
+        return None
     files = [CommitFile(n, n, meta) for n, meta in zip(versions, listed, strict=True)][1:]
     try:
-        return listed[0], list(zip(listed[1:], read_commits(store, files), strict=True))
+        return list(zip(listed[1:], read_commits(store, files), strict=True))
     except LogGap:
         return None
 

@@ -20,14 +20,13 @@ from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.log.tail import RawCommit
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
 from dagster_delta.table.log.reader import (
+    KnownCommit,
     commit_digest,
     is_newest,
-    is_same_time,
     list_commits_after,
     list_log,
     located,
@@ -81,11 +80,13 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cursor
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the table need not be opened to read on."""
+    def commit(self) -> KnownCommit | None:
+        """The commit of the version; None if the table has to be opened to read on."""
         if self.commit_digest is None or self.partition_columns is None:
-            return False
-        return not self.partition_columns or self.timestamp_columns is not None
+            return None
+        if self.partition_columns and self.timestamp_columns is None:
+            return None
+        return KnownCommit(self.version, None, self.commit_modified_ms or 0, self.commit_digest)
 
     def to_json_value(self) -> dict[str, object]:
         """The cursor as plain values."""
@@ -165,7 +166,10 @@ def read_new_commits(
         CorruptLog: a commit is damaged.
         StorageFailure: the store cannot be reached.
     """
-    listed = _listed_commits(store, cursor, limit)
+    listed, known = None, cursor.commit
+    if known is not None and store.local_path("") is None:
+        # Where a request is a round trip, a listing takes the place of several.
+        listed = list_commits_after(store, cursor.version, at_most=limit, commit=known)
     if listed is not None:
         commits = [(raw.version, raw.data) for _, raw in listed]
     else:
@@ -226,26 +230,6 @@ def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSu
     )
 
 
-def _listed_commits(
-    store: ObjectStore, cursor: LogCursor, limit: int
-) -> list[tuple[ObjectMeta, RawCommit]] | None:
-    """The commits after the cursor, from a single listing which shows that the cursor's commit is
-    still there; None if it does not show that, or if the cursor is incomplete.
-
-    Where a request is a round trip, the listing takes the place of several, and the commits are
-    read together.
-    """
-    if store.local_path("") is not None or cursor.version == NOTHING_SEEN:
-        return None
-    if cursor.commit_modified_ms is None or not cursor.is_complete:
-        return None
-    listed = list_commits_after(store, cursor.version, at_most=limit)
-    if listed is None:
-        return None
-    own, commits = listed
-    return commits if is_same_time(cursor.commit_modified_ms, own.modified_ms) else None
-
-
 def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
     if actions.metadata is None:
         return msgspec.structs.replace(cursor, version=actions.version)
@@ -295,27 +279,18 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     """The cursor, if the log continues from it. Raises as `read_new_commits` does."""
     if cursor.version == NOTHING_SEEN:
         return cursor if has_successor else _check_absent(store, cursor)
-    meta = store.head(commit_path(cursor.version))
-    if meta is None:
-        # A clean-up may have deleted it; if its successor exists, nothing is lost.
-        snapshot = _open(store, cursor)
-        if has_successor or snapshot.version == cursor.version:
-            return _identified(store, cursor, snapshot)
-        raise _broken(store, cursor, snapshot)
-    if not has_successor and not is_newest(store, cursor.version):
-        snapshot = _open(store, cursor)
-        # Looked up after the commits that the snapshot has were made.
-        successor = commit_path(cursor.version + 1)
-        if snapshot.version > cursor.version and store.head(successor) is None:
-            raise _broken(store, cursor, snapshot)
-    if not cursor.is_complete:
-        return _identified(store, cursor, _open(store, cursor))
-    if meta.modified_ms == cursor.commit_modified_ms:
-        return cursor
+    known = cursor.commit
+    is_continued = has_successor or is_newest(store, cursor.version)
     # A copy of the log has other file times but the same commits.
-    if commit_digest(read_commit(store, cursor.version)) != cursor.commit_digest:
-        raise _broken(store, cursor, _open(store, cursor))
-    return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
+    if known is not None and is_continued and known.is_in(store):
+        return cursor
+    snapshot = _open(store, cursor)
+    # A clean-up may have deleted the commit of the cursor; if its successor exists, nothing is lost.
+    # It is looked up after the commits that the snapshot has were made.
+    is_at_end = snapshot.version == cursor.version
+    if not (has_successor or is_at_end or store.head(commit_path(cursor.version + 1))):
+        raise _broken(store, cursor, snapshot)
+    return _identified(store, cursor, snapshot)
 
 
 def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:
