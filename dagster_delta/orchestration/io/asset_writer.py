@@ -46,7 +46,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.evaluation import evaluate_filter
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.write_planning import check_widening
-from dagster_delta.table.transaction.commit_result import ApplicationRecord
+from dagster_delta.table.transaction.retries import StatementOptions
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult
@@ -238,7 +238,7 @@ def _existing(
     neither: its table is there.
     """
     mode = write.options.mode
-    if ApplicationRecord(write.idempotency).is_done(table):
+    if StatementOptions(idempotency=write.idempotency).found_done(table) is not None:
         return None
     parts: tuple[list[PartitionSelection], list[PartitionSelection]] = ([], [])
     for partition in single_partitions(write.selection).values() if write.selection else ():

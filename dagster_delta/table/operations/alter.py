@@ -50,8 +50,11 @@ from dagster_delta.table.operations.drop_feature import drop_feature
 from dagster_delta.table.operations.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.operations.outdated_files import OlderFiles, check_unknown_to_files
 from dagster_delta.table.operations.write_planning import physical_names
-from dagster_delta.table.transaction.commit_result import ApplicationRecord
-from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
+from dagster_delta.table.transaction.retries import (
+    ConflictRetries,
+    StatementOptions,
+    run_with_retries,
+)
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 
-_RETRIES = ConflictRetries(attempts=10, seconds=math.inf)
+_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=10, seconds=math.inf))
 """How often a change that conflicts with another commit is planned again: it may rewrite files for
 hours, and the next attempt reuses them.
 """
@@ -226,9 +229,7 @@ class _SchemaChange:
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until there is no conflict."""
-        done = run_with_retries(
-            self._attempt, snapshot.store, snapshot, _RETRIES, ApplicationRecord()
-        )
+        done = run_with_retries(self._attempt, snapshot.store, snapshot, _RETRIES)
         if not done.skipped:
             self.files.forget()
         return SchemaChangeResult(**msgspec.structs.asdict(done), plan=self.planned)

@@ -30,4 +30,4 @@ def delete_rows(
         statement = RowStatement.begin("DELETE", snapshot, where, options, clock)
         return statement.run(statement.engine_of(()), parameters)
 
-    return run_with_retries(delete, snapshot.store, snapshot, options.limits, options.record)
+    return run_with_retries(delete, snapshot.store, snapshot, options)

@@ -256,7 +256,7 @@ def merge_rows(
         configuration, domains = define_new_table(statement.creates, None)
         snapshot = before_creation(store, configuration)
     _begin(snapshot, statement, clock)
-    if (done := statement.record.found_done(snapshot)) is not None:
+    if (done := statement.found_done(snapshot)) is not None:
         return done
     engine = engine_for(statement.source, statement.engine, memory_limit=statement.memory_limit)
     with scratch_directory("merge-") as directory:
@@ -272,7 +272,7 @@ def merge_rows(
                     transaction.stage_domain(domain)
             elif not began.exists:
                 _check_columns(snapshot, began.schema)
-            transaction.stage_applications(statement.record)
+            transaction.stage_applications(statement)
             try:
                 merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
             except UnsupportedExpression:
@@ -284,7 +284,7 @@ def merge_rows(
                 merge = _Merge.parse(engine, snapshot, statement, source, began.configuration)
             return merge.commit(transaction, started)
 
-        return run_with_retries(merge, store, snapshot, statement.limits, statement.record)
+        return run_with_retries(merge, store, snapshot, statement)
 
 
 def _begin(snapshot: Snapshot, statement: MergeStatement, clock: Clock) -> Transaction:
@@ -386,7 +386,7 @@ class _Merge(msgspec.Struct, frozen=True):
             "executionTimeMs": round((now - started) * 1000),
         }
         changes_rows = merged.num_inserted_rows or any(merged.num_changed_rows.values())
-        if not changes_rows and self.statement.record.is_empty and self.snapshot.exists:
+        if not changes_rows and self.statement.records_nothing and self.snapshot.exists:
             # As in the reference implementation, a MERGE without changes makes no version.
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
         return transaction.commit(

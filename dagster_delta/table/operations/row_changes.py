@@ -106,10 +106,10 @@ class RowStatement(msgspec.Struct, frozen=True):
         assignments: tuple[Assignment, ...] = (),
     ) -> CommitResult:
         """Change the selected rows, and commit that."""
-        self.transaction.stage_applications(self.options.record)
+        self.transaction.stage_applications(self.options)
         selected = select_rows(self.snapshot, self.where, engine)
         scanned = time.perf_counter()
-        if not selected.files.num_rows and self.options.record.is_empty:
+        if not selected.files.num_rows and self.options.records_nothing:
             # As in the reference implementation, what changes nothing makes no version.
             metrics = self._metrics(_count([], [], None), scanned)
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)

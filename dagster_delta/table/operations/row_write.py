@@ -122,12 +122,7 @@ class RowWrite:
 
         with created:
             done = run_with_retries(
-                attempt_on,
-                self.store,
-                snapshot,
-                self.options.limits,
-                self.options.record,
-                may_repeat=files_fit,
+                attempt_on, self.store, snapshot, self.options, may_repeat=files_fit
             )
         # Files remain only if another process has done the same write.
         created.delete()
@@ -142,7 +137,7 @@ class RowWrite:
 
     def stage_configuration(self) -> TableConfiguration:
         """Stage what the write changes in protocol and metadata, and its `txn` actions."""
-        self.transaction.stage_applications(self.options.record)
+        self.transaction.stage_applications(self.options)
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
         # The same plan gives new columns the same ids and physical names.

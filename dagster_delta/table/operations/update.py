@@ -42,7 +42,7 @@ def update_rows(
         assignments, engine = _assign(statement, values)
         return statement.run(engine, parameters, assignments)
 
-    return run_with_retries(update, snapshot.store, snapshot, options.limits, options.record)
+    return run_with_retries(update, snapshot.store, snapshot, options)
 
 
 def _assign(

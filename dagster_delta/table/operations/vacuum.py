@@ -45,7 +45,11 @@ from dagster_delta.table.operations.vacuum_plan import (
     is_vacuumed,
 )
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.retries import ConflictRetries, run_with_retries
+from dagster_delta.table.transaction.retries import (
+    ConflictRetries,
+    StatementOptions,
+    run_with_retries,
+)
 from dagster_delta.table.transaction.transaction import CommitResult, Transaction
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +60,7 @@ _UNUSUAL_PATH = "(^|/)([_./]|$)|^metadata/|:"
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
-_END_RETRIES = ConflictRetries(attempts=5)
+_END_RETRIES = StatementOptions(on_conflict=ConflictRetries(attempts=5))
 
 
 @dataclass(frozen=True, slots=True)

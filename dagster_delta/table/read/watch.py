@@ -285,8 +285,8 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
     if known is not None and is_continued and known.is_in(store):
         return cursor
     snapshot = _open(store, cursor)
-    # A clean-up may have deleted the commit of the cursor; if its successor exists, nothing is lost.
-    # It is looked up after the commits that the snapshot has were made.
+    # A clean-up may have deleted the commit of the cursor, and nothing is lost if its successor is
+    # there. That is looked up after the commits that the snapshot has were made.
     is_at_end = snapshot.version == cursor.version
     if not (has_successor or is_at_end or store.head(commit_path(cursor.version + 1))):
         raise _broken(store, cursor, snapshot)

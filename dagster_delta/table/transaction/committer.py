@@ -186,11 +186,7 @@ def commit_with_retry(
             _pause(attempt, sleep)
             outcome = _follow_commits(store, request, progress)
         if isinstance(outcome, Committed) and (attempt or not request.log_is_kept(clock())):
-            try:
-                return _checked(store, request, outcome)
-            except StorageFailure as error:
-                # The commit was put, whatever a look at the log says afterwards.
-                raise _unknown(store, version, request.transaction_id, error) from error
+            return _checked(store, request, outcome)
         if outcome is not None:
             return outcome
     raise CommitRetriesExhausted(
@@ -272,9 +268,13 @@ def _checked(
     version before it was put: then it lies below the first checkpoint, and is never read.
     """
     base, version = request.read_version, outcome.version
-    if base is not None and is_intact(store, base, version):
-        return outcome
-    listed = list_log(store, start=version if base is None else base).commits
+    try:
+        if base is not None and is_intact(store, base, version):
+            return outcome
+        listed = list_log(store, start=version if base is None else base).commits
+    except StorageFailure as error:
+        # The commit was put, whatever a look at the log says afterwards.
+        raise _unknown(store, version, request.transaction_id, error) from error
     if version not in listed:
         error = VersionNotFound(f"a clean-up has deleted version {version} of the log already")
         raise _unknown(store, version, request.transaction_id, error)

@@ -21,12 +21,7 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.transaction.commit_result import (
-    NO_RECORD,
-    ApplicationRecord,
-    AppTransaction,
-    CommitResult,
-)
+from dagster_delta.table.transaction.commit_result import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
@@ -69,7 +64,14 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: OnConflict = "retry"
 
     def __post_init__(self) -> None:
-        _ = self.limits, self.record  # they raise for invalid ones
+        _ = self.limits  # raises for an invalid option
+        match self.idempotency:
+            case None | (str(), int()):
+                return
+        raise InvalidArgument(
+            "idempotency is an application id and its version, as in ('nightly', 7), not "
+            f"{self.idempotency!r}"
+        )
 
     @property
     def limits(self) -> ConflictRetries:
@@ -84,9 +86,19 @@ class StatementOptions(msgspec.Struct, frozen=True, kw_only=True):
         return ConflictRetries() if self.on_conflict == "retry" else ConflictRetries(attempts=1)
 
     @property
-    def record(self) -> ApplicationRecord:
-        """The `txn` actions to record."""
-        return ApplicationRecord(self.idempotency, tuple(self.progress))
+    def records_nothing(self) -> bool:
+        """Whether there is no `txn` action, so a write without changed rows needs no commit."""
+        return self.idempotency is None and not self.progress
+
+    def found_done(self, snapshot: Snapshot | None) -> CommitResult | None:
+        """The result of the statement if the table records that it was already done, else None."""
+        if self.idempotency is None or snapshot is None:
+            return None
+        app_id, version = self.idempotency
+        committed = snapshot.transaction_version(app_id)
+        if committed is None or committed < version:
+            return None
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
 
     @property
     def constraints(self) -> list[Constraint]:
@@ -98,8 +110,7 @@ def run_with_retries(
     run: Callable[[_AnySnapshot], CommitResult],
     store: ObjectStore,
     snapshot: _AnySnapshot,
-    limits: ConflictRetries,
-    record: ApplicationRecord = NO_RECORD,
+    options: StatementOptions,
     *,
     may_repeat: Callable[[_AnySnapshot], bool] = lambda _: True,
 ) -> CommitResult:
@@ -110,17 +121,17 @@ def run_with_retries(
             is committed. It is called again then.
         store: store of the table.
         snapshot: the version of the first attempt; None where there is no table yet.
-        limits: of the retries.
-        record: what the statement records of applications. If the table has it already, or another
-            process has done the same statement meanwhile, that is the result.
+        options: the limits of the retries, and what the statement records of applications. If the
+            table has that already, or another process has done the same statement meanwhile, that
+            is the result.
         may_repeat: whether another attempt on a newer version can succeed.
 
     Raises:
         CommitConflict: the limits are reached, or another attempt would not help.
         Anything that `run` raises.
     """
-    attempt, first_conflict = 1, None
-    while (done := record.found_done(snapshot)) is None:
+    attempt, first_conflict, limits = 1, None, options.limits
+    while (done := options.found_done(snapshot)) is None:
         try:
             result = run(snapshot)
             return result if attempt == 1 else replace(result, attempts=attempt)
@@ -134,9 +145,9 @@ def run_with_retries(
                 and attempt < limits.attempts
                 and now - first_conflict < limits.seconds
             )
-            if repeats or record.idempotency is not None:
+            if repeats or options.idempotency is not None:
                 snapshot = Snapshot.load(store) if snapshot is None else snapshot.update()
-            if (done := record.found_done(snapshot)) is not None:
+            if (done := options.found_done(snapshot)) is not None:
                 return done
             if not (repeats and may_repeat(snapshot)):
                 if attempt > 1:

@@ -44,7 +44,6 @@ from dagster_delta.table.log.reader import read_checksum_after, read_commits_aft
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.read.snapshot import Snapshot, advanced
 from dagster_delta.table.transaction.commit_result import (
-    ApplicationRecord,
     AppTransaction,
     CommitResult,
 )
@@ -58,6 +57,7 @@ from dagster_delta.table.transaction.committer import (
 
 if TYPE_CHECKING:
     from dagster_delta.table.transaction.conflicts import MovedGroups, RowChange, SelectsRows
+    from dagster_delta.table.transaction.retries import StatementOptions
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
@@ -225,15 +225,15 @@ class Transaction:
         progress.check(found, table=self.store.location.uri, version=self.read_version)
         self.record_application(progress.app_id, progress.version)
 
-    def stage_applications(self, record: ApplicationRecord) -> None:
+    def stage_applications(self, options: StatementOptions) -> None:
         """Record applications as part of the commit, each if it is still where it is expected.
 
         Raises:
             ConcurrentTransaction: the table has another version of an application than expected.
         """
-        if record.idempotency is not None:
-            self.record_application(*record.idempotency)
-        for progress in record.progress:
+        if options.idempotency is not None:
+            self.record_application(*options.idempotency)
+        for progress in options.progress:
             self.advance_application(progress)
 
     def stage_domain(self, domain: DomainMetadata) -> None:
