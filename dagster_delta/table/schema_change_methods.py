@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 import pyarrow as pa
 
 from dagster_delta.clock import now_ms
+from dagster_delta.engines import engine_for
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution import actions, table_actions
 from dagster_delta.evolution.column_paths import to_path
@@ -22,6 +23,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import from_arrow_type
+from dagster_delta.table import operations
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.transaction.commit_result import CommitResult
 
@@ -433,12 +435,12 @@ class SchemaChangeMethods(TableHandle):
         """The plan of `change_column` and its cost; nothing is written. It takes the same arguments
         and raises the same errors, but returns missing switches as `missing_switches` of the plan.
         """
-        from dagster_delta.table.operations.column_change import plan_for
-
         request = self._request(
             column, new_type, cast, on_error, nullable, position, enable_features
         )
-        return plan_for(self._existing(), request, batch_bytes=batch_bytes, dry_run=True)
+        return operations.column_change.plan_for(
+            self._existing(), request, batch_bytes=batch_bytes, dry_run=True
+        )
 
     def change_column(
         self,
@@ -499,14 +501,12 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: values cannot be converted exactly as Spark converts them.
             CommitConflict: others change the table faster than its files can be rewritten.
         """
-        from dagster_delta.table.operations.column_change import begin_column_change
-
         request = self._request(
             column, new_type, cast, on_error, nullable, position, enable_features
         )
         # This comes first, so that invalid arguments are refused before anything is committed.
         job = self._job(engine, batch_bytes, commit_info, on_progress)
-        begun = begin_column_change(
+        begun = operations.column_change.begin_column_change(
             self._existing(), request, clock=now_ms, commit_info=commit_info
         )
         return self._adopt(job.run(self._adopt(begun).snapshot))
@@ -518,9 +518,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound: the table does not exist yet.
             InvalidTable: the record of the change is damaged.
         """
-        from dagster_delta.table.operations.column_change import state_of
-
-        return state_of(self._existing())
+        return operations.column_change.state_of(self._existing())
 
     def resume_column_change(
         self,
@@ -559,10 +557,10 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: no change is in progress.
             CommitConflict: a concurrent commit changed the metadata.
         """
-        from dagster_delta.table.operations.column_change import cancel_column_change
-
         return self._adopt(
-            cancel_column_change(self._existing(), clock=now_ms, commit_info=commit_info)
+            operations.column_change.cancel_column_change(
+                self._existing(), clock=now_ms, commit_info=commit_info
+            )
         )
 
     def _request(
@@ -596,10 +594,7 @@ class SchemaChangeMethods(TableHandle):
         commit_info: Mapping[str, object] | None,
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
-        from dagster_delta.engines import engine_for
-        from dagster_delta.table.operations.column_change import ColumnChangeJob
-
-        return ColumnChangeJob(
+        return operations.column_change.ColumnChangeJob(
             engine_for(None, engine), now_ms, batch_bytes, commit_info, on_progress
         )
 
@@ -608,9 +603,7 @@ class SchemaChangeMethods(TableHandle):
         wanted: str | actions.SchemaAction,
         **given: Unpack[_AllOptions],
     ) -> SchemaChangeResult:
-        from dagster_delta.table.operations import alter
-
-        allowed = self._allow_column_changes
+        alter, allowed = operations.alter, self._allow_column_changes
         options = alter.SchemaChangeOptions(allow_column_changes=allowed, **given)
         if isinstance(wanted, str):
             result = alter.alter_table(self._existing(), wanted, options, clock=now_ms)

@@ -18,6 +18,7 @@ from dagster_delta.protocol.features.table_configuration import TableConfigurati
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table import operations
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.transaction.commit_result import CommitResult
 
@@ -366,14 +367,12 @@ class SettingMethods(TableHandle):
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
     ) -> CommitResult:
-        from dagster_delta.table.operations.configuration_change import commit_configuration
-        from dagster_delta.table.operations.write_planning import new_column_name
-
         snapshot = self._existing()
+        new_name = operations.write_planning.new_column_name
         return self._adopt(
-            commit_configuration(
+            operations.configuration_change.commit_configuration(
                 snapshot,
-                plan(snapshot.configuration, new_column_name),
+                plan(snapshot.configuration, new_name),
                 operation,
                 parameters,
                 clock=now_ms,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from dagster_delta.errors import InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions, decode_commit_info
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing, LogSegment, spell_versions
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.reader import list_log, located, read_commit, read_versions
+from dagster_delta.table.log.reader import list_log, located, read_commit_info, read_versions
 
 # File times are made monotonic starting this many versions before the range, as in the reference
 # implementation.
@@ -133,11 +133,7 @@ def _in_commit_timestamp(
         return checksum.in_commit_timestamp_ms
     if segment.commit is None:
         return None
-    path = commit_path(segment.version)
-    with located(store, segment.version):
-        data = read_commit(store, segment.version)
-        info = decode_commit_info(data, version=segment.version, path=path)
-    timestamp = info.get("inCommitTimestamp")
+    timestamp = read_commit_info(store, segment.version).get("inCommitTimestamp")
     return timestamp if isinstance(timestamp, int) else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -161,6 +161,13 @@ def read_commit(store: ObjectStore, version: int) -> bytes:
             table=store.location.uri,
             version=version,
         ) from error
+
+
+def read_commit_info(store: ObjectStore, version: int) -> dict[str, Any]:
+    """The commitInfo of a commit."""
+    with located(store, version):
+        data = read_commit(store, version)
+        return decode_commit_info(data, version=version, path=commit_path(version))
 
 
 def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCommit, ...]:

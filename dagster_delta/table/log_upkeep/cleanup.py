@@ -129,8 +129,13 @@ def clean_log(
         if cut is None or dry_run:
             break
         snapshot.check_newest_commit()
-        if _is_made_readable(store, cut, listing, files, now_ms):
+        try:
+            _make_readable(store, cut, listing, now_ms)
             break
+        except (InvalidTable, TableNotFound, VersionNotFound):
+            # Files needed for it may have been deleted after they were listed.
+            if {file.path for file in files}.issubset(file.path for file in _log_files(store)):
+                raise
     else:
         listing = LogListing.sort(_log_files(store))
         cut, kept_because = None, _OTHERS_CLEAN
@@ -265,21 +270,6 @@ def _plan(
             f"and those from {cut} on have to stay",
         )
     return cut, None
-
-
-def _is_made_readable(
-    store: ObjectStore, cut: int, listing: LogListing, files: Sequence[ObjectMeta], now_ms: int
-) -> bool:
-    """Whether the log can begin with a version now; False if files needed for it were deleted
-    after they were listed.
-    """
-    try:
-        _make_readable(store, cut, listing, now_ms)
-    except (InvalidTable, TableNotFound, VersionNotFound):
-        if {file.path for file in files}.issubset(file.path for file in _log_files(store)):
-            raise
-        return False
-    return True
 
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:

@@ -6,8 +6,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dagster_delta.table.operations import alter as alter
     from dagster_delta.table.operations import append as append
     from dagster_delta.table.operations import clone as clone
+    from dagster_delta.table.operations import column_change as column_change
+    from dagster_delta.table.operations import configuration_change as configuration_change
     from dagster_delta.table.operations import convert as convert
     from dagster_delta.table.operations import create as create
     from dagster_delta.table.operations import delete as delete

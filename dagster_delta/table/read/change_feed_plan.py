@@ -254,19 +254,10 @@ def _configurations(
         # Nothing has changed since: the table at the start need not be read.
         yield start, end.configuration
         return
-    configuration = _first_configuration(store, start, changes)
+    configuration = Snapshot.load(store, version=start).configuration
     yield start, configuration
     for change in later:
         configuration = TableConfiguration(
             change.protocol or configuration.protocol, change.metadata or configuration.metadata
         )
         yield change.version, configuration
-
-
-def _first_configuration(
-    store: ObjectStore, start: int, changes: list[_ConfigurationChange]
-) -> TableConfiguration:
-    first = changes[0]
-    if first.version == start and first.protocol is not None and first.metadata is not None:
-        return TableConfiguration(first.protocol, first.metadata)
-    return Snapshot.load(store, version=start).configuration

@@ -13,13 +13,13 @@ from itertools import takewhile
 from typing import Any
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, VersionNotFound
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
-from dagster_delta.table.log.reader import list_log, located, read_versions
+from dagster_delta.table.log.reader import list_log, located, read_commit_info, read_versions
 from dagster_delta.table.read.snapshot import Snapshot
 
 _CONCURRENT_READS = 16
@@ -130,16 +130,13 @@ def latest_commits(snapshot: Snapshot, limit: int) -> list[HistoryEntry]:
 
 
 def _read_entry(store: ObjectStore, version: int) -> HistoryEntry | None:
-    path = commit_path(version)
     try:
-        data = store.read(path)
-    except FileNotFoundError:
+        info = read_commit_info(store, version)
+    except VersionNotFound:
         return None
-    with located(store, version):
-        info = decode_commit_info(data, version=version, path=path)
     time = info.get("inCommitTimestamp", info.get("timestamp"))
     if not isinstance(time, int):
-        found = store.head(path)
+        found = store.head(commit_path(version))
         time = 0 if found is None else found.modified_ms
     return HistoryEntry(version, time, info)
 

@@ -11,12 +11,10 @@ from bisect import bisect_left, bisect_right
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import decode_commit_info
-from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import commit_times
-from dagster_delta.table.log.reader import list_settled_log, located, read_commit
+from dagster_delta.table.log.reader import list_settled_log, read_commit_info
 from dagster_delta.table.log.state import open_state
 
 
@@ -129,16 +127,15 @@ class _Times:
     def of(self, version: int) -> int:
         if version in self._file_times:
             return self._file_times[version]
-        with located(self._store, version):
-            data = read_commit(self._store, version)
-            info = decode_commit_info(data, version=version, path=commit_path(version))
-            timestamp = info.get("inCommitTimestamp")
-            if not isinstance(timestamp, int):
-                raise InvalidTable(
-                    "The commit has no in-commit timestamp, though the table keeps them since "
-                    "before; open the table by version"
-                )
-            return timestamp
+        timestamp = read_commit_info(self._store, version).get("inCommitTimestamp")
+        if not isinstance(timestamp, int):
+            raise InvalidTable(
+                "The commit has no in-commit timestamp, though the table keeps them since before; "
+                "open the table by version",
+                table=self._store.location.uri,
+                version=version,
+            )
+        return timestamp
 
 
 def _spell(time_ms: int) -> str:

@@ -272,9 +272,9 @@ def _checked(
         if base is not None and is_intact(store, base, version):
             return outcome
         listed = list_log(store, start=version if base is None else base).commits
-    except StorageFailure as error:
+    except StorageFailure as failure:
         # The commit was put, whatever a look at the log says afterwards.
-        raise _unknown(store, version, request.transaction_id, error) from error
+        raise _unknown(store, version, request.transaction_id, failure) from failure
     if version not in listed:
         error = VersionNotFound(f"a clean-up has deleted version {version} of the log already")
         raise _unknown(store, version, request.transaction_id, error)
