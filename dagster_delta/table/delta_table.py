@@ -196,10 +196,10 @@ class DeltaTable(
             UnsupportedFeature, ConditionalPutUnsupported, CommitStateUnknown: as for `create`.
         """
         table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
-        options = operations.convert.ConvertOptions(
-            partition_by, properties, name, description, commit_info
+        converted = operations.convert.convert_directory(
+            table.store, partition_by, properties, name, description, commit_info, clock=now_ms
         )
-        table._adopt(operations.convert.convert_directory(table.store, options, clock=now_ms))
+        table._adopt(converted)
         return table
 
     @staticmethod

@@ -52,7 +52,9 @@ def follow_commit(
     then, (version, bytes), the new one last.
     """
     try:
-        snapshot = _committed_snapshot(store, base, commits)
+        checksum = _checksum_after(store, None if base is None else base.checksum, commits)
+        _store_checksum(store, commits[-1][0], checksum)
+        snapshot = advanced(store, base, commits, checksum=checksum, is_own=True)
     except (InvalidTable, StorageFailure):
         raise
     except DeltaError as error:
@@ -70,15 +72,6 @@ def follow_commit(
             snapshot = _checkpointed(snapshot, clock())
             return _with_clean_log(snapshot, interval, clock=clock)
     return snapshot
-
-
-def _committed_snapshot(
-    store: ObjectStore, base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
-) -> Snapshot:
-    version = commits[-1][0]
-    checksum = _checksum_after(store, None if base is None else base.checksum, commits)
-    _store_checksum(store, version, checksum)
-    return advanced(store, base, commits, checksum=checksum, is_own=True)
 
 
 def _checksum_after(

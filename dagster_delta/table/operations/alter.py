@@ -39,6 +39,7 @@ from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.operations.clustering import domain_texts
 from dagster_delta.table.operations.column_change import (
     ColumnChangeJob,
     ColumnChangeProgress,
@@ -199,11 +200,6 @@ def _drop_feature(
     return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
 
 
-def _domains(snapshot: Snapshot) -> dict[str, str]:
-    domains = snapshot.domain_metadata().items()
-    return {name: domain.configuration for name, domain in domains}
-
-
 @dataclass(slots=True)
 class _SchemaChange:
     """Actions that are one commit."""
@@ -235,7 +231,7 @@ class _SchemaChange:
         return SchemaChangeResult(**msgspec.structs.asdict(done), plan=self.planned)
 
     def _attempt(self, snapshot: Snapshot) -> CommitResult:
-        plan = self.plan(snapshot, snapshot.configuration, _domains(snapshot))
+        plan = self.plan(snapshot, snapshot.configuration, domain_texts(snapshot))
         self.planned = plan
         if self.options.dry_run or not plan.changes_anything:
             return CommitResult(snapshot.version, {}, snapshot, skipped=True)
@@ -330,7 +326,7 @@ class _Statement:
         self._options = options
         self._clock = clock
         self._configuration = snapshot.configuration
-        self._domains = _domains(snapshot)
+        self._domains = domain_texts(snapshot)
         self.parts: list[_Part] = []
 
     def plan(self, wanted: Sequence[SchemaAction]) -> None:

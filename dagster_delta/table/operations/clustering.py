@@ -78,9 +78,13 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     """Logical paths of the clustering columns; empty if the table has none."""
     if not snapshot.configuration.supports("clustering"):
         return ()
+    return clustering_columns(snapshot.configuration, domain_texts(snapshot))
+
+
+def domain_texts(snapshot: Snapshot) -> dict[str, str]:
+    """The configurations of the metadata domains, by name."""
     domains = snapshot.domain_metadata().items()
-    texts = {name: domain.configuration for name, domain in domains}
-    return clustering_columns(snapshot.configuration, texts)
+    return {name: domain.configuration for name, domain in domains}
 
 
 def followed_clustering(snapshot: Snapshot | None, other: Snapshot) -> tuple[DomainMetadata, ...]:

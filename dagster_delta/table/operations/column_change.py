@@ -49,6 +49,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.table.log.columns import total_bytes
+from dagster_delta.table.operations.clustering import domain_texts
 from dagster_delta.table.operations.write_planning import new_column_name, write_spec
 from dagster_delta.table.read.file_planner import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
@@ -199,9 +200,8 @@ def begin_column_change(
     plan = plan_for(snapshot, request)
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.stage_configuration(plan.prepared)
-    return transaction.commit(
-        _OPERATION, parameters=_parameters(plan.change, "prepared"), user_info=commit_info
-    )
+    parameters = _parameters(plan.change, "prepared")
+    return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
 
 def cancel_column_change(
@@ -211,9 +211,8 @@ def cancel_column_change(
     change = _running(snapshot)
     transaction = Transaction(snapshot.store, snapshot, clock=clock)
     transaction.stage_configuration(cancelled_configuration(snapshot.configuration))
-    return transaction.commit(
-        _OPERATION, parameters=_parameters(change, "cancelled"), user_info=commit_info
-    )
+    parameters = _parameters(change, "cancelled")
+    return transaction.commit(_OPERATION, parameters=parameters, user_info=commit_info)
 
 
 def _running(snapshot: Snapshot) -> ColumnChange:
@@ -348,10 +347,7 @@ class ColumnChangeJob:
         configuration = snapshot.configuration
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         transaction.stage_configuration(published_configuration(configuration, change))
-        domains = snapshot.domain_metadata().items()
-        clustering = published_clustering(
-            configuration, change, {name: domain.configuration for name, domain in domains}
-        )
+        clustering = published_clustering(configuration, change, domain_texts(snapshot))
         if clustering is not None:
             transaction.stage_domain(
                 DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=clustering, removed=False)

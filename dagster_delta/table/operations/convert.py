@@ -45,35 +45,31 @@ PartitionBy: TypeAlias = "Sequence[str] | pa.Schema | StructType"
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertOptions:
-    """Options of the caller."""
-
-    partition_by: PartitionBy | None = None
-    """Names of the partition columns, or a schema with their types too; None to infer both."""
-    properties: Mapping[str, object] | None = None
-    name: str | None = None
-    description: str | None = None
-    commit_info: Mapping[str, object] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _File:
     meta: ObjectMeta
     texts: Mapping[str, str | None]
     """Text of each partition value in the path, unescaped; None for null."""
 
 
-def convert_directory(store: ObjectStore, options: ConvertOptions, *, clock: Clock) -> CommitResult:
-    """Create a table over the Parquet files below the root of a store, as version 0."""
+def convert_directory(
+    store: ObjectStore,
+    partition_by: PartitionBy | None,
+    properties: Mapping[str, object] | None,
+    name: str | None,
+    description: str | None,
+    commit_info: Mapping[str, object] | None,
+    *,
+    clock: Clock,
+) -> CommitResult:
+    """Create a table over the Parquet files below the root of a store, as version 0.
+
+    `partition_by` are the names of the partition columns, or a schema with their types too; None to
+    infer both.
+    """
     files = _list_files(store)
-    partitions = _partition_fields(files, options.partition_by)
-    definition = TableDefinition(
-        StructType(()),
-        [field.name for field in partitions],
-        options.properties,
-        options.name,
-        options.description,
-    )
+    partitions = _partition_fields(files, partition_by)
+    names = [field.name for field in partitions]
+    definition = TableDefinition(StructType(()), names, properties, name, description)
 
     def define(columns: StructType) -> TableConfiguration:
         schema = StructType((*_without(columns, partitions), *partitions))
@@ -104,12 +100,12 @@ def convert_directory(store: ObjectStore, options: ConvertOptions, *, clock: Clo
         "CONVERT",
         parameters={
             "numFiles": len(files),
-            "partitionedBy": [field.name for field in partitions],
+            "partitionedBy": names,
             "collectStats": True,
             "sourceFormat": "parquet",
         },
         metrics={"numConvertedFiles": len(files)},
-        user_info=options.commit_info,
+        user_info=commit_info,
     )
     if isinstance(outcome, CommitResult):
         return outcome

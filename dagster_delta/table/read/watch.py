@@ -231,12 +231,9 @@ def _summary(actions: CommitActions, cursor: LogCursor, data: bytes) -> CommitSu
 
 
 def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
-    if actions.metadata is None:
-        return msgspec.structs.replace(cursor, version=actions.version)
     # A table that is replaced in its own log may get another id: its history continues.
-    return msgspec.structs.replace(
-        cursor, version=actions.version, **_facts_of_metadata(actions.metadata)
-    )
+    facts = {} if actions.metadata is None else _facts_of_metadata(actions.metadata)
+    return msgspec.structs.replace(cursor, version=actions.version, **facts)
 
 
 def _facts_of_metadata(metadata: Metadata) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -302,7 +302,10 @@ def _follow_commits(
         try:
             data = store.read(commit_path(version))
         except FileNotFoundError:
-            return _conflict_with(followed, request, progress)
+            # All at once: to look whether files hold rows that matter takes as long for one as for
+            # many.
+            conflict = check_conflicts(request.facts, followed)
+            return None if conflict is None else Conflicted(conflict, tuple(progress.commits))
         except StorageFailure as error:
             if version > contested:
                 raise
@@ -324,16 +327,6 @@ def _follow_commits(
         progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
         assigned = parse_high_water_mark(concurrent.domain_metadata)
         progress.highest_row_id = max(progress.highest_row_id, assigned)
-
-
-def _conflict_with(
-    followed: Sequence[CommitActions], request: CommitRequest, progress: _Progress
-) -> Conflicted | None:
-    # All at once: to look whether files hold rows that matter takes as long for one as for many.
-    conflict = check_conflicts(request.facts, followed)
-    if conflict is None:
-        return None
-    return Conflicted(conflict, tuple(progress.commits))
 
 
 def _in_commit_ms(info: Mapping[str, object]) -> int:
