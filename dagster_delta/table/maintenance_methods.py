@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
-    from dagster_delta.table.operations.leftover_files import UnreferencedFiles
     from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
     from dagster_delta.table.operations.outdated_files import Purge
     from dagster_delta.table.operations.restore import RestorePlan
     from dagster_delta.table.operations.vacuum import VacuumResult
+    from dagster_delta.table.operations.vacuum_plan import UnreferencedFiles
 
 
 class MaintenanceMethods(TableHandle):
@@ -221,7 +221,7 @@ class MaintenanceMethods(TableHandle):
         Raises:
             TableNotFound, InvalidTable, StorageFailure.
         """
-        return operations.leftover_files.find_unreferenced_files(self._existing(), clock=now_ms)
+        return operations.vacuum_plan.find_unreferenced_files(self._existing(), clock=now_ms)
 
     def generate_symlink_manifests(self) -> tuple[str, ...]:
         """Write the symlink manifests of the latest version, by which Presto, Athena and Hive read

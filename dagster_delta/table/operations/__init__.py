@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations import delete as delete
     from dagster_delta.table.operations import fsck as fsck
     from dagster_delta.table.operations import health as health
-    from dagster_delta.table.operations import leftover_files as leftover_files
     from dagster_delta.table.operations import merge as merge
     from dagster_delta.table.operations import optimize as optimize
     from dagster_delta.table.operations import overwrite as overwrite
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations import row_write as row_write
     from dagster_delta.table.operations import update as update
     from dagster_delta.table.operations import vacuum as vacuum
+    from dagster_delta.table.operations import vacuum_plan as vacuum_plan
     from dagster_delta.table.operations import write_planning as write_planning
 
 if not TYPE_CHECKING:
