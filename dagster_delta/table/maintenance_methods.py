@@ -19,10 +19,10 @@ from dagster_delta.table.transaction.commit_result import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
+    from dagster_delta.table.operations.existing_rows import Purge
     from dagster_delta.table.operations.fsck import MissingFiles
     from dagster_delta.table.operations.health import TableHealth
     from dagster_delta.table.operations.optimize import OptimizeProgress, OptimizeResult
-    from dagster_delta.table.operations.outdated_files import Purge
     from dagster_delta.table.operations.restore import RestorePlan
     from dagster_delta.table.operations.vacuum import VacuumResult
     from dagster_delta.table.operations.vacuum_plan import UnreferencedFiles

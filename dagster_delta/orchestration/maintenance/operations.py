@@ -22,9 +22,9 @@ from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clone import CloneOptions, check_clone
 from dagster_delta.table.operations.clustering import table_clustering
+from dagster_delta.table.operations.existing_rows import Purge
 from dagster_delta.table.operations.health import TableHealth
 from dagster_delta.table.operations.optimize import OptimizeProgress
-from dagster_delta.table.operations.outdated_files import Purge
 
 _MAX_NAMED_FILES = 20
 

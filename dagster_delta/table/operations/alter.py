@@ -46,10 +46,16 @@ from dagster_delta.table.operations.column_change import (
     begin_column_change,
     plan_for,
 )
-from dagster_delta.table.operations.configuration_change import stage_configuration_change
-from dagster_delta.table.operations.drop_feature import drop_feature
-from dagster_delta.table.operations.existing_rows import ExistingFiles, RowValidation
-from dagster_delta.table.operations.outdated_files import OlderFiles, check_unknown_to_files
+from dagster_delta.table.operations.configuration_change import (
+    drop_feature,
+    stage_configuration_change,
+)
+from dagster_delta.table.operations.existing_rows import (
+    ExistingFiles,
+    OlderFiles,
+    RowValidation,
+    check_unknown_to_files,
+)
 from dagster_delta.table.operations.write_planning import physical_names
 from dagster_delta.table.transaction.retries import (
     ConflictRetries,
