@@ -322,24 +322,15 @@ def _by_expression(
 
 def _likely(source: DataType, target: DataType) -> Callable[[pa.Array], pa.BooleanArray] | None:
     """A test that rejects most failing values, so that few bisections are needed for the rest."""
-    bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
-    if bits is None or isinstance(source, DecimalType):
+    if _kind(target) != "whole" or _kind(source) not in ("whole", "floating"):
         return None
-    if str(source) in ("short", "integer", "long"):
-        low, high = -(2**bits), 2**bits - 1
-        if str(source) == "long" or bits < 63:
-            return lambda array: _within(array, low, high)
-    if str(source) in ("float", "double"):
-        bound = 2.0**bits
-        return lambda array: _within(pc.trunc(array.cast(pa.float64())), -bound, bound)
-    return None
+    arrow_type = to_arrow_type(target)
 
+    def passes(array: pa.Array) -> pa.BooleanArray:
+        whole = pc.trunc(array) if pa.types.is_floating(array.type) else array
+        return pc.equal(whole.cast(arrow_type, safe=False).cast(whole.type, safe=False), whole)
 
-def _within(array: pa.Array, low: float, high: float) -> pa.BooleanArray:
-    return pc.and_(
-        pc.greater_equal(array.cast(pa.float64(), safe=False), float(low)),
-        pc.less_equal(array.cast(pa.float64(), safe=False), float(high)),
-    )
+    return passes
 
 
 # Pairs of types that store assignment refuses

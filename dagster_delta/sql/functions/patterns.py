@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TypeAlias
 
@@ -29,22 +30,15 @@ def like_pieces(pattern: str, escape: str = ESCAPE) -> list[LikePiece]:
         Refusal: an escape precedes a character that Spark does not let it escape.
     """
     pieces: list[LikePiece] = []
-
-    def add(text: str) -> None:
+    lexemes = rf"(?s){re.escape(escape)}(.?)|([%_])|(.)"
+    for escaped, wildcard, plain in re.findall(lexemes, pattern):
+        if wildcard:
+            pieces.append(Wildcard(wildcard))
+            continue
+        if not plain and escaped not in ("%", "_", escape):
+            raise Refusal(f"the LIKE pattern {pattern!r}, in which an escape has no meaning,")
         if pieces and isinstance(pieces[-1], str):
-            pieces[-1] += text
+            pieces[-1] += escaped or plain
         else:
-            pieces.append(text)
-
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            following = next(characters, "")
-            if following not in ("%", "_", escape):
-                raise Refusal(f"the LIKE pattern {pattern!r}, in which an escape has no meaning,")
-            add(following)
-        elif character in "%_":
-            pieces.append(Wildcard(character))
-        else:
-            add(character)
+            pieces.append(escaped or plain)
     return pieces
