@@ -42,14 +42,10 @@ _UNSIGNED: dict[str, DataType] = {
     "long": DecimalType(20, 0),
 }
 _UNSIGNED_NAMES = {
-    "UTINYINT": "byte",
-    "UINT8": "byte",
-    "USMALLINT": "short",
-    "UINT16": "short",
-    "UINTEGER": "integer",
-    "UINT32": "integer",
-    "UBIGINT": "long",
-    "UINT64": "long",
+    **dict.fromkeys(("UTINYINT", "UINT8"), _UNSIGNED["byte"]),
+    **dict.fromkeys(("USMALLINT", "UINT16"), _UNSIGNED["short"]),
+    **dict.fromkeys(("UINTEGER", "UINT32"), _UNSIGNED["integer"]),
+    **dict.fromkeys(("UBIGINT", "UINT64"), _UNSIGNED["long"]),
 }
 
 _TEXT_WITH_LENGTH = frozenset({"VARCHAR", "CHAR", "CHARACTER", "NVARCHAR", "NCHAR"})
@@ -96,7 +92,7 @@ def _element(cursor: StatementCursor) -> DataType:
             )
         return PrimitiveType("string")
     if word in _UNSIGNED_NAMES:
-        return _UNSIGNED[_UNSIGNED_NAMES[word]]
+        return _UNSIGNED_NAMES[word]
     found = _PRIMITIVES.get(word)
     if found is None:
         cursor.fail(_unknown(word), at=token)

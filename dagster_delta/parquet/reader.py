@@ -107,26 +107,23 @@ def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
-        is_small = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
-        if is_small:
-            size_bytes = batch.nbytes
-            is_small = size_bytes < SMALL_BATCH_BYTES
+        is_few = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
+        size_bytes = batch.nbytes if is_few else SMALL_BATCH_BYTES
+        is_small = size_bytes < SMALL_BATCH_BYTES
         if is_small:
             waiting.append(batch)
             waiting_rows += batch.num_rows
             waiting_bytes += size_bytes
-        is_enough = waiting_rows >= SMALL_BATCH_ROWS or waiting_bytes >= SMALL_BATCH_BYTES
-        if waiting and (not is_small or is_enough):
+        if not is_small or waiting_rows >= SMALL_BATCH_ROWS or waiting_bytes >= SMALL_BATCH_BYTES:
             yield from _merge(waiting)
             waiting, waiting_rows, waiting_bytes = [], 0, 0
         if not is_small:
             yield batch
-    if waiting:
-        yield from _merge(waiting)
+    yield from _merge(waiting)
 
 
 def _merge(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    if len(batches) == 1 or not batches[0].num_columns:
+    if len(batches) < 2 or not batches[0].num_columns:
         return batches
     merged: list[pa.RecordBatch] = (
         pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()
