@@ -256,17 +256,13 @@ def _switch_on(draft: SchemaDraft, request: ColumnChangeRequest) -> None:
             "enable_features does not override"
         )
         draft.miss(why.format(COLUMN_CHANGE_SWITCH), MissingSwitch(COLUMN_CHANGE_SWITCH, remedy))
+        draft.set_properties({COLUMN_CHANGE_SWITCH: "true"})
     if switch is None:
-        draft.check_switch(
-            why.format(COLUMN_CHANGE_SWITCH), COLUMN_CHANGE_SWITCH, COLUMN_CHANGE_SWITCH, "true"
-        )
-    lacking = {} if switch else {COLUMN_CHANGE_SWITCH: "true"}
+        key = COLUMN_CHANGE_SWITCH
+        draft.turn_on(why.format(key), key, key, "true")
     if configuration.column_mapping_mode == "none":
         key = "delta.columnMapping.mode"
-        draft.check_switch(why.format("columnMapping"), "columnMapping", key, "name")
-        lacking[key] = "name"
-    if lacking:
-        draft.set_properties(lacking)
+        draft.turn_on(why.format("columnMapping"), "columnMapping", key, "name")
 
 
 def _redefinable(

@@ -135,9 +135,9 @@ class ColumnChangePlan:
         for name, sql in change.checks:
             yield f"- every row has to satisfy {name}: {code_span(sql)}"
         if (cost := self.cost) is not None:
-            rows = "" if cost.num_rows is None else f"{cost.num_rows:,} rows in "
+            rows = "" if cost.num_rows is None else f"{_counted(cost.num_rows, 'row')} in "
             yield (
-                f"- cost: {rows}{cost.num_files:,} files, {cost.size_bytes:,} bytes are rewritten, "
+                f"- cost: {rows}{_size(cost.num_files, cost.size_bytes)} are rewritten, "
                 f"batches: {cost.num_batches:,}, each a commit, while others read and write"
             )
             yield (
@@ -294,11 +294,19 @@ def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Ite
 
 
 def _rewrite_cost(plan: SchemaChangePlan) -> str:
-    size = f"{plan.affected_files:,} files, {plan.affected_bytes:,} bytes"
+    size = _size(plan.affected_files, plan.affected_bytes)
     if plan.frees_files_of_feature:
         known = f" ({size})" if plan.affected_files else ""
         return f"**Rewrites data**: the files that use the feature{known}, in a commit of its own."
     return f"**Rewrites data**: {size}, in one commit."
+
+
+def _size(num_files: int, size_bytes: int) -> str:
+    return f"{_counted(num_files, 'file')}, {_counted(size_bytes, 'byte')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 _Work = Literal["fill", "lazy", "default", "not_null"]
@@ -376,10 +384,8 @@ class SchemaDraft:
     def require_column_mapping(self, change: str) -> None:
         """Make sure that columns have physical names separate from their logical names."""
         if self.configuration.column_mapping_mode == "none":
-            key, value = "delta.columnMapping.mode", "name"
             why = f"columns can only be {change} where the table maps them"
-            self.check_switch(why, "columnMapping", key, value)
-            self.set_properties({key: value})
+            self.turn_on(why, "columnMapping", "delta.columnMapping.mode", "name")
             self.note(
                 "map columns by name: every column gets an id, and keeps its name in the files"
             )
@@ -387,20 +393,19 @@ class SchemaDraft:
     def require_type_widening(self) -> None:
         """Make sure that types may be widened."""
         if not self.configuration.type_widening_enabled:
-            key, value = "delta.enableTypeWidening", "true"
             why = "types can only be changed where the table allows it"
-            self.check_switch(why, "typeWidening", key, value)
-            self.set_properties({key: value})
+            self.turn_on(why, "typeWidening", "delta.enableTypeWidening", "true")
             self.note("enable type widening")
 
-    def check_switch(self, why: str, switch: str, key: str, value: str) -> None:
-        """Make sure that a property that a change needs may be set."""
+    def turn_on(self, why: str, switch: str, key: str, value: str) -> None:
+        """Set a property that a change needs, if that is allowed."""
         if not self.enable_features:
             remedy = (
                 f"set the table property {key} = {value} first, in the same statement if you like, "
                 f"or {ENABLE_FEATURES}"
             )
             self.miss(why, MissingSwitch(switch, remedy))
+        self.set_properties({key: value})
 
     def miss(self, why: str, switch: MissingSwitch) -> None:
         """Refuse a change because of a switch that is off; a dry run lists the switch."""

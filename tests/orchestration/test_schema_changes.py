@@ -305,7 +305,7 @@ def test_a_statement_changes_a_column_online_and_the_run_tells_what_it_did(
     version = table_of(filled).version()
     planned = told(run(filled, config))["delta/schema_change"]
     assert "### Part 2: an online change" in planned
-    assert "2 rows in 1 files" in planned
+    assert "2 rows in 1 file, " in planned
     assert "| `by_price` | price |" in planned
     assert table_of(filled).version() == version
     metadata = told(run(filled, {**config, "dry_run": False}))
@@ -384,7 +384,7 @@ def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) 
     for feature in ("dagsterDelta.enableColumnChange", "columnMapping"):
         assert f"**off now**: `{feature}`" in planned
     assert "or pass enable_features=True" in planned
-    assert "2 rows in 1 files" in planned
+    assert "2 rows in 1 file, " in planned
     assert "or pass enable_features=True" in refusal(filled, {**alone, "dry_run": False})
     table_of(filled).set_properties({"dagsterDelta.enableColumnChange": False})
     assert "explicitly set to false" in told(run(filled, CHANGE))["delta/schema_change"]

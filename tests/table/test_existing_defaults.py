@@ -447,7 +447,7 @@ def test_only_files_without_the_column_are_written_again(store: MemoryStore) -> 
     old = set(table.snapshot(version=1).files()["path"].to_pylist())
     plan = table.materialize_defaults(dry_run=True)
     assert plan.plan.affected_files == 1
-    assert "the files that use the feature (1 files" in plan.to_markdown()
+    assert "the files that use the feature (1 file, " in plan.to_markdown()
     table.materialize_defaults()
     assert paths(table) & old == set()
     assert new - old <= paths(table)
