@@ -216,7 +216,8 @@ def _open_file_system(
         # Some ask for credentials at once, and each raises its own error classes. Only the name of
         # the class is reported: the text may hold a key.
         kind = InvalidArgument if isinstance(error, ValueError | TypeError) else StorageFailure
-        if kind is InvalidArgument and scheme not in fsspec.available_protocols():
+        known = {*fsspec.available_protocols(), *fsspec.registry}
+        if kind is InvalidArgument and scheme not in known:
             raise InvalidArgument(
                 f"there is no storage {scheme}://; tables are on local paths, s3://, gs://, az://, "
                 "abfss://, hdfs://, or a protocol of fsspec",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-from dagster_delta.errors import StorageFailure
+from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.fsspec_store import FsspecStore
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -80,6 +81,25 @@ def test_a_file_system_that_finds_no_credentials_is_a_storage_failure(
     monkeypatch.setattr(fsspec, "filesystem", _refuse)
     with pytest.raises(StorageFailure, match="_Unreachable") as caught:
         FsspecStore("sftp://host/table")
+    assert "SECRET" not in str(caught.value)
+
+
+class _Demanding(MemoryFileSystem):  # type: ignore[misc]
+    """A file system that a program registers itself, and that refuses its options."""
+
+    protocol = "demanding"
+    cachable = False
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise ValueError("no option 'SECRET'")
+
+
+def test_a_registered_file_system_that_refuses_its_options_is_no_unknown_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "demanding", _Demanding)
+    with pytest.raises(InvalidArgument, match="names of the storage options") as caught:
+        FsspecStore("demanding://host/table")
     assert "SECRET" not in str(caught.value)
 
 
