@@ -76,11 +76,6 @@ class HdfsStore(RootedStore):
         self._settings = _settings(self._location.options)
         self._client = _connect(self._authority, self._settings)
 
-    @property
-    def supports_put_if_absent(self) -> bool:
-        """True: the NameNode renames a file only if the name is free."""
-        return True
-
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError or StorageFailure."""
         reader = self._open(path)

@@ -69,11 +69,6 @@ class LocalStore(RootedStore):
         super().__init__(local_root(os.fspath(location)), options)
         self._fsync = _parse_fsync((options or {}).get("fsync", False))
 
-    @property
-    def supports_put_if_absent(self) -> bool:
-        """True; a file system without it raises at the first commit."""
-        return True
-
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError or StorageFailure."""
         with self._opened(path) as (descriptor, size_bytes):

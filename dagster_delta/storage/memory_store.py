@@ -63,11 +63,6 @@ class MemoryStore(RootedStore):
         self._prefix = f"{path}/" if path else ""
         self._clock_ms = clock_ms
 
-    @property
-    def supports_put_if_absent(self) -> bool:
-        """True."""
-        return True
-
     def read(self, path: str) -> bytes:
         """The whole object. Raises FileNotFoundError."""
         objects, key = self._find(path)

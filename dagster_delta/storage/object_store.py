@@ -134,6 +134,11 @@ class RootedStore:
         """The URI or path of the root, and the options."""
         return self._location
 
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """True; a file system without it raises at the first commit."""
+        return True
+
     def local_path(self, path: str) -> str | None:  # noqa: ARG002
         """None: the objects are not on a local file system."""
         return None

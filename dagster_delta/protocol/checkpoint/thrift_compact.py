@@ -40,17 +40,13 @@ class Cursor:
             field = field + delta if delta else self.integer()
             yield field, kind
 
-    def find(self, wanted: int, after: int = 0) -> bool:
+    def find(self, wanted: int) -> bool:
         """Step to the value of a field of the struct here, or past the struct if it has no such
         field.
 
         `skip(STRUCT)` steps over the fields that follow a value.
-
-        Args:
-            wanted: id of the field.
-            after: id of the field whose value is before here; 0 at the start of a struct.
         """
-        data, position, field = self._data, self.position, after
+        data, position, field = self._data, self.position, 0
         while header := data[position]:
             self.position = position = position + 1
             field = field + (header >> 4) if header > 0x0F else self.integer()

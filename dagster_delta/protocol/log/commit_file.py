@@ -25,7 +25,6 @@ from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import (
     AddCDCFile,
     AddFile,
-    CheckpointMetadata,
     DomainMetadata,
     Format,
     Metadata,
@@ -147,7 +146,6 @@ class _ActionLine(msgspec.Struct, rename="camel"):
     domain_metadata: LenientDomainMetadata | None = None
     commit_info: dict[str, Any] | None = None
     sidecar: SidecarFile | None = None
-    checkpoint_metadata: CheckpointMetadata | None = None
 
 
 _DECODER = msgspec.json.Decoder(_ActionLine)

@@ -43,7 +43,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     string_column,
     struct_column,
 )
-from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
+from dagster_delta.protocol.wire_values import Int64
 
 
 class RawCommit(NamedTuple):
@@ -94,17 +94,9 @@ class LogTail(msgspec.Struct):
     """The newest one per domain, removals included."""
 
 
-class _DeletionVector(msgspec.Struct, gc=False, rename="camel"):
-    storage_type: str
-    path_or_inline_dv: str
-    size_in_bytes: SmallCount
-    cardinality: RowCount
-    offset: SmallCount | None = None
-
-
 class _FileKey(msgspec.Struct, gc=False, rename="camel"):
     path: str
-    deletion_vector: _DeletionVector | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
 
 
 class _AddKey(_FileKey, gc=False, rename="camel", kw_only=True):
@@ -224,7 +216,7 @@ class _Add(msgspec.Struct, gc=False, rename="camel"):
     modification_time: Int64 | None = None
     stats: str | None = None
     tags: dict[str, str | None] | None = None
-    deletion_vector: _DeletionVector | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: Int64 | None = None
     default_row_commit_version: Int64 | None = None
     clustering_provider: str | None = None
@@ -369,7 +361,7 @@ def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Ac
 
 
 def deletion_vector_column(
-    vectors: Sequence[_DeletionVector | DeletionVectorDescriptor | None],
+    vectors: Sequence[DeletionVectorDescriptor | None],
 ) -> pa.StructArray:
     """A `pa.StructArray` of DELETION_VECTOR_TYPE."""
     if all(vector is None for vector in vectors):

@@ -10,7 +10,7 @@ import datetime as dt
 import decimal
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -59,42 +59,33 @@ def _parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Ar
     values of this type.
     """
     try:
-        if data_type in _TEMPORAL:
-            return pc.cast(string_column(values), to_arrow_type(data_type))
-        return array_of(values, data_type)
+        return _parsed(values, data_type)
     except _UNFIT:
-        # A value of one file does not parse: parse each value separately.
-        parse = _single_parser(data_type)
-        return array_of([_or_unknown(parse, value, data_type) for value in values], data_type)
+        if len(values) == 1:
+            return _parsed_alone(values[0], data_type)
+        # Nearly all values fit: halves find the others in a few steps.
+        half = len(values) // 2
+        halves = values[:half], values[half:]
+        return pa.concat_arrays([_parse_statistic_values(some, data_type) for some in halves])
 
 
-def _or_unknown(parse: Callable[[Any], Any], value: object, data_type: DataType) -> object:
-    if value is None:
-        return None
+def _parsed(values: Sequence[Any], data_type: DataType) -> pa.Array:
+    if data_type in _TEMPORAL:
+        return pc.cast(string_column(values), to_arrow_type(data_type))
+    return array_of(values, data_type)
+
+
+def _parsed_alone(value: Any, data_type: DataType) -> pa.Array:  # noqa: ANN401
     try:
-        parsed = parse(value)
-        array_of([parsed], data_type)
+        match data_type:
+            case PrimitiveType("timestamp" | "timestamp_ntz" as name) if value is not None:
+                # Arrow reads neither offsets with seconds nor timestamps without an offset.
+                return array_of([_parse_timestamp(value, with_zone=name == "timestamp")], data_type)
+            case PrimitiveType("float" | "double") if value in _SPECIAL_FLOATS:
+                return array_of([float(value)], data_type)
+        return _parsed([value], data_type)
     except _UNFIT:
-        return None
-    return parsed
-
-
-def _single_parser(data_type: DataType) -> Callable[[Any], Any]:
-    match data_type:
-        case PrimitiveType("float" | "double"):
-            return _parse_float
-        case PrimitiveType("date"):
-            return dt.date.fromisoformat
-        case PrimitiveType("timestamp" | "timestamp_ntz" as name):
-            return lambda text: _parse_timestamp(text, with_zone=name == "timestamp")
-        case _:
-            return lambda value: value
-
-
-def _parse_float(value: float | str) -> float:
-    if isinstance(value, str) and value not in _SPECIAL_FLOATS:
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)
+        return pa.nulls(1, to_arrow_type(data_type))
 
 
 def _parse_timestamp(text: str, *, with_zone: bool) -> dt.datetime:

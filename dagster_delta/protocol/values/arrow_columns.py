@@ -23,7 +23,7 @@ MIN_SLICE_ROWS = 4096
 
 def string_column(values: Sequence[str | None]) -> pa.Array:
     """A `pa.StringArray` of the values, which have less than 2 GiB of text in total."""
-    validity = _validity(values)
+    validity = validity_of(values)
     texts = [value or "" for value in values] if validity is not None else values
     data = "".join(cast("Sequence[str]", texts)).encode()
     if data.isascii():
@@ -38,7 +38,7 @@ def string_column(values: Sequence[str | None]) -> pa.Array:
 def integer_column(values: Sequence[int | None], data_type: pa.DataType | None = None) -> pa.Array:
     """A `pa.Int64Array`, or one of `data_type` (int32 or int64)."""
     data_type = pa.int64() if data_type is None else data_type
-    validity = _validity(values)
+    validity = validity_of(values)
     numbers = values if validity is None else [value or 0 for value in values]
     data = array("q" if data_type.bit_width == 64 else "i", cast("Sequence[int]", numbers))
     return pa.Array.from_buffers(data_type, len(values), [validity, pa.py_buffer(data)])
@@ -53,7 +53,7 @@ def index_column(values: Iterable[int]) -> pa.Array:
 def boolean_column(values: Sequence[bool | None]) -> pa.BooleanArray:
     """A `pa.BooleanArray`."""
     bits = _bitmap(bytes(bool(value) for value in values))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(values), bits])
+    return pa.Array.from_buffers(pa.bool_(), len(values), [validity_of(values), bits])
 
 
 def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray:
@@ -67,7 +67,7 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
     entries = pa.StructArray.from_arrays(
         [keys, items], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
     )
-    buffers = [_validity(values), pa.py_buffer(offsets)]
+    buffers = [validity_of(values), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
 
 
@@ -97,7 +97,7 @@ def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
         lists = [value or () for value in values]
         offsets = array("i", accumulate(map(len, lists), initial=0))
         held = nested_column(list(chain.from_iterable(lists)), data_type.value_type)
-        buffers = [_validity(values), pa.py_buffer(offsets)]
+        buffers = [validity_of(values), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(data_type, len(values), buffers, children=[held])
     if pa.types.is_map(data_type):
         return map_column(values)
@@ -149,7 +149,8 @@ def slices_where(values: pa.Array, mask: pa.BooleanArray) -> Iterator[pa.Array]:
         start = dropped + 1
 
 
-def _validity(values: Sequence[object]) -> pa.Buffer | None:
+def validity_of(values: Sequence[object]) -> pa.Buffer | None:
+    """The `pa.Buffer` that marks the values that are not None; None if all are."""
     if None not in values:
         return None
     return _bitmap(bytes(value is not None for value in values))

@@ -21,6 +21,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     integer_column,
     string_column,
+    validity_of,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
@@ -110,15 +111,9 @@ def _microseconds(moment: dt.datetime) -> int:
     return (moment.replace(tzinfo=None) - offset - _EPOCH) // _MICROSECOND
 
 
-def _validity(values: Sequence[Any]) -> pa.Buffer | None:
-    if None not in values:
-        return None
-    return boolean_column([value is not None for value in values]).buffers()[1]
-
-
 def _doubles(values: Sequence[float | None]) -> pa.Array:
     data = array("d", [0.0 if value is None else value for value in values])
-    buffers = [_validity(values), pa.py_buffer(data)]
+    buffers = [validity_of(values), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.float64(), len(values), buffers)
 
 
@@ -126,7 +121,7 @@ def _decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa
     data = b"".join(
         _unscaled(value, target).to_bytes(16, "little", signed=True) for value in values
     )
-    return pa.Array.from_buffers(target, len(values), [_validity(values), pa.py_buffer(data)])
+    return pa.Array.from_buffers(target, len(values), [validity_of(values), pa.py_buffer(data)])
 
 
 def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
@@ -142,5 +137,5 @@ def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
 def _binaries(values: Sequence[bytes | None]) -> pa.Array:
     data = b"".join(value or b"" for value in values)
     offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
-    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
+    buffers = [validity_of(values), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
