@@ -113,9 +113,7 @@ def delta_health_asset(
         delta_health_asset(assets=[flights, weather], thresholds={"partition_skew": 20})
         delta_health_asset(root="s3://lake", automation_condition=AutomationCondition.on_cron(…))
     """
-    check_health_limits(thresholds or {})
-    merged = {**DEFAULT_THRESHOLDS, **(thresholds or {})}
-    limits = {name: limit for name, limit in merged.items() if limit is not None}
+    limits = _limits(thresholds or {})
     assets = tuple(assets)
     only_root = root is not None and not assets and not tables
     given = () if only_root else maintained_tables(assets, selection, tables, storage_options)
@@ -123,21 +121,25 @@ def delta_health_asset(
     key = dg.AssetKey([*_prefix(options), name])
     managers = {table.io_manager_key for table in given if table.io_manager_key}
     options["required_resource_keys"] = managers.union(options.get("required_resource_keys", ()))
-
     check = dg.AssetCheckSpec(_CHECK, asset=key, description="No table exceeds the thresholds.")
     define: Any = dg.asset(name=name, check_specs=[check], **options)
 
     def health(context: dg.AssetExecutionContext) -> _Result:
         state = partial(_state, context.resources, limits, _previous_sizes(context.instance, key))
-        found = [*given, *_tables_below(root, storage_options)]
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "delta-health") as threads:
-            states = list(threads.map(state, found))
+            states = list(threads.map(state, [*given, *_tables_below(root, storage_options)]))
         metadata = _page_metadata(states)
         return dg.MaterializeResult(
             metadata=metadata, check_results=[_check_result(states, limits)]
         )
 
     return cast("dg.AssetsDefinition", define(health))
+
+
+def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
+    check_health_limits(thresholds)
+    merged = {**DEFAULT_THRESHOLDS, **thresholds}
+    return {name: limit for name, limit in merged.items() if limit is not None}
 
 
 def _prefix(options: Mapping[str, Any]) -> list[str]:

@@ -101,9 +101,8 @@ def delta_maintenance_job(
             op.alias(step)(*(() if selected is None else (selected[number],)))
 
     mapping = _mapping(found, config or DeltaMaintenanceConfig())
-    what = "Writes small files together, vacuums, checkpoints and cleans the log"
-    described = {"description": f"{what}: {named_tables(found)}."}
-    return maintenance.to_job(name=name, config=mapping, **{**described, **job_options})
+    what = f"Compacts, vacuums, checkpoints and cleans the log of {named_tables(found)}."
+    return maintenance.to_job(name=name, config=mapping, **{"description": what, **job_options})
 
 
 def delta_maintenance_schedule(
@@ -230,10 +229,8 @@ def job_on_one_table(
         return dg.RunConfig(ops={step.name: val})
 
     mapping.__annotations__["val"] = config_naming_tables(step.config, "table", tables)
-    described = {"description": f"{step.what}: one of {named_tables(tables)}."}
-    return doing.to_job(
-        name=name, config=dg.config_mapping(mapping), **{**described, **job_options}
-    )
+    described = {"description": f"{step.what}: one of {named_tables(tables)}.", **job_options}
+    return doing.to_job(name=name, config=dg.config_mapping(mapping), **described)
 
 
 def _restore_or_clone(
