@@ -21,15 +21,17 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<>|#~!&]")
 
 _LONGEST_TEXT = 100
 
+# Without case and underscores: other writers spell them num_target_rows_inserted.
 _MERGED_ROWS = {
-    "numTargetRowsInserted": "inserted",
-    "numTargetRowsUpdated": "updated",
-    "numTargetRowsDeleted": "deleted",
+    "numtargetrowsinserted": "inserted",
+    "numtargetrowsupdated": "updated",
+    "numtargetrowsdeleted": "deleted",
 }
 _ROWS = {
-    "numOutputRows": "written",
-    "numUpdatedRows": "updated",
-    "numDeletedRows": "deleted",
+    "numoutputrows": "written",
+    "numaddedrows": "written",
+    "numupdatedrows": "updated",
+    "numdeletedrows": "deleted",
 }
 
 
@@ -70,7 +72,8 @@ def _time(timestamp_ms: int) -> str:
 
 
 def _rows(entry: HistoryEntry) -> str:
-    metrics = entry.operation_metrics
+    found = entry.operation_metrics.items()
+    metrics = {name.replace("_", "").lower(): value for name, value in found}
     # The rows written by a merge include copied rows.
     names = _MERGED_ROWS if any(name in metrics for name in _MERGED_ROWS) else _ROWS
     counts = []

@@ -34,6 +34,7 @@ def test_every_commit_links_to_the_run_that_made_it(lake, events) -> None:
     assert "/runs/" not in theirs[4]
     assert theirs[4].startswith("delta-rs")
     assert (mine[2], mine[3]) == ("WRITE", "2 written")
+    assert (theirs[2], theirs[3]) == ("WRITE", "1 written")
 
 
 def test_an_observation_shows_the_runs_that_wrote_the_table(lake, events) -> None:
