@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -38,9 +37,6 @@ from dagster_delta.protocol.values.arrow_columns import (
     whole_array,
 )
 from dagster_delta.protocol.values.arrow_values import every
-
-if TYPE_CHECKING:
-    from pyarrow._parquet import ParquetWriter
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _TEXTS = pa.list_(pa.string())
@@ -126,36 +122,9 @@ def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> Encoded
 def encode_actions_file(actions: pa.Table) -> bytes:
     """A Parquet file that holds the rows of a `pa.Table` of actions."""
     sink = pa.BufferOutputStream()
-    writer = open_actions_writer(sink, actions.schema)
-    writer.write_table(actions, row_group_size=_ROW_GROUP_ROWS)
-    writer.close()
+    ActionFile(sink, actions).close()
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def open_actions_writer(sink: str | pa.NativeFile, schema: pa.Schema) -> ParquetWriter:
-    """A `pyarrow._parquet.ParquetWriter` of a Parquet file of a checkpoint.
-
-    Args:
-        sink: path of a local file, or a `pa.NativeFile`.
-        schema: `pa.Schema` of the actions.
-    """
-    # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows first.
-    from pyarrow._parquet import ParquetWriter
-
-    return ParquetWriter(
-        sink,
-        schema,
-        version="2.6",
-        data_page_version="1.0",
-        writer_engine_version="V2",
-        compression="snappy",
-        use_dictionary=True,
-        store_decimal_as_integer=True,
-        store_schema=False,
-        # Only the log says which files are live: a damaged byte must be detected.
-        write_page_checksum=True,
-    )
 
 
 def stack_actions(tables: Sequence[pa.Table]) -> pa.Table:
@@ -243,12 +212,29 @@ def other_actions(
 class ActionFile:
     """One Parquet file of a checkpoint while it is written.
 
-    `first` is a `pa.Table` with the first actions; it has every column of later tables.
+    `sink` is the path of a local file, or a `pa.NativeFile`; `first` is a `pa.Table` with the first
+    actions, which has every column of later tables.
     """
 
     def __init__(self, sink: str | pa.NativeFile, first: pa.Table) -> None:
+        # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows
+        # first.
+        from pyarrow._parquet import ParquetWriter
+
         self._empty = first.slice(0, 0)
-        self._writer = open_actions_writer(sink, first.schema)
+        self._writer = ParquetWriter(
+            sink,
+            first.schema,
+            version="2.6",
+            data_page_version="1.0",
+            writer_engine_version="V2",
+            compression="snappy",
+            use_dictionary=True,
+            store_decimal_as_integer=True,
+            store_schema=False,
+            # Only the log says which files are live: a damaged byte must be detected.
+            write_page_checksum=True,
+        )
         self._pending = [first]
         self.num_actions = 0
         """Rows so far."""
@@ -286,24 +272,18 @@ class ActionFile:
         self._writer.close()
 
 
-class ClusteredFiles:
-    """The parts of a classic checkpoint, written in parallel: all actions of a path in one part."""
-
-    def __init__(self, parts: Sequence[ActionFile]) -> None:
-        self._parts = parts
-
-    def add(self, actions: pa.Table, paths: pa.ChunkedArray) -> None:
-        """Add file actions."""
-        numbers = _part_numbers(paths, len(self._parts))
-        # All rows are copied once for all parts together.
-        ordered = actions.take(pc.sort_indices(index_column(numbers)))
-        counts, start = Counter(numbers), 0
-        for number, part in enumerate(self._parts):
-            part.add(ordered.slice(start, counts[number]))
-            start += counts[number]
-        if sum(part.pending_bytes for part in self._parts) > _MAX_PENDING_BYTES:
-            for part in self._parts:
-                part.flush()
+def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.ChunkedArray) -> None:
+    """Add file actions to the parts of a classic checkpoint: all actions of a path to one part."""
+    numbers = _part_numbers(paths, len(parts))
+    # All rows are copied once for all parts together.
+    ordered = actions.take(pc.sort_indices(index_column(numbers)))
+    counts, start = Counter(numbers), 0
+    for number, part in enumerate(parts):
+        part.add(ordered.slice(start, counts[number]))
+        start += counts[number]
+    if sum(part.pending_bytes for part in parts) > _MAX_PENDING_BYTES:
+        for part in parts:
+            part.flush()
 
 
 def _part_numbers(paths: pa.ChunkedArray, num_parts: int) -> list[int]:

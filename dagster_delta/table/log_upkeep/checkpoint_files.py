@@ -27,7 +27,7 @@ from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.checkpoint.writer import (
     ActionFile,
     CheckpointState,
-    ClusteredFiles,
+    add_clustered,
     encode_actions_file,
     encode_checkpoint,
     file_actions,
@@ -168,9 +168,8 @@ def _store_parts(
             for number, file in enumerate(files):
                 parts.append(ActionFile(str(file), file_actions(empty) if number else first))
                 opened.callback(parts[-1].abandon)
-            clustered = ClusteredFiles(parts)
             for rows, about in actions:
-                clustered.add(rows, about)
+                add_clustered(parts, rows, about)
             for part in parts:
                 part.close()
         size_bytes = 0
