@@ -37,12 +37,11 @@ from dagster_delta.protocol.values.arrow_columns import index_column, string_col
 from dagster_delta.protocol.values.arrow_values import every, integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
-from dagster_delta.table.log.commit_range import read_commit_range
+from dagster_delta.table.log.commit_range import first_version_since, read_commit_range
 from dagster_delta.table.log.reader import commit_digest, is_newest, located, read_commit
 from dagster_delta.table.read.change_feed_plan import ChangeFileRows, FeedFiles
 from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.time_travel import first_version_since
 from dagster_delta.table.transaction.file_actions import descriptor_of
 
 _REMEMBERED_VERSIONS = 1000

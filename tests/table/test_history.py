@@ -7,9 +7,9 @@ import pytest
 from dagster_delta.errors import CorruptLog, InvalidArgument
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.log.commit_range import version_at
 from dagster_delta.table.read.history import HistoryEntry, history
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.time_travel import version_at
 from tests.table.logs import PROTOCOL, add_file, checkpoint, commit, metadata
 
 

@@ -37,9 +37,9 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log.commit_range import version_at
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot, advanced
-from dagster_delta.table.read.time_travel import version_at
 from dagster_delta.testing.faulty_store import FaultyStore
 from tests.golden.answers import table_path
 from tests.table.logs import (

@@ -14,9 +14,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
-from dagster_delta.table.log.commit_range import commit_times
+from dagster_delta.table.log.commit_range import commit_times, parse_timestamp
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.time_travel import parse_timestamp
 from tests.table.logs import PROTOCOL, Action, add_file, checkpoint, commit, features, metadata
 
 

@@ -34,10 +34,10 @@ from dagster_delta.storage.file_publication import is_temporary_file
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_with_checksums
 from dagster_delta.table.log.columns import listed_files, total_bytes
+from dagster_delta.table.log.commit_range import newest_version_until
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot, snapshot_of_segment
-from dagster_delta.table.read.time_travel import newest_version_until
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock

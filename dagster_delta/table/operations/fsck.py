@@ -89,7 +89,12 @@ def repair_table(
 def _existing(store: ObjectStore, files: pa.Table) -> tuple[pa.BooleanArray, pa.BooleanArray]:
     """For each file whether storage has it, and whether it has its deletion vector."""
     paths = [decode_path(path) for path in files["path"].to_pylist()]
-    vectors = [_vector_path(fields) for fields in files["deletion_vector"].to_pylist()]
+    vectors = [
+        None
+        if fields is None or fields["storage_type"] == "i"
+        else deletion_vector_path(DeletionVectorDescriptor(**fields))
+        for fields in files["deletion_vector"].to_pylist()
+    ]
     present = existing_files(store, [*paths, *(path for path in vectors if path is not None)])
     return _flags(paths, present), _flags(vectors, present)
 
@@ -104,12 +109,6 @@ def existing_files(store: ObjectStore, paths: Iterable[str]) -> set[str]:
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-lookup") as workers:
         found = zip(doubtful, workers.map(store.head, doubtful), strict=True)
         return present | {path for path, meta in found if meta is not None}
-
-
-def _vector_path(fields: Mapping[str, object] | None) -> str | None:
-    if fields is None or fields["storage_type"] == "i":
-        return None
-    return deletion_vector_path(DeletionVectorDescriptor(**fields))  # type: ignore[arg-type]
 
 
 def _flags(paths: Sequence[str | None], present: set[str]) -> pa.BooleanArray:

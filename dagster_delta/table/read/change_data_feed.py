@@ -21,11 +21,11 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_range import first_version_since, parse_timestamp, version_at
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.change_feed_plan import ChangedFiles, plan_changes
 from dagster_delta.table.read.scan import RowFrames, resolve_columns, resolve_filter
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.read.time_travel import first_version_since, parse_timestamp, version_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -63,15 +63,13 @@ class ChangedFiles:
 
     def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
         """Without the files in which no row satisfies a filter."""
-        recorded, derived = (_skip(changes, where, predicate) for changes in self.sets)
-        return replace(self, recorded=recorded, derived=derived)
 
+        def skip(changes: ChangeFileSet) -> ChangeFileSet:
+            found = CandidateFiles.among(changes.files, changes.configuration, predicate)
+            needed = None if found.is_decided else where
+            return msgspec.structs.replace(changes, files=found.files, where=needed)
 
-def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) -> ChangeFileSet:
-    found = CandidateFiles.among(changes.files, changes.configuration, predicate)
-    return msgspec.structs.replace(
-        changes, files=found.files, where=None if found.is_decided else where
-    )
+        return replace(self, recorded=skip(self.recorded), derived=skip(self.derived))
 
 
 def plan_changes(

@@ -23,6 +23,7 @@ from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import with_logical_keys
+from dagster_delta.table.log.commit_range import version_at
 from dagster_delta.table.log.reader import (
     configuration_of,
     extended_segment,
@@ -79,8 +80,6 @@ class Snapshot(LogVersion):
             InvalidArgument: both version and timestamp are given, or one of them is invalid.
         """
         if timestamp is not None:
-            from dagster_delta.table.read.time_travel import version_at
-
             if version is not None:
                 raise InvalidArgument("pass a version or a timestamp, not both")
             version = version_at(store, timestamp)
