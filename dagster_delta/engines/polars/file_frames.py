@@ -11,17 +11,17 @@ Spec: Data Files; Partition Values; Column Mapping.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import msgspec
 import polars as pl
 import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta.engines.plans import ReadPlan
+from dagster_delta.errors import InvalidTable
 from dagster_delta.parquet.opened_file import (
     DataFile,
     data_files,
@@ -32,7 +32,6 @@ from dagster_delta.parquet.projection import FileProjection
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import (
-    DataType,
     DecimalType,
     PrimitiveType,
     StructField,
@@ -44,6 +43,8 @@ from dagster_delta.protocol.values.partition_values import parse_partition_colum
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+    from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 _FILES_AT_ONCE = 64
 """Files of one query of polars, whose footers are read before it starts. If polars cannot read one
@@ -57,6 +58,7 @@ _PATH = "\0path"
 _IS_END = "\0end"
 """The column that is true in a row after all rows of a filtered read."""
 
+_NOT_FLAT = ("variant", "void")
 _DECIMAL_BYTES = 16
 _DECIMALS = ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY")
 _TEXTS = {
@@ -67,6 +69,9 @@ _TEXTS = {
 }
 """Types that differ in Arrow only."""
 
+_FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, InvalidTable)
+"""After these the embedded engine reads the files, or raises its own error."""
+
 _Collect = Callable[[pl.LazyFrame], Iterable[pl.DataFrame]]
 
 
@@ -74,38 +79,26 @@ def is_readable(plan: ReadPlan) -> bool:
     """Whether polars may read some files of a plan: the table is on a local disk, and no row or
     column needs the embedded engine.
     """
-    schema = plan.schema
+    mode = plan.configuration.column_mapping_mode
     return (
         plan.where is None
         and not plan.verifies_pages
-        and len(schema) > 0
+        and len(plan.schema) > 0
         and plan.store.local_path("") is not None
-        and all(_is_flat(field.data_type) and padded_type(field) is None for field in schema)
-        and not any(_is_pattern(name) for name in (*schema.names, *_stored_names(plan)))
+        and all(_is_plain(field, mode) for field in plan.schema)
     )
 
 
-def _stored_names(plan: ReadPlan) -> Iterator[str]:
-    mode = plan.configuration.column_mapping_mode
-    return (physical_name(field, mode) for field in plan.schema)
-
-
-def _is_pattern(name: str) -> bool:
-    """Whether polars takes a name for a pattern of names, or Arrow hands it over cut at a NUL."""
-    return "*" in name or "\0" in name or (name.startswith("^") and name.endswith("$"))
-
-
-def _is_flat(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or (
-        isinstance(data_type, PrimitiveType) and data_type.name not in ("variant", "void")
+def _is_plain(field: StructField, mode: ColumnMappingMode) -> bool:
+    is_flat = isinstance(field.data_type, DecimalType) or (
+        isinstance(field.data_type, PrimitiveType) and field.data_type.name not in _NOT_FLAT
     )
-
-
-class _NativeFile(msgspec.Struct, frozen=True):
-    """A data file that polars reads."""
-
-    local_path: str
-    num_rows: int
+    # polars takes some names for patterns of names, and Arrow hands one over cut at a NUL.
+    is_name = not any(
+        "*" in name or "\0" in name or (name.startswith("^") and name.endswith("$"))
+        for name in (field.name, physical_name(field, mode))
+    )
+    return is_flat and is_name and padded_type(field) is None
 
 
 class FileFrames:
@@ -120,13 +113,11 @@ class FileFrames:
         configuration = plan.configuration
         partitioned = set(configuration.partition_columns)
         self._mode = configuration.column_mapping_mode
-        fields = plan.schema
-        self._polars_schema = pl.Schema(to_arrow_schema(fields))
-        self._stored = StructType(tuple(f for f in fields if f.name not in partitioned))
-        self._constants = [field for field in fields if field.name in partitioned]
+        self._polars_schema = pl.Schema(to_arrow_schema(plan.schema))
+        self._stored = StructType(tuple(f for f in plan.schema if f.name not in partitioned))
+        self._constants = [field for field in plan.schema if field.name in partitioned]
         self._stored_names = [physical_name(field, self._mode) for field in self._stored]
         self._leaves: list[tuple[pa.Schema, list[int | None] | None]] = []
-        self._values: dict[tuple[str, str | None], pl.Series] = {}
 
     def batches(self, predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The rows in bounded memory.
@@ -153,22 +144,20 @@ class FileFrames:
     def _read(
         self, files: list[DataFile], predicate: pl.Expr | None, collect: _Collect
     ) -> Iterator[pl.DataFrame]:
-        done = 0
-        native: list[_NativeFile] = []
+        done, expected = 0, 0
         for file in files:
-            found = self._native_file(file)
-            if found is None:
+            num_rows = self._native_rows(file)
+            if num_rows is None:
                 break
-            native.append(found)
-        if len(native) == len(files):
-            query = self._query(files, [file.local_path for file in native])
-            with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+            expected += num_rows
+        else:
+            with suppress(*_FAILURES):
+                query = self._query(files)
                 for frame in collect(query) if predicate is None else _filtered(query, predicate):
                     done += frame.height
                     yield frame
-                if predicate is not None or done == sum(file.num_rows for file in native):
+                if predicate is not None or done == expected:
                     return
-        # The embedded engine raises its own error for what polars cannot read, or reads it.
         for frame in self._by_arrow(files):
             rows = frame if predicate is None else frame.filter(predicate)
             yield rows.slice(done)
@@ -182,13 +171,12 @@ class FileFrames:
         chosen = plan.files.slice(files[0].ordinal, len(files))
         return (pl.DataFrame(batch) for batch in read_files(replace(plan, files=chosen)))
 
-    def _query(self, files: list[DataFile], paths: list[str]) -> pl.LazyFrame:
+    def _query(self, files: list[DataFile]) -> pl.LazyFrame:
         """The rows of files that polars reads, under logical names."""
+        paths = [str(self._plan.store.local_path(file.path)) for file in files]
         names = dict(zip(self._stored.names, self._stored_names, strict=True))
         columns = {name: pl.col(stored).alias(name) for name, stored in names.items()}
-        for field in self._constants:
-            values = [self._partition_value(field, file) for file in files]
-            columns[field.name] = _by_path(paths, values).alias(field.name)
+        columns |= self._partition_columns(files, paths)
         rows = pl.scan_parquet(
             paths,
             schema={stored: self._polars_schema[name] for name, stored in names.items()},
@@ -200,35 +188,39 @@ class FileFrames:
         )
         return rows.select(columns[name] for name in self._plan.columns)
 
-    def _partition_value(self, field: StructField, file: DataFile) -> pl.Series:
-        """The value of a file, alone in a series. Raises InvalidTable if it is none of the type."""
-        text = file.partition_values.get(physical_name(field, self._mode))
-        value = self._values.get((field.name, text))
-        if value is None:
-            texts = string_column([text])
-            parsed = parse_partition_column(texts, field.data_type, column=field.name)
+    def _partition_columns(
+        self, files: Sequence[DataFile], paths: Sequence[str]
+    ) -> Iterator[tuple[str, pl.Expr]]:
+        """Raises InvalidTable if a value is none of its column's type."""
+        for field in self._constants:
+            name = physical_name(field, self._mode)
+            texts = [file.partition_values.get(name) for file in files]
+            parsed = parse_partition_column(
+                string_column(texts), field.data_type, column=field.name
+            )
             # A series of an array alone would load all of `pyarrow.compute`.
-            row = pl.Series(pa.RecordBatch.from_arrays([parsed], [""]))
-            value = self._values[field.name, text] = row.struct.field("")
-        return value
+            values = pl.DataFrame(pa.RecordBatch.from_arrays([parsed], [""])).to_series()
+            if len(set(texts)) == 1:
+                found = _constant(values)
+            else:
+                # It fails for a path that polars writes differently.
+                found = pl.col(_PATH).replace_strict(pl.Series(paths), values)
+            yield field.name, found.alias(field.name)
 
-    def _native_file(self, file: DataFile) -> _NativeFile | None:
-        """None if polars does not read the file. Raises as `batches` does."""
+    def _native_rows(self, file: DataFile) -> int | None:
+        """Number of rows of a file that polars reads; None if it does not. Raises as `batches`
+        does.
+        """
         store = self._plan.store
-        if file.deletion_vector is not None or not len(self._stored):
+        is_local = store.local_path(file.path) is not None
+        if file.deletion_vector is not None or not len(self._stored) or not is_local:
             return None
         with naming_data_file(store, file.path):
-            path = store.local_path(file.path)
-            if path is None:
-                return None
             with store.open_input(file.path) as handle:
                 footer = read_data_footer(handle)
             leaves = self._leaves_of(footer.schema_arrow)
-            for field in self._constants:
-                self._partition_value(field, file)
-        if leaves is None or not self._are_proven(footer.metadata.schema, leaves):
-            return None
-        return _NativeFile(path, footer.metadata.num_rows)
+        is_native = leaves is not None and self._are_proven(footer.metadata.schema, leaves)
+        return footer.metadata.num_rows if is_native else None
 
     def _leaves_of(self, file_schema: pa.Schema) -> list[int | None] | None:
         """The Parquet column of each stored column, None for one that the file lacks; None if a
@@ -263,21 +255,12 @@ def _is_read_alike(column: pq.ColumnSchema) -> bool:
     return bool(column.physical_type != "INT96")
 
 
-def _by_path(paths: list[str], values: list[pl.Series]) -> pl.Expr:
-    """The value of the file of each row."""
-    if all(value is values[0] for value in values):
-        return _constant(values[0])
-    # It fails for a path that polars writes differently.
-    return pl.col(_PATH).replace_strict(pl.Series(paths), pl.concat(values))
-
-
-def _constant(value: pl.Series) -> pl.Expr:
+def _constant(values: pl.Series) -> pl.Expr:
     """The one value of a series: times are numbers, as Python has fewer years."""
-    dtype = value.dtype
-    if isinstance(dtype, pl.Decimal):
-        return pl.lit(value[0], dtype=dtype)
-    physical = value.to_physical()
-    return pl.lit(physical[0], dtype=physical.dtype).cast(dtype)
+    if isinstance(values.dtype, pl.Decimal):
+        return pl.lit(values[0], dtype=values.dtype)
+    physical = values.to_physical()
+    return pl.lit(physical[0], dtype=physical.dtype).cast(values.dtype)
 
 
 def _in_batches(query: pl.LazyFrame) -> Iterable[pl.DataFrame]:
