@@ -14,10 +14,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta import errors
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
@@ -26,8 +28,9 @@ REPORT_SCHEMA = "kind string, payload binary"
 """Rows of a report, as a Spark schema, the payload in MessagePack.
 
 `add` and `cdc`: a file that was written; `detail`: a value of the task's type for other results;
-`error`: a `DeltaError`.
+`error`: the type and the facts of a `DeltaError`.
 """
+_FACTS = ("message", "table", "version", "file", "column", "examples")
 
 IdentityMarks = Mapping[str, tuple[int, int]]
 """Last value and step, by logical name of each identity column that was numbered."""
@@ -65,16 +68,16 @@ class Reports(Generic[_Detail]):
     """None of them referenced yet; so the next."""
     change_files: tuple[AddCDCFile, ...]
     details: tuple[_Detail, ...]
-    error: DeltaError | None
-    """The first error of any task."""
+
+    @property
+    def written(self) -> tuple[AddFile | AddCDCFile, ...]:
+        """Every file that was written."""
+        return (*self.files, *self.change_files)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Every file that was written, relative to the table root."""
-        data, changes = self.files, self.change_files
-        return tuple(
-            map(decode_path, (*(file.path for file in data), *(change.path for change in changes)))
-        )
+        return tuple(decode_path(file.path) for file in self.written)
 
 
 def report(
@@ -102,7 +105,8 @@ def reported(work: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
     except StorageFailure:
         raise
     except DeltaError as error:
-        return _batch([("error", _encode_error(error))])
+        facts = {name: getattr(error, name) for name in _FACTS}
+        return _batch([("error", msgspec.msgpack.encode((type(error).__name__, facts)))])
 
 
 def _batch(rows: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
@@ -120,29 +124,38 @@ def settle_reports(
     """The reports of a job's tasks, if all of them succeeded; else the files of all tasks are
     deleted if the store allows it, and the first error is raised.
     """
-    reports = decode_reports(rows, detail)
-    if reports.error is not None:
-        delete_unreferenced(store, reports.paths)
-        raise reports.error
-    counted = _written.get()
-    if counted is not None:
-        counted.size_bytes += sum(file.size_bytes for file in reports.files)
-        counted.size_bytes += sum(file.size_bytes for file in reports.change_files)
-    return reports
-
-
-def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Reports[_Detail]:
-    """The reports of a job's tasks, whether they succeeded or not."""
     payloads: dict[str, list[bytes]] = {"add": [], "cdc": [], "detail": [], "error": []}
     for kind, payload in rows:
         payloads[kind].append(bytes(payload))
     decode = msgspec.msgpack.decode
-    return Reports(
+    reports = Reports(
         tuple(decode(payload, type=AddFile) for payload in payloads["add"]),
         tuple(decode(payload, type=AddCDCFile) for payload in payloads["cdc"]),
         tuple(decode(payload, type=detail) for payload in payloads["detail"]),
-        _decode_error(payloads["error"][0]) if payloads["error"] else None,
     )
+    if payloads["error"]:
+        delete_unreferenced(store, reports.paths)
+        kind, facts = decode(payloads["error"][0], type=tuple[str, dict[str, Any]])
+        error: type[DeltaError] = getattr(errors, kind, DeltaError)
+        raise error(**facts | {"examples": tuple(facts["examples"])})
+    counted = _written.get()
+    if counted is not None:
+        counted.size_bytes += sum(file.size_bytes for file in reports.written)
+    return reports
+
+
+def mark_numbers(
+    marks: dict[str, tuple[int, int]], identity: IdentityColumn, values: pa.Int64Array
+) -> None:
+    """Note the last of some values that a query has given to an identity column."""
+    if values.null_count:
+        # Spec: overflow MUST be detected, and such writes refused. The query makes it null.
+        raise identity.overflow()
+    if len(values):
+        bounds = pc.min_max(values).as_py()
+        last = identity.farther(bounds["min"], bounds["max"])
+        known, _ = marks.get(identity.column, (last, identity.step))
+        marks[identity.column] = (identity.farther(known, last), identity.step)
 
 
 def joined_marks(marks: Iterable[IdentityMarks]) -> dict[str, int]:
@@ -153,29 +166,3 @@ def joined_marks(marks: Iterable[IdentityMarks]) -> dict[str, int]:
             farther = max if step > 0 else min
             last[name] = farther(last.get(name, value), value)
     return last
-
-
-class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    kind: str
-    message: str
-    table: str | None = None
-    version: int | None = None
-    file: str | None = None
-    column: str | None = None
-    examples: tuple[str, ...] = ()
-
-
-_FACTS = _ErrorReport.__struct_fields__[1:]
-
-
-def _encode_error(error: DeltaError) -> bytes:
-    facts = {name: getattr(error, name) for name in _FACTS}
-    return msgspec.msgpack.encode(_ErrorReport(kind=type(error).__name__, **facts))
-
-
-def _decode_error(payload: bytes) -> DeltaError:
-    found = msgspec.msgpack.decode(payload, type=_ErrorReport)
-    kind = getattr(errors, found.kind, DeltaError)
-    facts = {name: getattr(found, name) for name in _FACTS[1:]}
-    error: DeltaError = kind(found.message, **facts)
-    return error

@@ -25,8 +25,7 @@ from dagster_delta.engines.spark.read.read_tasks import (
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.checkpoint.columns import conform
-from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate
 from dagster_delta.storage.locations import scheme_of
 
@@ -137,21 +136,4 @@ def _shares(logged: LoggedFiles) -> Iterator[dict[str, str | int]]:
 
 def _as_live_files(rows: pa.Table) -> pa.Table:
     """Rows from Spark as a `pa.Table` of LIVE_FILE_SCHEMA."""
-    columns = []
-    for field in LIVE_FILE_SCHEMA:
-        chunks = [
-            _as_vectors(chunk) if field.type == DELETION_VECTOR_TYPE else conform(chunk, field.type)
-            for chunk in rows.column(field.name).chunks
-        ]
-        columns.append(pa.chunked_array(chunks, field.type))
-    return pa.Table.from_arrays(columns, schema=LIVE_FILE_SCHEMA)
-
-
-def _as_vectors(structs: pa.StructArray) -> pa.StructArray:
-    children = [
-        conform(structs.field(index), field.type)
-        for index, field in enumerate(DELETION_VECTOR_TYPE)
-    ]
-    return pa.StructArray.from_arrays(
-        children, fields=list(DELETION_VECTOR_TYPE), mask=structs.is_null()
-    )
+    return rows.cast(LIVE_FILE_SCHEMA)

@@ -95,12 +95,7 @@ def _text_with_causes(error: Exception) -> str:
 
 def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
     if reason == "FILE_NOT_EXIST":
-        return DataFileMissing(
-            "the log names a data file that is not there: restore the file, or restore the table "
-            "to an older version",
-            table=table,
-            file=file,
-        )
+        return missing_data_file(file, table=table)
     return InvalidTable(
         f"Spark cannot read a data file (FAILED_READ_FILE.{reason}): the store failed, or it is "
         "cut or damaged; repeat the operation, and if that fails as well, restore the file from a "
@@ -166,7 +161,9 @@ def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | 
     return missing_data_file(parameters.get("path"), table=table, version=version)
 
 
-def missing_data_file(path: str | None, *, table: str, version: int) -> DataFileMissing:
+def missing_data_file(
+    path: str | None, *, table: str, version: int | None = None
+) -> DataFileMissing:
     """The error for a missing data file."""
     return DataFileMissing(
         "the log refers to a data file that is missing from storage: restore the file, or "
