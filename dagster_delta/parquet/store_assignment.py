@@ -58,10 +58,12 @@ def assign_batches(
     return _assign_all(source, rules, rules.plan_fields(list(source.schema), schema), schema)
 
 
-def assign_rows(rows: pa.RecordBatch, schema: StructType, *, table: str) -> pa.RecordBatch:
+def assign_rows(
+    rows: pa.RecordBatch, schema: StructType, *, table: str, is_exact: bool = False
+) -> pa.RecordBatch:
     """The rows as one batch of exactly the Arrow form of `schema`. Raises as `assign_batches`."""
     reader = pa.RecordBatchReader.from_batches(rows.schema, [rows])
-    assigned = list(assign_batches(reader, schema, table=table))
+    assigned = list(assign_batches(reader, schema, table=table, is_exact=is_exact))
     if len(assigned) == 1:
         return assigned[0]
     whole = pa.Table.from_batches(assigned, to_arrow_schema(schema))

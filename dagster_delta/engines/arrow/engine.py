@@ -24,11 +24,12 @@ from dagster_delta.parquet.data_input import to_reader
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import python_rows
 from dagster_delta.sql.time_zone import UTC
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.arrow.merge import ArrowMergeSource
+    from dagster_delta.engines.arrow.merge_join import ArrowMergeSource
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 
@@ -73,8 +74,6 @@ class ArrowEngine:
 
     def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
         """The first rows of the plan. Raises as `Engine` says."""
-        from dagster_delta.protocol.values.arrow_values import python_rows
-
         for batch in self.read(plan):
             if batch.num_rows:
                 return python_rows(batch.slice(0, count))
@@ -117,8 +116,7 @@ class ArrowEngine:
         from dagster_delta.engines.statements.completion import IdentityNumbers, RowCompletion
 
         numbers = IdentityNumbers()
-        zone = spec.time_zone
-        completion = RowCompletion(spec.values, schema, numbers, table=table, zone=zone)
+        completion = RowCompletion(spec, schema, numbers)
         given = assign_batches(
             to_reader(data), completion.given, table=table, is_exact=spec.is_exact
         )
@@ -174,7 +172,7 @@ class ArrowEngine:
         store: ObjectStore,  # noqa: ARG002  this process reads every store
     ) -> ArrowMergeSource:
         """The source of a MERGE, in memory or beside it. Raises as `Engine` says."""
-        from dagster_delta.engines.arrow.merge import ArrowMergeSource
+        from dagster_delta.engines.arrow.merge_join import ArrowMergeSource
 
         return ArrowMergeSource(data, directory, self._memory)
 
@@ -204,11 +202,8 @@ def _write_checked(
 ) -> WriteResult:
     from dagster_delta.parquet.writer import write_data_files
 
-    schema = spec.configuration.schema
     if spec.constraints:
         from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 
-        table, zone = spec.location.uri, spec.time_zone
-        check = ConstraintCheck(spec.constraints, schema, table=table, zone=zone)
-        batches = map(check.checked, batches)
+        batches = map(ConstraintCheck(spec, spec.configuration.schema).checked, batches)
     return write_data_files(batches, spec, store)

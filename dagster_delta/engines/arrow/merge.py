@@ -23,17 +23,16 @@ from pyroaring import BitMap64
 import dagster_delta.arrow_compute as pc
 from dagster_delta.engines.arrow.change_data_files import RowWriters
 from dagster_delta.engines.arrow.merge_join import (
+    ArrowMergeSource,
     MergeJoin,
     Pairs,
-    SourceKeys,
     places_where,
     source_columns,
     target_columns,
 )
 from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
 from dagster_delta.engines.arrow.row_rewriting import rewrite_rows_to, with_null_columns
-from dagster_delta.engines.memory_budget import MemoryBudget
-from dagster_delta.engines.plans import Constraint, ReadPlan
+from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.statements.completion import (
     IdentityNumbers,
     RowCompletion,
@@ -42,17 +41,20 @@ from dagster_delta.engines.statements.completion import (
 )
 from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.generated_columns import generation_constraints
-from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
-from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
+from dagster_delta.engines.statements.merge_clauses import (
+    SOURCE,
+    TARGET,
+    ClauseKind,
+    MergeClause,
+)
 from dagster_delta.engines.statements.merge_plan import (
     MergedRows,
     MergePlan,
-    SourceSummary,
     ambiguous_matches,
 )
 from dagster_delta.engines.statements.row_tracking import remaining_rows
 from dagster_delta.engines.statements.source_rows import SourceRows
-from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.errors import InvalidTable
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX, DataFileReader
 from dagster_delta.parquet.nested_arrays import index_of
 from dagster_delta.parquet.opened_file import DataFile, data_files
@@ -60,7 +62,6 @@ from dagster_delta.parquet.reader import plan_reader, read_ahead
 from dagster_delta.parquet.store_assignment import MAX_BATCH_ROWS, assign_rows
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.evaluator import Columns, Evaluator
 
@@ -68,48 +69,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class ArrowMergeSource(SourceRows):
-    """The rows of a source, and the keys that they are joined by.
-
-    `data`: anything that an append takes, except a Spark frame.
-    """
-
-    def __init__(self, data: object, directory: str, memory: MemoryBudget) -> None:
-        if type(data).__module__.partition(".")[0] == "pyspark":
-            raise UnsupportedFeature(
-                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
-                "Spark, or pass frame.toArrow()"
-            )
-        super().__init__(data, directory, memory_bytes=memory.source_bytes)
-        self._materialized = time.perf_counter()
-        self.directory, self.memory = directory, memory
-        self._keys: tuple[MergeCondition, SourceKeys] | None = None
-
-    def keys(self, condition: MergeCondition) -> SourceKeys:
-        """The keys of the rows that can match; computed once. Raises as `summarise` does."""
-        if self._keys is None or self._keys[0] is not condition:
-            self._keys = condition, SourceKeys.of(self, condition)
-        return self._keys[1]
-
-    def summarise(self, condition: MergeCondition) -> SourceSummary:
-        """The summary of the rows for planning. Raises as `MergeSource` says."""
-        keys = self.keys(condition)
-        if not keys.num_rows:
-            return SourceSummary(self.num_rows, (Constant(False),), self._materialized)
-        predicates = map(key_predicate, condition.keys, keys.values)
-        return SourceSummary(self.num_rows, tuple(predicates), self._materialized)
-
-
 def merge_rows(plan: MergePlan) -> MergedRows:
     """Carry out a MERGE. Raises as `Engine.merge` says."""
     source = cast("ArrowMergeSource", plan.source)
-    wanted = ClauseChoice(
-        [clause for clause in plan.clauses if clause.text.kind == "matched"]
-    ).columns
-    keys = source.keys(plan.condition)
-    joined = MergeJoin(
-        plan.condition, source, keys, wanted, source.directory, source.memory.join_bytes
-    )
+    joined = MergeJoin(plan.condition, source, ClauseChoice(plan, "matched").columns)
     with closing(joined) as join:
         actions = find_row_actions(plan, source, join)
     scanned = time.perf_counter()
@@ -146,18 +109,9 @@ class _Changing:
         self, plan: MergePlan, source: SourceRows, actions: RowActions, writers: RowWriters
     ) -> None:
         self._plan, self._source, self._actions, self._writers = plan, source, actions, writers
-        spec = plan.data
         self._configuration = tracked_configuration(plan.target.configuration)
-        schema = self._configuration.schema
         self._updates = {
-            index: RowUpdate(
-                clause.assignments,
-                clause.values,
-                schema,
-                _constraints(plan, clause),
-                table=spec.location.uri,
-                zone=spec.time_zone,
-            )
+            index: RowUpdate(clause.assignments, _spec_of(plan, clause), self._configuration.schema)
             for index, clause in enumerate(plan.clauses)
             if clause.text.action == "update"
         }
@@ -268,11 +222,10 @@ def _insert_rows(
     numbers: IdentityNumbers,
 ) -> int:
     """Write the rows of the source that match none of the table's; returns their number."""
-    clauses = [clause for clause in plan.clauses if clause.text.kind == "not_matched"]
-    if not clauses:
+    choice = ClauseChoice(plan, "not_matched")
+    insertions = {index: _Insertion(plan, clause, numbers) for index, clause in choice.clauses}
+    if not insertions:
         return 0
-    choice = ClauseChoice(clauses)
-    insertions = [_Insertion(plan, clause, numbers) for clause in clauses]
     num_rows = 0
     for start, batch in source.batches():
         places = np.flatnonzero(~actions.source_matched[start : start + batch.num_rows])
@@ -280,7 +233,7 @@ def _insert_rows(
             continue
         rows = batch if len(places) == batch.num_rows else pc.take(batch, index_of(places))
         chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
-        for index, insertion in enumerate(insertions):
+        for index, insertion in insertions.items():
             mine = np.flatnonzero(chosen == index)
             if len(mine):
                 new = insertion.rows(pc.take(rows, index_of(mine)))
@@ -294,11 +247,11 @@ class _Insertion:
     """Makes the new rows of one clause."""
 
     def __init__(self, plan: MergePlan, clause: MergeClause, numbers: IdentityNumbers) -> None:
-        schema, zone = plan.target.configuration.schema, plan.data.time_zone
-        table = self._table = plan.data.location.uri
+        schema, spec = plan.target.configuration.schema, _spec_of(plan, clause)
+        self._table = spec.location.uri
         self._names, self._assignments = plan.names, clause.assignments
-        self._completion = RowCompletion(clause.values, schema, numbers, table=table, zone=zone)
-        self._check = ConstraintCheck(_constraints(plan, clause), schema, table=table, zone=zone)
+        self._completion = RowCompletion(spec, schema, numbers)
+        self._check = ConstraintCheck(spec, schema)
 
     def rows(self, source: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the table for rows of the source, as a `pyarrow.RecordBatch`."""
@@ -310,13 +263,13 @@ class _Insertion:
         names = [assignment.column[0] for assignment in self._assignments]
         given = pa.RecordBatch.from_arrays(values, names=names)
         assigned = assign_rows(given, self._completion.given, table=self._table)
-        new = self._completion.complete(assigned)
-        self._check.check(new)
-        return new
+        return self._check.checked(self._completion.complete(assigned))
 
 
-def _constraints(plan: MergePlan, clause: MergeClause) -> tuple[Constraint, ...]:
-    return (*plan.data.constraints, *generation_constraints(clause.values))
+def _spec_of(plan: MergePlan, clause: MergeClause) -> WriteSpec:
+    """How the new rows of a clause are completed and checked."""
+    constraints = (*plan.data.constraints, *generation_constraints(clause.values))
+    return replace(plan.data, values=clause.values, constraints=constraints)
 
 
 def _source_names(plan: MergePlan, clause: MergeClause) -> list[str]:
@@ -329,21 +282,23 @@ _NO_SOURCE_ROW = -1
 
 
 class ClauseChoice:
-    """For each row, the first of several clauses that applies."""
+    """For each row, the first of the clauses of a kind that applies."""
 
-    def __init__(self, clauses: Sequence[MergeClause]) -> None:
+    def __init__(self, plan: MergePlan, kind: ClauseKind) -> None:
+        self.clauses = plan.clauses_of(kind)
         self._conditions = [
-            None if clause.condition is None else Evaluator(clause.condition) for clause in clauses
+            (index, None if clause.condition is None else Evaluator(clause.condition))
+            for index, clause in self.clauses
         ]
         self.columns: dict[tuple[str, ...], DataType] = {}
         """Type of each column that the conditions read, by path."""
-        for condition in self._conditions:
+        for _, condition in self._conditions:
             self.columns |= {} if condition is None else condition.columns
 
     def choose(self, columns: Columns, num_rows: int) -> NDArray[np.int32]:
-        """Index of the clause per row, -1 if none applies: numpy int32."""
+        """Index of the clause among all clauses per row, -1 if none applies: numpy int32."""
         chosen = np.full(num_rows, -1, dtype=np.int32)
-        for index, condition in enumerate(self._conditions):
+        for index, condition in self._conditions:
             open_rows = np.flatnonzero(chosen == -1)
             if not len(open_rows):
                 break
@@ -394,10 +349,8 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
 
     `join`: of the two; it carries the columns of the conditions of the matched clauses.
     """
-    target, clauses = plan.target, plan.clauses
-    matched = _of_kind(clauses, "matched")
-    lacking = _of_kind(clauses, "not_matched_by_source")
-    search = _Search(clauses, matched, source.num_rows, keeps_rows=bool(lacking))
+    target, lacking = plan.target, ClauseChoice(plan, "not_matched_by_source")
+    search = _Search(plan, source.num_rows, keeps_rows=bool(lacking.clauses))
     files = list(data_files(target.files))
     searched = [
         file for file, is_in in zip(files, plan.may_match.to_pylist(), strict=True) if is_in
@@ -409,18 +362,17 @@ def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> Ro
         for pairs in join.pairs(batches):
             search.take(pairs)
     found = _sorted(search.parts)
-    is_deleting = [clauses[index].text.action == "delete" for index in matched]
-    if is_deleting != [True] or clauses[matched[0]].condition is not None:
-        _refuse_doubles(found, join, source, table=target.store.location.uri)
+    if not plan.deletes_every_match:
+        _refuse_doubles(plan, found, source)
     found = _without_doubles(found)
-    if lacking:
+    if lacking.clauses:
         hidden = search.matched_rows()
         rest = [
             replace(file, hidden=hidden.get(file.ordinal))
             for file, is_in in zip(files, plan.may_lack_source.to_pylist(), strict=True)
             if is_in
         ]
-        parts = [found, *_lacking(target, rest, clauses, lacking)]
+        parts = [found, *_lacking(target, rest, lacking)]
         found = _sorted(parts)
     ordinals, rows, source_rows, chosen = found
     used = search.used_files | frozenset(np.unique(ordinals).tolist())
@@ -439,17 +391,8 @@ _Columns: TypeAlias = "tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[n
 
 
 class _Search:
-    def __init__(
-        self,
-        clauses: Sequence[MergeClause],
-        matched: Sequence[int],
-        num_source_rows: int,
-        *,
-        keeps_rows: bool,
-    ) -> None:
-        self._choice = ClauseChoice([clauses[index] for index in matched])
-        # The last entry means no clause, as -1 does.
-        self._indexes = np.array([*matched, -1], dtype=np.int32)
+    def __init__(self, plan: MergePlan, num_source_rows: int, *, keeps_rows: bool) -> None:
+        self._choice = ClauseChoice(plan, "matched")
         self._keeps_rows = keeps_rows
         self._matched: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
         self.source_matched = np.zeros(num_source_rows, dtype=bool)
@@ -461,7 +404,7 @@ class _Search:
         self.used_files |= frozenset(np.unique(pairs.ordinals).tolist())
         if self._keeps_rows:
             self._matched.append((pairs.ordinals, pairs.rows))
-        chosen = self._indexes[self._choice.choose(pairs.columns, len(pairs.rows))]
+        chosen = self._choice.choose(pairs.columns, len(pairs.rows))
         wanted = chosen >= 0
         if wanted.any():
             self.parts.append(
@@ -481,10 +424,6 @@ class _Search:
             for ordinal, part in rows_by_file(ordinals[order], rows[order]):
                 found[ordinal] = found.get(ordinal, BitMap64()) | bitmap_of(part)
         return found
-
-
-def _of_kind(clauses: Sequence[MergeClause], kind: str) -> list[int]:
-    return [index for index, clause in enumerate(clauses) if clause.text.kind == kind]
 
 
 def _sorted(parts: list[_Columns]) -> _Columns:
@@ -518,29 +457,23 @@ def _without_doubles(found: _Columns) -> _Columns:
     return ordinals[kept], rows[kept], source_rows[kept], clauses[kept]
 
 
-def _refuse_doubles(found: _Columns, join: MergeJoin, source: SourceRows, *, table: str) -> None:
+def _refuse_doubles(plan: MergePlan, found: _Columns, source: SourceRows) -> None:
     """Check that no two rows of the source change one row of the target."""
     excess = np.unique(found[2][_is_double(found)])
     if not len(excess):
         return
-    names = join.source_key_names or tuple(source.schema.names)
+    names = plan.condition.source_names or source.schema.names
     shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
-    raise ambiguous_matches(len(excess), shown, table=table)
+    raise ambiguous_matches(len(excess), shown, table=plan.target.store.location.uri)
 
 
 def _lacking(
-    target: ReadPlan,
-    files: Sequence[DataFile],
-    clauses: Sequence[MergeClause],
-    lacking: Sequence[int],
+    target: ReadPlan, files: Sequence[DataFile], choice: ClauseChoice
 ) -> Iterator[_Columns]:
     """The visible rows of some files to which a clause for unmatched target rows applies."""
-    choice = ClauseChoice([clauses[index] for index in lacking])
-    indexes = np.array([*lacking, -1], dtype=np.int32)
     reader = _reader(target, choice.columns)
     for batch in read_ahead(target.store, reader.sources(files)):
-        columns = target_columns(batch, choice.columns)
-        chosen = indexes[choice.choose(columns, batch.num_rows)]
+        chosen = choice.choose(target_columns(batch, choice.columns), batch.num_rows)
         wanted = chosen >= 0
         ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))[wanted]
         rows = np.from_dlpack(batch.column(ROW_INDEX))[wanted]

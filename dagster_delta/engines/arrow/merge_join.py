@@ -9,6 +9,7 @@ one column are looked up by Arrow: to load and start the SQL engine takes longer
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -18,18 +19,22 @@ import numpy as np
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.engines.memory_budget import MemoryBudget
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
-from dagster_delta.engines.statements.merge_condition import MergeCondition
+from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
+from dagster_delta.engines.statements.merge_plan import SourceSummary
 from dagster_delta.engines.statements.source_rows import SourceRows
+from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.parquet.nested_arrays import index_of, mask_of
 from dagster_delta.parquet.ordered_prefetch import BatchSource, with_changed_batches
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.statistics.predicates import Constant
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.sql.evaluator import Columns, Evaluator, column_at
-from dagster_delta.sql.typed import Column, Typed, walk
+from dagster_delta.sql.typed import Column
 
 if TYPE_CHECKING:
     import duckdb
@@ -160,24 +165,51 @@ class SourceKeys(msgspec.Struct, frozen=True):
         return sum(map(len, self.rows))
 
 
+class ArrowMergeSource(SourceRows):
+    """The rows of a source, and the keys that they are joined by.
+
+    `data`: anything that an append takes, except a Spark frame.
+    """
+
+    def __init__(self, data: object, directory: str, memory: MemoryBudget) -> None:
+        if type(data).__module__.partition(".")[0] == "pyspark":
+            raise UnsupportedFeature(
+                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
+                "Spark, or pass frame.toArrow()"
+            )
+        super().__init__(data, directory, memory_bytes=memory.source_bytes)
+        self._materialized = time.perf_counter()
+        self.directory, self.memory = directory, memory
+        self._keys: tuple[MergeCondition, SourceKeys] | None = None
+
+    def keys(self, condition: MergeCondition) -> SourceKeys:
+        """The keys of the rows that can match; computed once. Raises as `summarise` does."""
+        if self._keys is None or self._keys[0] is not condition:
+            self._keys = condition, SourceKeys.of(self, condition)
+        return self._keys[1]
+
+    def summarise(self, condition: MergeCondition) -> SourceSummary:
+        """The summary of the rows for planning. Raises as `MergeSource` says."""
+        keys = self.keys(condition)
+        if not keys.num_rows:
+            return SourceSummary(self.num_rows, (Constant(False),), self._materialized)
+        predicates = map(key_predicate, condition.keys, keys.values)
+        return SourceSummary(self.num_rows, tuple(predicates), self._materialized)
+
+
 class MergeJoin:
     """Joins rows of the target with the source; a context manager.
 
     `wanted`: columns of either side that are needed of the pairs.
-    `directory`: where the SQL engine may spill data that does not fit into memory.
     """
 
     def __init__(
         self,
         condition: MergeCondition,
-        source: SourceRows,
-        keys: SourceKeys,
+        source: ArrowMergeSource,
         wanted: Mapping[tuple[str, ...], DataType],
-        directory: str,
-        memory_bytes: int,
     ) -> None:
-        self._source = source
-        self._source_keys = keys
+        self._source, self._source_keys = source, source.keys(condition)
         self._keys = [Evaluator(key.target) for key in condition.keys]
         self._nulls_match = [key.nulls_match for key in condition.keys]
         self._types = [key.data_type for key in condition.keys]
@@ -188,11 +220,6 @@ class MergeJoin:
             of_pairs |= part.columns
         self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
         self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
-        self.source_key_names = tuple(
-            dict.fromkeys(path[1] for key in condition.keys for path in _paths(key.source))
-        )
-        """Columns of the source from which the keys are computed."""
-        self._directory, self._memory_bytes = directory, memory_bytes
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._semi_join = self._find_filter(condition)
 
@@ -309,8 +336,8 @@ class MergeJoin:
             ":memory:",
             config={
                 **SEALED_CONFIG,
-                "temp_directory": self._directory,
-                "memory_limit": f"{self._memory_bytes}B",
+                "temp_directory": self._source.directory,
+                "memory_limit": f"{self._source.memory.join_bytes}B",
                 "threads": max(1, os.cpu_count() or 1),
                 "preserve_insertion_order": False,
             },
@@ -401,10 +428,6 @@ class MergeJoin:
             ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
         if len(rows):
             yield Pairs(ordinals, rows, source_rows, columns)
-
-
-def _paths(typed: Typed) -> Iterator[tuple[str, ...]]:
-    return (node.path for node in walk(typed) if isinstance(node, Column))
 
 
 def _numpy(values: pa.Array) -> NDArray[Any]:

@@ -48,15 +48,7 @@ def _row_update(rewrite: RowRewrite) -> RowUpdate:
     # A delete computes no values.
     from dagster_delta.engines.statements.completion import RowUpdate
 
-    spec = rewrite.data
-    return RowUpdate(
-        rewrite.assignments,
-        spec.values,
-        rewrite.source.configuration.schema,
-        spec.constraints,
-        table=spec.location.uri,
-        zone=spec.time_zone,
-    )
+    return RowUpdate(rewrite.assignments, rewrite.data, rewrite.source.configuration.schema)
 
 
 _MATCHES = "\0matches"

@@ -9,7 +9,7 @@ Spec: Default Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dagster_delta.engines.plans import Assignment
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
@@ -165,6 +165,18 @@ def check_computable(assignment: Assignment) -> None:
             f"{sql_type_name(data_type)}: use the Spark engine",
             column=".".join(assignment.column),
         )
+
+
+def source_structs(
+    assignments: Iterable[Assignment], column: str
+) -> dict[tuple[str, ...], SqlExpression]:
+    """The source structs of the assignments of fields of a column, by their path inside it."""
+    return {
+        assignment.column[1 : depth + 1]: struct
+        for assignment in assignments
+        if assignment.column[0] == column
+        for depth, struct in enumerate(assignment.structs)
+    }
 
 
 _KEYWORD = "default"

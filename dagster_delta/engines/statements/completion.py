@@ -15,15 +15,18 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.plans import Assignment, Constraint
-from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
+from dagster_delta.engines.plans import Assignment, WriteSpec
+from dagster_delta.engines.statements.assignments import (
+    check_computable,
+    parse_assignments,
+    source_structs,
+)
 from dagster_delta.engines.statements.constraint_check import ConstraintCheck
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.parquet.casts import failing_places
 from dagster_delta.parquet.store_assignment import assign_rows, misfit
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
-    ColumnValues,
     IdentityColumn,
 )
 from dagster_delta.protocol.schema import StructField, StructType
@@ -145,19 +148,12 @@ class IdentityNumbers:
 class RowCompletion:
     """Completes the rows of one write, batch by batch.
 
+    `schema`: of the complete rows.
     `numbers`: assigns numbers to all rows of one commit.
-    `zone`: time zone of the statement.
     """
 
-    def __init__(
-        self,
-        values: ColumnValues,
-        schema: StructType,
-        numbers: IdentityNumbers,
-        *,
-        table: str,
-        zone: str,
-    ) -> None:
+    def __init__(self, spec: WriteSpec, schema: StructType, numbers: IdentityNumbers) -> None:
+        values, table, zone = spec.values, spec.location.uri, spec.time_zone
         filled = frozenset(values.columns)
         later = frozenset(column.column for column in values.generated)
         self.given = StructType(tuple(field for field in schema if field.name not in filled))
@@ -207,32 +203,27 @@ def _rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
 class RowUpdate:
     """Gives rows their new values, including generated columns, on the embedded engine.
 
-    `values`: the generated columns that follow, see `changed_values`.
-    `zone`: time zone of the statement.
+    `spec`: its values are the generated columns that follow, see `changed_values`.
+    `schema`: of the rows.
     """
 
     def __init__(
-        self,
-        assignments: Sequence[Assignment],
-        values: ColumnValues,
-        schema: StructType,
-        constraints: Sequence[Constraint],
-        *,
-        table: str,
-        zone: str,
+        self, assignments: Sequence[Assignment], spec: WriteSpec, schema: StructType
     ) -> None:
+        table, zone = spec.location.uri, spec.time_zone
         for assignment in assignments:
             check_computable(assignment)
         self._by_column: dict[str, list[Assignment]] = {}
         for assignment in assignments:
             self._by_column.setdefault(assignment.column[0], []).append(assignment)
-        self._generated = ComputedColumns(values.generated, schema, schema, table=table, zone=zone)
+        generated = spec.values.generated
+        self._generated = ComputedColumns(generated, schema, schema, table=table, zone=zone)
         self._table, self._schema = table, schema
         assigned = tuple(self._by_column)
         self.columns = (*assigned, *self._generated.names)
         """Logical names of the top-level columns that change."""
         self._changed = StructType(tuple(schema.field(name) for name in assigned))
-        self._constraints = ConstraintCheck(constraints, schema, table=table, zone=zone)
+        self._constraints = ConstraintCheck(spec, schema)
 
     def apply(
         self, rows: pa.RecordBatch, computed_from: pa.RecordBatch | None = None
@@ -253,8 +244,7 @@ class RowUpdate:
         updated = _with_columns(rows, changed)
         if self._generated.names:
             updated = _with_columns(updated, self._generated.compute(updated))
-        self._constraints.check(updated)
-        return updated
+        return self._constraints.checked(updated)
 
     def _new_values(
         self, rows: pa.RecordBatch, scope: pa.RecordBatch, field: StructField
@@ -266,12 +256,8 @@ class RowUpdate:
             assignment.column[1:]: compute_assigned(assignment, scope, table=self._table)
             for assignment in own
         }
-        structs = {
-            assignment.column[1 : depth + 1]: struct
-            for assignment in own
-            for depth, struct in enumerate(assignment.structs)
-        }
-        nulls = {path: compute(struct, scope).is_null() for path, struct in structs.items()}
+        structs = source_structs(own, field.name).items()
+        nulls = {path: compute(struct, scope).is_null() for path, struct in structs}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.engines.plans import Constraint
+from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import ConstraintViolation, PartitionMismatch
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_values import python_rows
@@ -58,26 +58,20 @@ def _violation(
 
 
 class ConstraintCheck:
-    """Constraints of a table, parsed once."""
+    """The constraints of a spec, parsed once."""
 
-    def __init__(
-        self, constraints: Sequence[Constraint], schema: StructType, *, table: str, zone: str
-    ) -> None:
-        self._constraints = tuple(constraints)
+    def __init__(self, spec: WriteSpec, schema: StructType) -> None:
+        self._constraints, self._table = spec.constraints, spec.location.uri
         self._parsed = [
-            parse_expression(constraint.sql, schema, zone) for constraint in constraints
+            parse_expression(constraint.sql, schema, spec.time_zone)
+            for constraint in spec.constraints
         ]
-        self._table = table
         for expression in self._parsed:
             expression.check_embeddable()
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same `pyarrow.RecordBatch`, after `check`."""
-        self.check(batch)
-        return batch
-
-    def check(self, batch: pa.RecordBatch) -> None:
-        """Check that every row of a `pyarrow.RecordBatch` satisfies every constraint."""
+        """The same `pyarrow.RecordBatch`, of which every row satisfies every constraint."""
         if self._parsed:
             results = [evaluate_filter(expression, batch) for expression in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)
+        return batch

@@ -215,12 +215,6 @@ class MergeNames:
             columns["\0row"] = pa.nulls(count)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def paths_of(self, sql: str, kind: ClauseKind) -> frozenset[tuple[str, ...]]:
-        """The columns that a text reads; paths start with `TARGET` or `SOURCE`. Raises as
-        `parse`.
-        """
-        return frozenset(self._whole_path(path, kind) for path in self.parse(sql, kind).references)
-
     def alias(self, side: str) -> str:
         """The alias of a side in expressions."""
         return self._aliases[side]

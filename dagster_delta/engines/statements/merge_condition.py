@@ -47,6 +47,12 @@ class MergeCondition(msgspec.Struct, frozen=True):
     rest: tuple[Typed, ...]
     """Parts that need a pair of rows."""
 
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Columns of the source from which the keys are computed."""
+        nodes = (node for key in self.keys for node in walk(key.source))
+        return tuple(dict.fromkeys(node.path[1] for node in nodes if isinstance(node, Column)))
+
 
 def split_condition(condition: Typed) -> MergeCondition:
     """The parts of a condition whose paths start with `TARGET` or `SOURCE`."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.plans import ReadPlan, WriteSpec
-from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames
+from dagster_delta.engines.statements.merge_clauses import ClauseKind, MergeClause, MergeNames
 from dagster_delta.engines.statements.merge_condition import MergeCondition
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
@@ -72,6 +72,20 @@ class MergePlan(msgspec.Struct, frozen=True):
     """How the files are written; its constraints apply to every new row."""
     change_data: WriteSpec | None
     """How changes are recorded for the change data feed; None if the table has none."""
+
+    def clauses_of(self, *kinds: ClauseKind) -> list[tuple[int, MergeClause]]:
+        """The clauses of some kinds, each with its index among all clauses."""
+        return [
+            (index, clause)
+            for index, clause in enumerate(self.clauses)
+            if clause.text.kind in kinds
+        ]
+
+    @property
+    def deletes_every_match(self) -> bool:
+        """Whether every match deletes the row, so that several source rows may match it."""
+        texts = [clause.text for _, clause in self.clauses_of("matched")]
+        return [(text.action, text.condition) for text in texts] == [("delete", None)]
 
     def change_data_for(self, clauses: Iterable[int]) -> WriteSpec | None:
         """How to record changes if some clauses change rows of the table; None if adds and removes

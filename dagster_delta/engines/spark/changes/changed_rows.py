@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.spark.changes.change_tasks import (
-    ChangeDetail,
-    ChangeTask,
-    RowAction,
-    WrittenChanges,
-    changes_of,
-)
+from dagster_delta.engines.plans import Assignment, Constraint, WriteSpec
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.errors import spark_failures
@@ -40,8 +33,15 @@ from dagster_delta.engines.spark.session.schema import (
 )
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
+from dagster_delta.engines.spark.write.tasks import (
+    ChangeDetail,
+    ChangeTask,
+    RowAction,
+    WrittenChanges,
+    changes_of,
+)
 from dagster_delta.engines.spark.write.writer import identity_value
-from dagster_delta.engines.statements.assignments import refuse_lacking_fields
+from dagster_delta.engines.statements.assignments import refuse_lacking_fields, source_structs
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.row_tracking import CarriedIds
 from dagster_delta.errors import SchemaMismatch
@@ -71,13 +71,10 @@ class RowChange:
     action: RowAction
     applies: Column | None = None
     """None is always true."""
-    values: Mapping[tuple[str, ...], str] | None = None
-    """Spark SQL over the frame, by logical path; an update keeps the other columns, an insert makes
-    them null."""
+    assignments: tuple[Assignment, ...] = ()
+    """Over the frame; an update keeps the other columns, an insert makes them null."""
     completion: ColumnValues = NO_VALUES
     """How columns that the change does not name get their values."""
-    structs: Mapping[tuple[str, ...], str] | None = None
-    """Spark SQL by logical path of structs that are assigned field by field, see `Assignment`."""
     fills: bool = False
     """Whether fields of structs that a value lacks become null."""
 
@@ -128,7 +125,8 @@ class ChangingRows:
         values: list[dict[tuple[str, ...], _Stored]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
             change, target = self.changes[index], schema.fields_along(path)[-1].data_type
-            if not change.fills and path in (change.values or ()):
+            assigned = {assignment.column for assignment in change.assignments}
+            if path in assigned and not change.fills:
                 refuse_lacking_fields(path, field.data_type, target)
             storage = _Storage(functions, ".".join(path))
             stored, fits = storage.stored(column, field.data_type, target)
@@ -232,11 +230,8 @@ class ChangingRows:
             return own[()]
         if own:
             assert isinstance(field.data_type, StructType)  # noqa: S101  paths lead through structs
-            sources = {
-                path[1:]: sql_column(sql, self._functions)
-                for path, sql in (change.structs or {}).items()
-                if path[0] == field.name
-            }
+            structs = source_structs(change.assignments, field.name).items()
+            sources = {path: sql_column(struct.sql, self._functions) for path, struct in structs}
             return with_fields(self.old(field.name), field.data_type, own, self._functions, sources)
         return self.old(field.name) if change.action == "update" else None
 
@@ -333,7 +328,8 @@ class ChangingRows:
 
 
 def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
-    yield from (change.values or {}).items()
+    for assignment in change.assignments:
+        yield assignment.column, assignment.value.sql
     for default in change.completion.defaults:
         yield (default.column,), default.sql
 

@@ -22,7 +22,6 @@ from pyspark.sql import Window
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import RewriteResult, WriteSpec
-from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.row_changes import copy_rows
 from dagster_delta.engines.spark.read.file_keys import FILE_KEY, ROW_INDEX
@@ -41,6 +40,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_apache_spark
+from dagster_delta.engines.spark.write.tasks import WrittenChanges
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,
@@ -234,7 +234,7 @@ class _FrameMerge:
             if not self._changing:
                 return WrittenChanges(matched=collect_numbers(self._joined(), ROW_NUMBER))
             frame, changes = self._joined(), self._changes()
-        if self._deletes_only and self._change_data is not None:
+        if self.plan.deletes_every_match and self._change_data is not None:
             frame, changes = self._without_doubles(frame, changes)
         written = write_changes(
             ChangingRows(
@@ -250,7 +250,7 @@ class _FrameMerge:
         )
         created.add_logged(written.paths)
         changed = sum(map(len, written.rows.values()))
-        if sum(written.counts.values()) > changed and not self._deletes_only:
+        if sum(written.counts.values()) > changed and not self.plan.deletes_every_match:
             surplus = sum(written.counts.values()) - changed
             table = self.plan.target.store.location.uri
             raise ambiguous_matches(surplus, self._ambiguous_rows(), table=table)
@@ -274,7 +274,7 @@ class _FrameMerge:
         return write_changes(
             ChangingRows(
                 rows.alias(self.plan.names.alias(SOURCE)),
-                [self._row_change(clause, None) for _, clause in self._inserting],
+                [self._row_change(clause, None) for clause in self._inserting],
                 self.plan.data,
                 # If a commit has change data files, the feed consists of them alone.
                 self._change_data if changed.rows else None,
@@ -299,27 +299,11 @@ class _FrameMerge:
     @cached_property
     def _changing(self) -> list[tuple[int, MergeClause]]:
         """The clauses for rows of the table, with their indexes among all clauses."""
-        return [
-            (index, clause)
-            for index, clause in enumerate(self.plan.clauses)
-            if clause.text.kind != "not_matched"
-        ]
+        return self.plan.clauses_of("matched", "not_matched_by_source")
 
     @cached_property
-    def _inserting(self) -> list[tuple[int, MergeClause]]:
-        return [
-            (index, clause)
-            for index, clause in enumerate(self.plan.clauses)
-            if clause.text.kind == "not_matched"
-        ]
-
-    @property
-    def _deletes_only(self) -> bool:
-        """Whether every match deletes the row, so that several source rows may match it."""
-        matched = [clause for _, clause in self._changing if clause.text.kind == "matched"]
-        return [clause.text.action for clause in matched] == ["delete"] and (
-            matched[0].text.condition is None
-        )
+    def _inserting(self) -> list[MergeClause]:
+        return [clause for _, clause in self.plan.clauses_of("not_matched")]
 
     def _column(self, side: str, name: str) -> Column:
         return self._functions.col(f"{quote(self.plan.names.alias(side))}.{quote(name)}")
@@ -337,7 +321,7 @@ class _FrameMerge:
         }
         target = rows.withColumnsRenamed(hidden).alias(names.alias(TARGET))
         source = self.source.frame.alias(names.alias(SOURCE))
-        lacking = any(clause.text.kind == "not_matched_by_source" for _, clause in self._changing)
+        lacking = self.plan.clauses_of("not_matched_by_source")
         condition = sql_column(self.plan.on, self._functions)
         joined = target.join(source, condition, "left" if lacking else "inner")
         return self._scoped(joined, {name: hidden.get(name, name) for name in columns})
@@ -369,20 +353,12 @@ class _FrameMerge:
         ]
 
     def _row_change(self, clause: MergeClause, applies: Column | None) -> RowChange:
-        conditions = [] if applies is None else [applies]
-        if clause.text.condition is not None:
-            conditions.append(sql_column(clause.text.condition, self._functions))
-        both = conditions[0] if conditions else None
-        for condition in conditions[1:]:
-            both = condition if both is None else both & condition
-        values = {assignment.column: assignment.value.sql for assignment in clause.assignments}
-        structs = {
-            assignment.column[: depth + 1]: struct.sql
-            for assignment in clause.assignments
-            for depth, struct in enumerate(assignment.structs)
-        }
+        text = clause.text
+        if text.condition is not None:
+            condition = sql_column(text.condition, self._functions)
+            applies = condition if applies is None else applies & condition
         return RowChange(
-            clause.text.action, both, values, clause.values, structs, fills=clause.fills
+            text.action, applies, clause.assignments, clause.values, fills=clause.fills
         )
 
     def _without_doubles(
@@ -402,7 +378,7 @@ class _FrameMerge:
 
     def _counts(self, changed: WrittenChanges) -> dict[int, int]:
         counts = {index: changed.counts[place] for place, (index, _) in enumerate(self._changing)}
-        if self._deletes_only:
+        if self.plan.deletes_every_match:
             # Several source rows may have removed one row.
             doubles = sum(counts.values()) - sum(map(len, changed.rows.values()))
             for index, clause in self._changing:
@@ -415,7 +391,7 @@ class _FrameMerge:
         wanted = functions.lit(False)
         for change in self._changes():
             wanted = wanted | functions.coalesce(change.applies, functions.lit(False))
-        names = self._key_names() or self.source.schema.names
+        names = self.plan.condition.source_names or self.source.schema.names
         shown = functions.struct(*[self._column(SOURCE, name).alias(name) for name in names])
         found = (
             self._joined()
@@ -429,9 +405,3 @@ class _FrameMerge:
             .collect()
         )
         yield from (row["row"].asDict() for row in found)
-
-    def _key_names(self) -> list[str]:
-        """Columns of the source that the condition reads."""
-        looked_at = self.plan.names.paths_of(self.plan.on, "matched")
-        names = {path[1].casefold() for path in looked_at if path[0] == SOURCE and len(path) > 1}
-        return [name for name in self.source.schema.names if name.casefold() in names]

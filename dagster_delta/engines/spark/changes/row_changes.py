@@ -21,13 +21,6 @@ from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
-from dagster_delta.engines.spark.changes.change_tasks import (
-    COPIED_FILE_SCHEMA,
-    ChangeDetail,
-    WrittenChanges,
-    changes_of,
-    copy_files,
-)
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,
     RowChange,
@@ -38,6 +31,13 @@ from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_ro
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.compaction import rewrite_in_tasks
+from dagster_delta.engines.spark.write.tasks import (
+    COPIED_FILE_SCHEMA,
+    ChangeDetail,
+    WrittenChanges,
+    changes_of,
+    copy_files,
+)
 from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
@@ -212,7 +212,7 @@ class _Rewriting:
         changed = RowChange(
             "update",
             None,
-            {assignment.column: assignment.value.sql for assignment in rewrite.assignments},
+            rewrite.assignments,
             # Constraints are already verified for the rows of these files.
             replace(rewrite.data.values, verified=()),
         )

@@ -11,7 +11,7 @@ Spec: Add File and Remove File (dataChange).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -134,7 +134,7 @@ def sort_on_spark(
         count = max(len(groups), -(-sum(sizes) // spec.target_file_size_bytes))
         spread = placed.repartitionByRange(count, *keys)
     arranged = spread.sortWithinPartitions(*keys).drop(_PLACE)
-    return write_frame(arranged.toDF(*plain), _as_arranged(spec), plan.store)
+    return write_frame(arranged.toDF(*plain), spec, plan.store, is_arranged=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +163,6 @@ def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]
     names = dict.fromkeys(path[0] for path in columns)
     rows = frame.select(*names)
     return (rows.sample(share, seed=0) if share < 1 else rows).toArrow()
-
-
-def _as_arranged(spec: WriteSpec) -> WriteSpec:
-    """The spec for rows that are already arranged, so that they are not shuffled."""
-    metadata = spec.configuration.metadata
-    properties = {**metadata.configuration, "delta.autoOptimize.optimizeWrite": "false"}
-    return msgspec.structs.replace(
-        spec,
-        configuration=replace(
-            spec.configuration,
-            metadata=msgspec.structs.replace(metadata, configuration=properties),
-        ),
-    )
 
 
 _BACKFILL_BYTES = 128 * 1024 * 1024

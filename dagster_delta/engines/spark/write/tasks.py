@@ -1,37 +1,50 @@
-"""Write tasks on Spark's executors: Arrow batches in, reports out. Nothing here needs Spark.
+"""Tasks on Spark's executors that write files: Arrow batches in, reports out. Nothing here needs
+Spark.
 
-An executor must be able to import this package and pyarrow.
+Rows never reach the driver: it gets only files, bitmaps and counts. An executor must be able to
+import this package and pyarrow.
 
-Spec: Data Files.
+Spec: Data Files; Add File and Remove File; Change Data Files; Deletion Vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import replace
+from pyroaring import BitMap64
 
-from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.arrow.change_data_files import RowWriters
+from dagster_delta.engines.arrow.row_matching import bitmap_of, rows_by_file
+from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+from dagster_delta.engines.plans import ReadPlan, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
     joined_marks,
+    mark_numbers,
     report,
     reported,
 )
 from dagster_delta.engines.spark.read.read_tasks import ShippedPlan, decode_table
 from dagster_delta.engines.statements.constraint_check import refuse_violations
-from dagster_delta.parquet.store_assignment import assign_batches
-from dagster_delta.parquet.writer import (
-    write_data_files,
-)
+from dagster_delta.parquet.store_assignment import assign_rows, misfit
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.storage import open_store
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _TASK_BATCH_ROWS = 65_536
 _TASK_BATCH_BYTES = 32 * 1024 * 1024
@@ -39,81 +52,258 @@ _TASK_BATCH_BYTES = 32 * 1024 * 1024
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WriteTask:
-    """Writes the rows of one Spark partition as data files, and reports them."""
+RowAction = Literal["copy", "insert", "update", "delete"]
+"""The action on a row: `copy` writes it unchanged and records no change."""
 
-    spec: WriteSpec
-    columns: tuple[str, ...]
-    """Names of the DataFrame's columns. One boolean column per constraint follows them."""
+
+class ChangeDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a change task reports besides its files: several details, as a bitmap may be large."""
+
+    counts: dict[int, int] = {}
+    """Rows by action."""
+    marks: IdentityMarks = {}
+    file: int | None = None
+    """Key of a file."""
+    rows: bytes = b""
+    """Which of its rows have changed, as a serialised bitmap."""
+    matched: bytes = b""
+    """Which rows of the source have matched, as a serialised bitmap."""
+
+
+_NO_ACTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """Writes the changed rows of one Spark partition and reports the changes.
+
+    Its batches have the columns: index of the action; key of the file and index of the row, if the
+    row is in the table; number of the source's row, if it has one; the new columns;
+    the old columns; a boolean per cast; a boolean per constraint.
+    """
+
+    data: WriteSpec
+    change_data: WriteSpec | None
+    """How changes are recorded for the change data feed; None if they are not."""
+    actions: tuple[RowAction, ...]
+    """Actions by index; the index -1 only reports the row of the source."""
+    with_positions: bool = False
+    with_sources: bool = False
+    with_old: bool = False
+    """Whether the batches have old columns; if not, the new columns are the old ones."""
+    casts: tuple[tuple[str, DataType], ...] = ()
+    """Columns, and their types, that have a text for each new value that does not fit."""
+    numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
+    """For each action, the columns that the query has numbered; by default none."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written."""
         rows = nonempty(batches)
         if rows is not None:
-            yield reported(lambda: self._write(rows))
+            yield reported(lambda: _Changing(self).run(joined_batches(rows)))
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-        location = self.spec.location
-        store = open_store(location.uri, location.options)
-        checked = _CheckedRows(self, batches)
-        result = write_data_files(checked.conforming(), self.spec, store)
-        return report_result(result, checked.marks)
+    @property
+    def table(self) -> str:
+        """URI of the table."""
+        return self.data.location.uri
 
 
 @dataclass(slots=True)
-class _CheckedRows:
-    """Rows from Spark, cast and checked for writing."""
+class _Changing:
+    """The state of one running task."""
 
-    task: WriteTask
-    batches: Iterator[pa.RecordBatch]
-    checks: list[pa.BooleanArray] = field(default_factory=list)
-    """Results of the constraints for the rows of the batch that is being cast."""
+    task: ChangeTask
+    counts: Counter[int] = field(default_factory=Counter)
+    changed: dict[int, BitMap64] = field(default_factory=dict)
+    matched: BitMap64 = field(default_factory=BitMap64)
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Last value so far and step of each identity column that was numbered."""
+    """Last value and step of each identity column that was numbered."""
 
-    def conforming(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of the table's schema in which every row satisfies every constraint."""
-        spec = self.task.spec
-        sources = joined_batches(self.batches)
-        first = next(sources)
-        reader = pa.RecordBatchReader.from_batches(
-            self._rows(first).schema, map(self._take, chain([first], sources))
-        )
-        schema = spec.configuration.schema
-        table, is_exact = spec.location.uri, spec.is_exact
-        for batch in assign_batches(reader, schema, table=table, is_exact=is_exact):
-            # Values are cast first, so the error names a value that does not fit, although its
-            # constraints were evaluated on a null.
-            results = [check.slice(0, batch.num_rows) for check in self.checks]
-            self.checks = [check.slice(batch.num_rows) for check in self.checks]
-            refuse_violations(spec.constraints, results, batch, table=table)
-            yield batch
+    def run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        task = self.task
+        store = open_store(task.data.location.uri, task.data.location.options)
+        with RowWriters.opened(task.data, task.change_data, store) as writers:
+            for batch in batches:
+                self._take(_Batch.split(task, batch), writers)
+            written = writers.finish()
+        return report(*written, self._details())
 
-    def _take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.checks = batch.columns[len(self.task.columns) :]
-        rows = self._rows(batch)
-        for identity in self.task.spec.values.identities:
-            self._mark(identity, rows.column(identity.column))
+    def _details(self) -> Iterator[ChangeDetail]:
+        yield ChangeDetail(counts=dict(self.counts), marks=self.marks)
+        for key, rows in self.changed.items():
+            yield ChangeDetail(file=key, rows=rows.serialize())
+        if self.matched:
+            yield ChangeDetail(matched=self.matched.serialize())
+
+    def _take(self, batch: _Batch, writers: RowWriters) -> None:
+        acting = batch.actions != _NO_ACTION
+        if batch.sources is not None:
+            self.matched |= bitmap_of(_known(batch.sources))
+        if batch.files is not None:
+            self._note_positions(batch, acting)
+        for index in np.unique(batch.actions[acting]).tolist():
+            places = np.flatnonzero(batch.actions == index)
+            part = batch if len(places) == len(batch.actions) else batch.take(places)
+            self.counts[index] += len(places)
+            self._write(index, part, writers)
+
+    def _note_positions(self, batch: _Batch, acting: NDArray[np.bool_]) -> None:
+        places = pa.array(np.flatnonzero(acting))
+        files, rows = (_known(column.take(places)) for column in (batch.files, batch.rows))
+        order = np.argsort(files, kind="stable")
+        for key, part in rows_by_file(files[order], rows[order]):
+            self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
+
+    def _write(self, index: int, batch: _Batch, writers: RowWriters) -> None:
+        action, names = self.task.actions[index], self.task.data.configuration.schema.names
+        new = None
+        if action != "delete":
+            for identity in self.task.numbered[index] if self.task.numbered else ():
+                mark_numbers(self.marks, identity, batch.new[names.index(identity.column)])
+            new = batch.new_rows()
+            writers.data.add(new)
+        if writers.changes is None or action == "copy":
+            return
+        if action != "insert":
+            writers.record(batch.old_rows(), "delete" if new is None else "update_preimage")
+        if new is not None:
+            writers.record(new, "insert" if action == "insert" else "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The columns of a batch by role."""
+
+    task: ChangeTask
+    actions: NDArray[Any]
+    """numpy int32."""
+    files: pa.Int64Array
+    """pyarrow Array of int64, or None; so the next two."""
+    rows: pa.Int64Array
+    sources: pa.Int64Array
+    new: Sequence[pa.Array]
+    old: Sequence[pa.Array]
+    casts: Sequence[pa.StringArray]
+    checks: Sequence[pa.BooleanArray]
+
+    @classmethod
+    def split(cls, task: ChangeTask, batch: pa.RecordBatch) -> _Batch:
+        columns = iter(batch.columns)
+        width = len(task.data.configuration.schema)
+
+        def some(count: int) -> list[pa.Array]:
+            return [next(columns) for _ in range(count)]
+
+        (actions,) = some(1)
+        files, rows = some(2) if task.with_positions else (None, None)
+        (sources,) = some(1) if task.with_sources else (None,)
+        new, old = some(width), some(width if task.with_old else 0)
+        return cls(
+            task, np.from_dlpack(actions), files, rows, sources, new, old,
+            some(len(task.casts)), some(len(task.data.constraints)),
+        )  # fmt: skip
+
+    def take(self, places: NDArray[np.int64]) -> _Batch:
+        index = pa.array(places)
+        taken = ([column.take(index) for column in group] for group in
+                 (self.new, self.old, self.casts, self.checks))  # fmt: skip
+        return _Batch(self.task, self.actions[places], None, None, None, *taken)
+
+    def new_rows(self) -> pa.RecordBatch:
+        """The rows to write: a `pyarrow.RecordBatch` of the table's schema."""
+        for (name, data_type), misfits in zip(self.task.casts, self.casts, strict=True):
+            if misfits.null_count < len(misfits):
+                examples = misfits.drop_null()[:5].to_pylist()
+                raise misfit(name, data_type, examples, table=self.task.table)
+        rows = self._assigned(self.new)
+        refuse_violations(self.task.data.constraints, self.checks, rows, table=self.task.table)
         return rows
 
-    def _mark(self, identity: IdentityColumn, values: pa.Int64Array) -> None:
-        if values.null_count:
-            # The query makes a value that does not fit null.
-            raise identity.overflow()
-        bounds = pc.min_max(values)
-        for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
-            if bound is not None:
-                known, _ = self.marks.get(identity.column, (bound, identity.step))
-                self.marks[identity.column] = (identity.farther(known, bound), identity.step)
+    def old_rows(self) -> pa.RecordBatch:
+        """The rows before the change."""
+        return self._assigned(self.old if self.task.with_old else self.new)
 
-    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        names = self.task.columns
+    def _assigned(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        spec = self.task.data
+        schema = spec.configuration.schema
         fields = [
-            pa.field(name, field.type, field.nullable, field.metadata)
-            for name, field in zip(names, batch.schema, strict=False)
+            pa.field(field.name, column.type) for field, column in zip(schema, columns, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
+        source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
+        return assign_rows(source, schema, table=self.task.table, is_exact=spec.is_exact)
+
+
+def _known(values: pa.Int64Array) -> NDArray[Any]:
+    """The values that are not null, as a numpy array."""
+    known = values.drop_null()
+    # `to_numpy` would import pandas, where that is installed.
+    return np.from_dlpack(known) if len(known) else np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChanges:
+    """What the tasks of one job wrote, none of it referenced yet."""
+
+    files: tuple[AddFile, ...] = ()
+    change_files: tuple[AddCDCFile, ...] = ()
+    counts: Counter[int] = field(default_factory=Counter)
+    """Number of rows by the index of their action."""
+    rows: dict[int, BitMap64] = field(default_factory=dict)
+    """Indexes of the changed rows by the key of their file."""
+    matched: BitMap64 = field(default_factory=BitMap64)
+    """Numbers of the source's rows that matched."""
+    high_water_marks: dict[str, int] = field(default_factory=dict)
+    """The last value of each identity column that was numbered."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Path of every file that was written, as in the log."""
+        return (
+            *(file.path for file in self.files),
+            *(file.path for file in self.change_files),
+        )
+
+
+def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
+    """The combined result of all tasks."""
+    counts: Counter[int] = Counter()
+    rows: dict[int, BitMap64] = {}
+    matched = BitMap64()
+    for detail in reports.details:
+        counts.update(detail.counts)
+        if detail.file is not None:
+            rows[detail.file] = rows.get(detail.file, BitMap64()) | BitMap64.deserialize(
+                detail.rows
+            )
+        if detail.matched:
+            matched |= BitMap64.deserialize(detail.matched)
+    marks = joined_marks(detail.marks for detail in reports.details)
+    return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)
+
+
+COPIED_FILE_SCHEMA = LIVE_FILE_SCHEMA.append(pa.field("matches", pa.binary()))
+"""Files to copy, each with the rows to remove as a serialised bitmap, null for every row."""
+
+
+def copy_files(data: WriteSpec, change_data: WriteSpec | None, plan: ReadPlan) -> pa.RecordBatch:
+    """Write the remaining rows of files together, and record the removed rows.
+
+    `change_data`: how removed rows are recorded; None if they are not.
+    `plan`: its files are of `COPIED_FILE_SCHEMA`.
+
+    Returns:
+        A report of `REPORT_SCHEMA`: action 0 counts removed rows, action 1 the remaining rows.
+    """
+    files = plan.files.select(["path", "matches"]).to_pylist()
+    matches = {
+        file["path"]: BitMap64.deserialize(file["matches"])
+        for file in files
+        if file["matches"] is not None
+    }
+    plan = replace(plan, files=plan.files.drop_columns("matches"))
+    done = rewrite_rows(RowRewrite(plan, matches, (), True, data, change_data=change_data))
+    counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
+    return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +324,7 @@ class RewriteTask:
         for batch in batches:
             opened = opened or self.plan.open()
             for files in batch.column(0).to_pylist():
-                plan = msgspec.structs.replace(opened, files=decode_table(files))
+                plan = replace(opened, files=decode_table(files))
                 yield reported(partial(self.rewrite, plan))
 
 
@@ -155,45 +345,11 @@ def joined_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         rows += batch.num_rows
         size_bytes += batch.nbytes
         if rows >= _TASK_BATCH_ROWS or size_bytes >= _TASK_BATCH_BYTES:
-            yield concatenated(waiting)
+            yield _concatenated(waiting)
             waiting, rows, size_bytes = [], 0, 0
     if waiting:
-        yield concatenated(waiting)
+        yield _concatenated(waiting)
 
 
-def concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of record batches of one schema, at least one, as one batch."""
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches(batches)
-    columns = [
-        pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
-
-
-class WriteDetail(msgspec.Struct, frozen=True):
-    """What a write task reports besides its files."""
-
-    num_rows: int
-    """Rows of the files."""
-    marks: IdentityMarks
-
-
-def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> pa.RecordBatch:
-    """The report of a task, a `pyarrow.RecordBatch`.
-
-    `marks`: last value and step of the columns that it numbered.
-    """
-    return report(result.files, details=[WriteDetail(result.num_rows, marks or {})])
-
-
-def result_of(reports: Reports[WriteDetail]) -> WriteResult:
-    """The combined result of all tasks."""
-    return WriteResult(
-        reports.files,
-        sum(detail.num_rows for detail in reports.details),
-        sum(file.size_bytes for file in reports.files),
-        joined_marks(detail.marks for detail in reports.details),
-    )
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -26,9 +26,9 @@ from dagster_delta.engines.spark.session.schema import (
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.tasks import (
-    WriteDetail,
-    WriteTask,
-    result_of,
+    ChangeDetail,
+    ChangeTask,
+    changes_of,
 )
 from dagster_delta.parquet.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import (
@@ -74,7 +74,7 @@ class _WrittenRows:
         numbered = frame.toDF(*map(_source_name, range(len(schema))))
         return _in_session_zone(cls(numbered, schema, spec))
 
-    def completed(self) -> _WrittenRows:
+    def completed(self, *, is_arranged: bool) -> _WrittenRows:
         """The rows with every column that the spec defines how to fill.
 
         Rows are numbered last, in the stage that writes them: if Spark retries a task, only the
@@ -83,18 +83,24 @@ class _WrittenRows:
         values = self.spec.values
         early, late = _by_need(values, self.spec.configuration.schema)
         rows = _computed(_computed(self, values.defaults), early)
-        return _computed(_numbered(_gathered(rows)), late)
+        rows = rows if is_arranged else _gathered(rows)
+        return _computed(_numbered(rows), late)
 
-    def checked(self) -> DataFrame:
-        """The numbered columns, followed by one boolean per constraint."""
-        if not self.spec.constraints:
-            return self.frame
-        functions = functions_of(self.frame)
+    def arranged(self) -> DataFrame:
+        """The rows as a `ChangeTask` inserts them: the number of the action, the columns of the
+        table, which the task casts, and one boolean per constraint.
+        """
+        functions, constraints = functions_of(self.frame), self.spec.constraints
+        new = [
+            _source_of(field, self.schema, functions).alias(f"__new_{index}")
+            for index, field in enumerate(self.spec.configuration.schema)
+        ]
         checks = [
             sql_column(constraint.sql, functions).cast("boolean").alias(f"__check_{index}")
-            for index, constraint in enumerate(self.spec.constraints)
+            for index, constraint in enumerate(constraints)
         ]
-        return _named(self).select(*_sources(self), *checks)
+        rows = _named(self) if constraints else self.frame
+        return rows.select(functions.lit(0).alias("__action"), *new, *checks)
 
 
 _ZONED_CASTS = frozenset(
@@ -197,23 +203,17 @@ def _extended(
     return _WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
 
 
-def _is_gathered(spec: WriteSpec) -> bool:
-    """Whether rows are shuffled by partition, so that a partition does not get one file per task.
+def _gathered(rows: _WrittenRows) -> _WrittenRows:
+    """The rows shuffled by partition, so that a partition does not get one file per task.
 
     Adaptive execution splits a partition too big for one task. A table whose rows are already
     clustered can avoid the cost with the property that delta-spark has for it.
     """
-    configuration = spec.configuration
-    declined = configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false"
-    return bool(configuration.partition_columns) and not declined
-
-
-def _gathered(rows: _WrittenRows) -> _WrittenRows:
-    """The rows shuffled by partition, if the table has any."""
-    if not _is_gathered(rows.spec):
+    configuration = rows.spec.configuration
+    if configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false":
         return rows
     functions, schema = functions_of(rows.frame), rows.schema
-    found = [schema.get(column) for column in rows.spec.configuration.partition_columns]
+    found = [schema.get(column) for column in configuration.partition_columns]
     columns = [
         functions.col(_source_name(schema.names.index(field.name))) for field in found if field
     ]
@@ -245,39 +245,47 @@ def _as_stored(field: StructField, schema: StructType, functions: ModuleType) ->
     """A column of the table as stored; null if a value does not fit, which the task refuses before
     it checks the constraints.
     """
-    target = to_spark_type(field.data_type)
+    source, found = _source_of(field, schema, functions), schema.get(field.name)
+    is_nested = isinstance(field.data_type, (StructType, ArrayType, MapType))
+    if found is None or is_nested or found.data_type == field.data_type:
+        return source
+    return source.try_cast(to_spark_type(field.data_type))
+
+
+def _source_of(field: StructField, schema: StructType, functions: ModuleType) -> Column:
+    """The source of a column of the table; nulls if the rows lack it."""
     found = schema.get(field.name)
     if found is None:
-        return functions.lit(None).cast(target)
+        null: Column = functions.lit(None).cast(to_spark_type(field.data_type))
+        return null
     source: Column = functions.col(_source_name(schema.names.index(found.name)))
-    if isinstance(field.data_type, (StructType, ArrayType, MapType)):
-        return source
-    if found.data_type == field.data_type:
-        return source
-    return source.try_cast(target)
+    return source
 
 
-def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
+def write_frame(
+    frame: DataFrame, spec: WriteSpec, store: ObjectStore, *, is_arranged: bool = False
+) -> WriteResult:
     """Write the rows of the DataFrame; returns the data files.
 
     Only the files of tasks whose reports arrived are in the result; those of a speculative or
     repeated attempt stay unreferenced until VACUUM removes them.
+
+    `is_arranged`: whether the rows of a partition are together already, so that they are not
+    shuffled.
     """
     rows = _WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
-    rows = rows.completed()
+    rows = rows.completed(is_arranged=is_arranged)
+    task = ChangeTask(spec, None, ("insert",), numbered=(spec.values.identities,))
     with spark_failures(table=spec.location.uri, in_query=False):
         reports = collect_counted(
             rows.frame,
-            lambda frame: _reporting(replace(rows, frame=frame)),
+            lambda frame: replace(rows, frame=frame).arranged().mapInArrow(task, REPORT_SCHEMA),
             table=spec.location.uri,
         )
-    return result_of(settle_reports(reports, WriteDetail, store))
-
-
-def _reporting(rows: _WrittenRows) -> DataFrame:
-    """The query that writes the rows: its own rows are the reports of its tasks."""
-    return rows.checked().mapInArrow(WriteTask(rows.spec, rows.schema.names), REPORT_SCHEMA)
+    written = changes_of(settle_reports(reports, ChangeDetail, store))
+    size_bytes = sum(file.size_bytes for file in written.files)
+    return WriteResult(written.files, written.counts[0], size_bytes, written.high_water_marks)
 
 
 def _check_columns(schema: StructType, spec: WriteSpec) -> None:
