@@ -45,7 +45,6 @@ from dagster_delta.orchestration.incremental.consumption import (
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
-    SchemaMode,
     asset_key_of,
     read_asset_options,
 )
@@ -61,7 +60,7 @@ from dagster_delta.orchestration.io.type_handlers import (
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.partitions.partitions import select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.scan import Scan
@@ -281,7 +280,7 @@ class _IncrementalAsset:
         upstream = self._scan() if given is None else given
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
-        consumer = self._consumer(context, arguments["config"], options.schema_mode)
+        consumer = self._consumer(context, arguments["config"], options)
         target = manager.table_of(context.asset_key, metadata)
         # Another run may have read further since the input was opened. Read the position in the
         # target first, so that the upstream table never seems to have been restored.
@@ -348,12 +347,11 @@ class _IncrementalAsset:
         self,
         context: dg.AssetExecutionContext,
         config: ChangeFeedConfig,
-        schema_mode: SchemaMode,
+        options: AssetOptions,
     ) -> Consumer:
-        name = context.asset_key.to_user_string()
         keys = (
             tuple(context.partition_keys)
-            if context.has_partition_key_range or (context.has_partition_key)
+            if context.has_partition_key_range or context.has_partition_key
             else ()
         )
         asked = None
@@ -361,37 +359,27 @@ class _IncrementalAsset:
             asked = "the run config asked for it"
         elif context.run.tags.get(FULL_REFRESH_TAG, "").lower() == "true":
             asked = f"the run tag {FULL_REFRESH_TAG} asked for it"
+        name, partitions_def = context.asset_key.to_user_string(), context.assets_def.partitions_def
+        select = None
+        if keys and partitions_def is not None:
+            select = functools.partial(
+                select_partitions,
+                partitions_def,
+                partition_expr=self.partition_expr or options.partition_expr,
+                asset=name,
+                metadata_keys=_metadata(context),
+            )
         return Consumer(
             name=name,
             partition_keys=keys,
-            selection=self._selection(context, name) if keys else None,
+            selection=select,
             on_gap=self.on_gap,
             full_refresh=asked,
             updates_rows=self.mode == "merge",
-            replaces_schema=(self.mode == "merge" and schema_mode == "overwrite" and not keys),
+            replaces_schema=(
+                self.mode == "merge" and options.schema_mode == "overwrite" and not keys
+            ),
         )
-
-    def _selection(
-        self, context: dg.AssetExecutionContext, name: str
-    ) -> Callable[[Sequence[str]], PartitionSelection]:
-        partitions_def = context.assets_def.partitions_def
-        metadata = _metadata(context)
-        expression = self.partition_expr or metadata.get(
-            "partition_expr", metadata.get("delta/partition_expr")
-        )
-        assert partitions_def is not None  # noqa: S101  the run has partition keys
-
-        def select(keys: Sequence[str]) -> PartitionSelection:
-            return select_partitions(
-                partitions_def,
-                keys,
-                expression,
-                asset=name,
-                metadata_keys=metadata,
-                dynamic_keys=context.instance.get_dynamic_partitions,
-            )
-
-        return select
 
 
 def _load_type(hint: object, default: str | None) -> TypeHandler[Any] | None:

@@ -24,7 +24,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.orchestration.incremental.column_changes import ColumnChange, column_changes
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges, VersionRange
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection
+from dagster_delta.orchestration.partitions.partitions import SelectPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.transaction.commit_result import (
@@ -35,8 +35,6 @@ from dagster_delta.table.transaction.commit_result import (
 from dagster_delta.table.transaction.transaction import AppTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
@@ -64,7 +62,7 @@ class Consumer:
     """Of the asset, for messages."""
     partition_keys: tuple[str, ...]
     """Of the run; none if the asset is not partitioned."""
-    selection: Callable[[Sequence[str]], PartitionSelection] | None
+    selection: SelectPartitions | None
     """Selects some of these partitions, by the columns of the upstream table that hold them."""
     on_gap: OnGap
     full_refresh: str | None

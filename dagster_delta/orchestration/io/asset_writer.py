@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,7 +31,11 @@ from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.io.table_owner import OWNER_PROPERTY, check_owner, owner_of
 from dagster_delta.orchestration.metadata_keys import first_names
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection, single_partitions
+from dagster_delta.orchestration.partitions.partitions import (
+    PartitionSelection,
+    SelectPartitions,
+    single_partitions,
+)
 from dagster_delta.orchestration.partitions.predicates import (
     identity_values,
     partition_condition,
@@ -73,6 +77,8 @@ class AssetWrite:
     options: AssetOptions
     selection: PartitionSelection | None
     """The Dagster partitions to write; None if the asset has none."""
+    select: SelectPartitions | None
+    """Selects some of these partitions."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
     progress: tuple[AppTransaction, ...] = ()
@@ -90,6 +96,11 @@ class AssetWrite:
     def partitions_of_run(self) -> PartitionSelection | None:
         """The Dagster partitions of the run; None if the asset has none."""
         return self.run_selection or self.selection
+
+    def narrowed(self, keys: Iterable[str]) -> AssetWrite:
+        """The write of some partitions of the run."""
+        assert self.select is not None  # noqa: S101  there are partitions
+        return replace(self, selection=self.select(keys), run_selection=self.partitions_of_run)
 
     def predicate(self, schema: StructType, alias: str | None = None) -> str | None:
         """Spark SQL of the partitions to write; None for the whole table."""
@@ -176,14 +187,14 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     schema = StructType(
         tuple(column for column in columns if column.name not in write.control_columns)
     )
+    missing = _missing(write, before)
+    if before is not None and missing == ():
+        return _skipped(write, before)
     kept: tuple[str, ...] = ()
-    keeps = write.options.mode in {"error", "ignore"}
-    if keeps and before is not None and (found := _existing(write, before)) is not None:
-        existing, missing = found
-        if not missing.keys:
-            return _skipped(write, before)
-        data, kept = rows_outside(data, existing, columns), existing.keys
-        write = replace(write, selection=missing, run_selection=write.partitions_of_run)
+    if missing and write.select is not None:
+        kept = tuple(key for key in single_partitions(write.selection) if key not in missing)
+        data = rows_outside(data, write.select(kept), columns)
+        write = write.narrowed(missing)
     # Rows are cast to the types of the table, so its types determine the partition predicate.
     predicate = write.predicate(schema if before is None else before.schema)
     write = _keeping_other_partitions(_claimed(write, table, before), before, schema)
@@ -196,7 +207,7 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     except (CommitConflict, TableAlreadyExists):
         # Another run may have written the same since.
         now = table.refresh()
-        if not keeps or (found := _existing(write, now)) is None or found[1].keys:
+        if _missing(write, now) != ():
             raise
         return _skipped(write, now)
     except PartitionMismatch as error:
@@ -230,21 +241,21 @@ def snapshot_of(table: DeltaTable) -> Snapshot | None:
         return None
 
 
-def _existing(
-    write: AssetWrite, table: Snapshot
-) -> tuple[PartitionSelection, PartitionSelection] | None:
-    """The partitions of the run that have rows and those that have none, in the modes `error` and
-    `ignore`; None if nothing is there that these modes keep. An asset without partitions has
-    neither: its table is there.
+def _missing(write: AssetWrite, table: Snapshot | None) -> tuple[str, ...] | None:
+    """The partitions of the run that have no rows, in the modes `error` and `ignore`; None if
+    nothing is there that these modes keep. An asset without partitions has none, once its table is
+    there.
     """
-    mode = write.options.mode
-    if StatementOptions(idempotency=write.idempotency).found_done(table) is not None:
+    mode, done = write.options.mode, StatementOptions(idempotency=write.idempotency)
+    if table is None or mode not in {"error", "ignore"} or done.found_done(table) is not None:
         return None
-    parts: tuple[list[PartitionSelection], list[PartitionSelection]] = ([], [])
-    for partition in single_partitions(write.selection).values() if write.selection else ():
-        where = partition_predicate(partition, table.schema)
-        parts[not table.scan(where=where).count()].append(partition)
-    if write.selection is not None and not parts[0]:
+    single = single_partitions(write.selection)
+    missing = tuple(
+        key
+        for key, partition in single.items()
+        if not table.scan(where=partition_predicate(partition, table.schema)).count()
+    )
+    if write.selection is not None and len(missing) == len(single):
         return None
     if mode == "error":
         what = "the table" if write.selection is None else "a partition of the run"
@@ -254,14 +265,7 @@ def _existing(
             table=write.uri,
             version=table.version,
         )
-    existing, missing = (
-        PartitionSelection(
-            tuple(sorted(key for part in some for key in part.keys)),
-            tuple(box for part in some for box in part.boxes),
-        )
-        for some in parts
-    )
-    return existing, missing
+    return missing
 
 
 def _skipped(write: AssetWrite, table: Snapshot) -> WrittenAsset:

@@ -49,7 +49,11 @@ from dagster_delta.orchestration.io.type_handlers import (
     type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.partitions.partitions import RunPartitions
+from dagster_delta.orchestration.partitions.partitions import (
+    SelectPartitions,
+    partition_selector,
+    single_partitions,
+)
 from dagster_delta.orchestration.partitions.predicates import partition_condition
 from dagster_delta.orchestration.resources import (
     COLUMN_CHANGE_DESCRIPTION,
@@ -163,11 +167,16 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         if self.openlineage:
             check_client()
         options = self._options_of_output(context, obj, name)
-        partitions = RunPartitions(
-            context, options.partition_expr, name, context.definition_metadata
+        value = self._value(context, obj)
+        select = partition_selector(
+            context,
+            options.partition_expr,
+            asset=name,
+            metadata_keys=context.definition_metadata,
         )
-        value = self._value(context, obj, partitions)
-        write = self._write(context, value, options, partitions)
+        if select is None and options.mode == "overwrite" and not value.has_own_mode:
+            _refuse_without_partition(context, name)
+        write = self._write(context, name, options, select)
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
@@ -190,9 +199,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             refuse_unused_merge(options.mode, metadata, asset=name)
         return options
 
-    def _value(
-        self, context: dg.OutputContext, obj: object, partitions: RunPartitions
-    ) -> AssetValue:
+    def _value(self, context: dg.OutputContext, obj: object) -> AssetValue:
         """The value with its writer, and its rows in a form that can be written."""
 
         def convert(rows: object) -> object:
@@ -201,30 +208,28 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         if isinstance(obj, AssetValue):
             return obj.converted(convert)
         rows = convert(obj)
-        if isinstance(rows, dict):
-            return PartitionFrames(partitions.asset, rows, partitions.select)
-        return Rows(rows)
+        return PartitionFrames(rows) if isinstance(rows, dict) else Rows(rows)
 
     def _write(
         self,
         context: dg.OutputContext,
-        value: AssetValue,
+        name: str,
         options: AssetOptions,
-        partitions: RunPartitions,
+        select: SelectPartitions | None,
     ) -> AssetWrite:
-        keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
+        keys = () if select is None else tuple(context.asset_partition_keys)
         facts = run_facts(context, keys)
-        replaces = options.mode == "overwrite" and not value.has_own_mode
         return AssetWrite(
-            name=partitions.asset,
+            name=name,
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=partitions.selection(replaces=replaces),
+            selection=None if select is None else select(keys),
+            select=select,
             idempotency=facts.transaction_id,
             commit_info=facts.commit_info(options.custom_metadata),
             description=asset_description(context),
-            asset_key=partitions.asset if context.has_asset_key else None,
+            asset_key=name if context.has_asset_key else None,
         )
 
     def load_input(self, context: dg.InputContext) -> Any:  # noqa: ANN401
@@ -259,18 +264,18 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None:
             check_read(snapshot, name, options)
-        partitions = RunPartitions(context, options.partition_expr, name, metadata)
-        selection = partitions.selection()
+        select = partition_selector(
+            context, options.partition_expr, asset=name, metadata_keys=metadata
+        )
+        selection = None if select is None else select(context.asset_partition_keys)
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s: %r", name, scan)
 
         def scans_by_partition() -> dict[str, Scan]:
             return {
-                key: snapshot.scan(
-                    wanted.columns, _where(wanted.where, partitions.select([key]), snapshot)
-                )
-                for key in (selection.keys if selection is not None else ())
+                key: snapshot.scan(wanted.columns, _where(wanted.where, single, snapshot))
+                for key, single in single_partitions(selection).items()
             }
 
         by_partition = None if selection is None else scans_by_partition
@@ -435,6 +440,19 @@ def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
     advice = "return the rows, or annotate it with -> None if it writes its table by itself"
     report_nothing(
         context, f"{name} returned None", {}, advice=None if kind == "NULLABLE" else advice
+    )
+
+
+def _refuse_without_partition(context: dg.OutputContext, name: str) -> None:
+    """Refuse to replace all rows of a partitioned asset."""
+    try:
+        _ = context.asset_partitions_def
+    except dg.DagsterInvariantViolationError:
+        return
+    raise InvalidArgument(
+        f"asset {name} is partitioned and the run has no partition, so that the mode overwrite "
+        "would replace every partition: launch it for a partition or a range (--partition, "
+        "partition_key=…), or all of them as a backfill"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -20,9 +20,6 @@ from dagster_delta.errors import InvalidArgument
 
 _KEY_SEPARATOR = "|"
 """Separates the dimensions of a multi-partition key, as in Dagster."""
-
-DynamicKeys: TypeAlias = Callable[[str], Sequence[str]]
-"""Reads the keys of a dynamic partitions definition, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,10 @@ class PartitionSelection:
         return tuple(box.column for box in self.boxes[0]) if self.boxes else ()
 
 
+SelectPartitions: TypeAlias = Callable[[Iterable[str]], PartitionSelection]
+"""Selects partitions of one asset by their keys."""
+
+
 def select_partitions(
     partitions_def: dg.PartitionsDefinition[Any],
     keys: Iterable[str],
@@ -61,11 +62,9 @@ def select_partitions(
     *,
     asset: str,
     metadata_keys: Iterable[str] = (),
-    dynamic_keys: DynamicKeys | None = None,
 ) -> PartitionSelection:
     """The partitions of a set of partition keys, in any order, repeats allowed. `metadata_keys` are
-    those of the asset, to report a misspelt `partition_expr`; `dynamic_keys` finds keys that are
-    the same value.
+    those of the asset, to report a misspelt `partition_expr`.
     """
     if partition_expr is None:
         close = difflib.get_close_matches("partition_expr", list(metadata_keys), n=1, cutoff=0.8)
@@ -78,30 +77,26 @@ def select_partitions(
     distinct = sorted(set(keys))
     columns = dimension_columns(partitions_def, partition_expr, owner=f"asset {asset}")
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return _select_multi(partitions_def, distinct, columns, dynamic_keys)
+        return _select_multi(partitions_def, distinct, columns)
     column, _ = columns[""]
-    boxes = ((_slice(partitions_def, distinct, column, dynamic_keys),),) if distinct else ()
+    boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
     return PartitionSelection(tuple(distinct), boxes)
 
 
-def single_partitions(selection: PartitionSelection) -> dict[str, PartitionSelection]:
-    """Each partition of a selection, as a selection of its own, by its key."""
+def single_partitions(selection: PartitionSelection | None) -> dict[str, PartitionSelection]:
+    """Each partition of a selection, as a selection of its own, by its key, sorted."""
     found = {}
-    for box in selection.boxes:
+    for box in () if selection is None else selection.boxes:
         for cell in product(*map(_single_slices, box)):
             key = _KEY_SEPARATOR.join(part.keys[0] for part in cell)
             found[key] = PartitionSelection((key,), (cell,))
-    return found
+    return dict(sorted(found.items()))
 
 
 def _single_slices(dimension: DimensionSlice) -> list[DimensionSlice]:
-    windows = (
-        [None] * len(dimension.keys)
-        if dimension.windows is None
-        else [(w,) for w in dimension.windows]
-    )
+    windows = dimension.windows or [None] * len(dimension.keys)
     return [
-        DimensionSlice(dimension.column, (key,), window)
+        DimensionSlice(dimension.column, (key,), None if window is None else (window,))
         for key, window in zip(dimension.keys, windows, strict=True)
     ]
 
@@ -131,12 +126,11 @@ def _select_multi(
     partitions_def: dg.MultiPartitionsDefinition,
     keys: Sequence[str],
     columns: Mapping[str, tuple[str, dg.PartitionsDefinition[Any]]],
-    dynamic_keys: DynamicKeys | None,
 ) -> PartitionSelection:
     parsed = [_multi_key(partitions_def, key).keys_by_dimension for key in keys]
     boxes = tuple(
         tuple(
-            _slice(definition, side, column, dynamic_keys)
+            _slice(definition, side, column)
             for (column, definition), side in zip(columns.values(), sides, strict=True)
         )
         for sides in _boxes([tuple(key[name] for name in columns) for key in parsed])
@@ -175,15 +169,11 @@ def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]
 
 
 def _slice(
-    partitions_def: dg.PartitionsDefinition[Any],
-    keys: Iterable[str],
-    column: str,
-    dynamic_keys: DynamicKeys | None,
+    partitions_def: dg.PartitionsDefinition[Any], keys: Iterable[str], column: str
 ) -> DimensionSlice:
     distinct = sorted(set(keys))
     if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        known_keys = _known_keys(partitions_def, dynamic_keys)
-        return DimensionSlice(column, tuple(distinct), known_keys=known_keys)
+        return DimensionSlice(column, tuple(distinct), known_keys=_known_keys(partitions_def))
     # Datetimes of one zone compare by wall clock, which means two instants in the hour that a clock
     # change repeats.
     timed = sorted(
@@ -195,65 +185,37 @@ def _slice(
     )
 
 
-def _known_keys(
-    partitions_def: dg.PartitionsDefinition[Any], dynamic_keys: DynamicKeys | None
-) -> Callable[[], Sequence[str]]:
+def _known_keys(partitions_def: dg.PartitionsDefinition[Any]) -> Callable[[], Sequence[str]]:
     if isinstance(partitions_def, dg.StaticPartitionsDefinition):
         return partitions_def.get_partition_keys
-    if dynamic_keys is None or not isinstance(partitions_def, dg.DynamicPartitionsDefinition):
-        return tuple
-    return tuple if partitions_def.name is None else partial(dynamic_keys, partitions_def.name)
+    if isinstance(partitions_def, dg.DynamicPartitionsDefinition) and partitions_def.name:
+        return cache(partial(_dynamic_keys, partitions_def.name))
+    return tuple
 
 
-@dataclass(frozen=True, slots=True)
-class RunPartitions:
-    """How partition keys of the asset of an output or input map to rows of its table."""
-
-    context: dg.OutputContext | dg.InputContext
-    partition_expr: str | Mapping[str, str] | None
-    asset: str
-    metadata_keys: Mapping[str, object]
-    _dynamic_keys: dict[str, Sequence[str]] = field(default_factory=dict, init=False)
-
-    def selection(self, *, replaces: bool = False) -> PartitionSelection | None:
-        """The partitions being written or read, or None if the asset has none.
-
-        `replaces`: whether a write without partitions replaces all rows of the table.
-        """
-        if self.context.has_asset_partitions:
-            return self.select(self.context.asset_partition_keys)
-        if replaces and _is_partitioned(self.context):
-            raise InvalidArgument(
-                f"asset {self.asset} is partitioned and the run has no partition, so that the mode "
-                "overwrite would replace every partition: launch it for a partition or a range "
-                "(--partition, partition_key=…), or all of them as a backfill"
-            )
-        return None
-
-    def select(self, keys: Sequence[str]) -> PartitionSelection:
-        """The partitions of some keys."""
-        return select_partitions(
-            self.context.asset_partitions_def,
-            keys,
-            self.partition_expr,
-            asset=self.asset,
-            metadata_keys=self.metadata_keys,
-            dynamic_keys=self._read_dynamic_keys,
-        )
-
-    def _read_dynamic_keys(self, name: str) -> Sequence[str]:
-        if name not in self._dynamic_keys:
-            try:
-                instance = dg.AssetExecutionContext.get().instance
-            except dg.DagsterInvariantViolationError:
-                # Outside of a step.
-                return ()
-            self._dynamic_keys[name] = instance.get_dynamic_partitions(name)
-        return self._dynamic_keys[name]
-
-
-def _is_partitioned(context: dg.OutputContext | dg.InputContext) -> bool:
+def _dynamic_keys(name: str) -> Sequence[str]:
     try:
-        return context.asset_partitions_def is not None
+        instance = dg.AssetExecutionContext.get().instance
     except dg.DagsterInvariantViolationError:
-        return False
+        # Outside of a step.
+        return ()
+    return tuple(instance.get_dynamic_partitions(name))
+
+
+def partition_selector(
+    context: dg.OutputContext | dg.InputContext,
+    partition_expr: str | Mapping[str, str] | None,
+    *,
+    asset: str,
+    metadata_keys: Iterable[str],
+) -> SelectPartitions | None:
+    """Selects partitions of the asset of an output or input; None if the run has none of it."""
+    if not context.has_asset_partitions:
+        return None
+    return partial(
+        select_partitions,
+        context.asset_partitions_def,
+        partition_expr=partition_expr,
+        asset=asset,
+        metadata_keys=metadata_keys,
+    )
