@@ -17,7 +17,7 @@ import pytest
 
 from dagster_delta import DeltaIOManager, DeltaTable, delta_files_asset, delta_files_sensor
 from dagster_delta.errors import DeltaError, InvalidArgument
-from dagster_delta.orchestration.incremental.file_loads import FileLoad
+from dagster_delta.orchestration.incremental.file_assets import FileLoad
 from dagster_delta.orchestration.incremental.landing_files import LandingFiles, LandingZone
 from dagster_delta.storage import ObjectMeta, open_store
 from dagster_delta.table.transaction.transaction import Transaction

@@ -26,10 +26,10 @@ from dagster_delta.orchestration.incremental.applied_changes import ChangeFeedMo
 from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
 from dagster_delta.orchestration.incremental.consumption import OnGap
 from dagster_delta.orchestration.incremental.file_assets import (
+    ChangedFiles,
     delta_files_asset,
     delta_files_sensor,
 )
-from dagster_delta.orchestration.incremental.file_loads import ChangedFiles
 from dagster_delta.orchestration.incremental.landing_files import FileFormat
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool

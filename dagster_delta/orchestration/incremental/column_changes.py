@@ -20,7 +20,6 @@ from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_K
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
-    DataType,
     PrimitiveType,
     StructField,
     StructType,
@@ -39,22 +38,13 @@ class ColumnChange:
     older rows may have."""
     path: _Path
     """Previous logical path; of a filled column the current one."""
-    new_path: _Path | None = None
+    new_path: _Path | None
     """Current logical path; None for a dropped column."""
-    types: tuple[DataType, DataType] | None = None
-    """Of a widened column: the type in the target, and the type upstream."""
+    what: str
+    """The change, as the end of a sentence about the column."""
 
     def __str__(self) -> str:
-        name = ".".join(self.path)
-        if self.kind == "filled":
-            return f"column {name} was added with a default, which older rows may have"
-        if self.kind == "readded":
-            return f"column {name} was dropped, and another one has its name"
-        if self.new_path is None:
-            return f"column {name} was dropped"
-        if self.types is None:
-            return f"column {name} was renamed to {'.'.join(self.new_path)}"
-        return f"column {name} is of type {self.types[1]} now, and of type {self.types[0]} here"
+        return f"column {'.'.join(self.path)} {self.what}"
 
 
 def column_changes(
@@ -87,22 +77,14 @@ def column_changes(
         for change in columns_narrower_than(now.schema, target)
         if _folded(change.path) in retyped and change.path[0].casefold() in names
     ]
-    return [
-        *found,
-        *(change for change in _filled(before, now, target) if change.path[0] in columns),
-    ]
-
-
-def _filled(
-    before: TableConfiguration, now: TableConfiguration, target: TableConfiguration
-) -> list[ColumnChange]:
-    """Columns that were added with a default, unless they were added so to the target, too."""
-    known = {name.casefold() for name in before.schema.names}
-    known |= {field.name.casefold() for field in target.schema if _has_default(field)}
-    return [
-        ColumnChange("filled", (field.name,), (field.name,))
+    # Columns that were added with a default, unless they were added so to the target, too.
+    filled = {name.casefold() for name in before.schema.names}
+    filled |= {field.name.casefold() for field in target.schema if _has_default(field)}
+    what = "was added with a default, which older rows may have"
+    return found + [
+        ColumnChange("filled", (field.name,), (field.name,), what)
         for field in now.schema
-        if _has_default(field) and field.name.casefold() not in known
+        if field.name in columns and _has_default(field) and field.name.casefold() not in filled
     ]
 
 
@@ -126,7 +108,7 @@ def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[
             "widened",
             difference.path,
             difference.path,
-            (difference.table_type, difference.data_type),
+            f"is of type {difference.data_type} now, and of type {difference.table_type} here",
         )
         for difference in diff_schemas(target.schema, rows).retyped
         if difference.path not in grown
@@ -150,16 +132,17 @@ def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[
     for physical, path in _by_physical_path(before).items():
         successor = successors.get(physical)
         if successor is None:
-            if physical[:-1] not in dropped:
-                is_readded = _folded(path) in names
-                found.append(
-                    ColumnChange("readded", path, path)
-                    if is_readded
-                    else ColumnChange("dropped", path)
-                )
+            if physical[:-1] in dropped:
+                pass
+            elif _folded(path) in names:
+                what = "was dropped, and another one has its name"
+                found.append(ColumnChange("readded", path, path, what))
+            else:
+                found.append(ColumnChange("dropped", path, None, "was dropped"))
             dropped.add(physical)
         elif successor[-1].casefold() != path[-1].casefold():
-            found.append(ColumnChange("renamed", path, successor))
+            what = f"was renamed to {'.'.join(successor)}"
+            found.append(ColumnChange("renamed", path, successor, what))
     return found
 
 

@@ -1,25 +1,67 @@
-"""Assets of files that others put into a landing zone, each loaded once, and their sensor."""
+"""Assets of files that others put into a landing zone, each loaded once, and their sensor.
+
+A table remembers each file as an application transaction, whose id is the location of the file and
+whose version is the time at which it was modified. Rows and transactions are in one commit, so that
+a crashed, repeated or concurrent run loads no file twice.
+
+Spec: Transaction Identifiers.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import dagster as dg
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import (
+    ConcurrentTransaction,
+    InvalidArgument,
+    MetadataChanged,
+    ProtocolChanged,
+)
 from dagster_delta.evolution.column_definition import schema_of_types
-from dagster_delta.orchestration.incremental.file_loads import ChangedFiles, FileLoad, plan_load
-from dagster_delta.orchestration.incremental.landing_files import FileFormat, LandingZone
+from dagster_delta.orchestration.incremental.landing_files import (
+    FileFormat,
+    LandingFiles,
+    LandingZone,
+)
+from dagster_delta.orchestration.incremental.net_changes import key_columns, last_positions
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
+from dagster_delta.orchestration.io.asset_writer import (
+    AssetValue,
+    AssetWrite,
+    NothingWritten,
+    WrittenAsset,
+    write_asset,
+)
 from dagster_delta.orchestration.io.io_manager import delta_io_manager
 from dagster_delta.orchestration.io.merge_config import match_on
-from dagster_delta.orchestration.metadata_keys import counted
+from dagster_delta.orchestration.metadata_keys import DETAILS, counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.transaction.commit_result import (
+    LOADED_FILE_PREFIX,
+    NOT_FOLLOWED,
+    lasting_transactions,
+)
+from dagster_delta.table.transaction.transaction import AppTransaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
 
 LoadMode: TypeAlias = Literal["append", "merge", "overwrite"]
+ChangedFiles = Literal["skip", "load"]
+"""What happens to a file that was replaced or modified after it was loaded."""
+
+_MAX_NAMED = 20
 
 
 def delta_files_asset(
@@ -74,28 +116,6 @@ def delta_files_asset(
     Examples:
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
-    if len(delimiter) != 1:
-        raise InvalidArgument(f"the delimiter of {name} is one character, not {delimiter!r}")
-    # A misspelled choice must not load rows a second time.
-    for option, value, choices in (
-        ("mode", mode, get_args(LoadMode)),
-        ("format", format, (None, *get_args(FileFormat))),
-        ("changed_files", changed_files, get_args(ChangedFiles)),
-    ):
-        if value not in choices:
-            allowed = ", ".join(map(repr, choices))
-            raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
-    if bool(keys) != (mode == "merge"):
-        raise InvalidArgument(f"{name} has the mode {mode}, and keys are for the mode merge alone")
-    if asset_options.get("partitions_def") is not None:
-        raise InvalidArgument(
-            f"{name} has partitions_def, and its files are loaded once, whatever the partition: "
-            "leave it out; partition_by in its metadata partitions the table"
-        )
-    metadata = {**(asset_options.pop("metadata", None) or {}), "mode": mode}
-    if keys:
-        metadata["merge_config"] = {"merge_type": "upsert", "predicate": match_on(keys)}
-    read_asset_options(metadata, AssetOptions(), asset=name)
     zone = LandingZone(
         source,
         plain_options(storage_options),
@@ -106,30 +126,7 @@ def delta_files_asset(
         tuple(keys),
         encoding,
     )
-
-    def load(context: dg.AssetExecutionContext) -> FileLoad:
-        manager = delta_io_manager(context.resources, io_manager_key, asset=name)
-        target = manager.table_of(context.asset_key, metadata)
-        found = plan_load(zone.files(), target, changed_files=changed_files, keys=tuple(keys))
-        if found.changed:
-            context.log.warning(
-                f"not loaded again: {counted(len(found.changed), 'file')} modified after the first "
-                f'load, such as {found.changed[0]}: changed_files="load" loads them'
-            )
-        if found.new.waiting:
-            context.log.warning(found.new.waits_for)
-        return found
-
-    # The annotations are text here, which Dagster cannot resolve.
-    load.__annotations__ = {"context": dg.AssetExecutionContext}
-    define = dg.asset(
-        name=name,
-        io_manager_key=io_manager_key,
-        required_resource_keys={io_manager_key},
-        metadata=metadata,
-        **{"kinds": {"deltalake"}, **asset_options},
-    )
-    return cast("dg.AssetsDefinition", define(load))
+    return _FilesAsset(name, zone, mode, changed_files, io_manager_key).define(asset_options)
 
 
 def delta_files_sensor(
@@ -179,3 +176,188 @@ def delta_files_sensor(
         return dg.RunRequest()
 
     return look
+
+
+@dataclass(frozen=True, slots=True)
+class _FilesAsset:
+    name: str
+    zone: LandingZone
+    mode: LoadMode
+    changed_files: ChangedFiles
+    io_manager_key: str
+
+    def define(self, options: dict[str, Any]) -> dg.AssetsDefinition:
+        metadata = {**(options.pop("metadata", None) or {}), "mode": self.mode}
+        if self.zone.keys:
+            merged = {"merge_type": "upsert", "predicate": match_on(self.zone.keys)}
+            metadata["merge_config"] = merged
+        self._check(options)
+        read_asset_options(metadata, AssetOptions(), asset=self.name)
+
+        def load(context: dg.AssetExecutionContext) -> FileLoad:
+            manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
+            found = self._plan(manager.table_of(context.asset_key, metadata))
+            if found.changed:
+                context.log.warning(
+                    f"not loaded again: {counted(len(found.changed), 'file')} modified after the "
+                    f'first load, such as {found.changed[0]}: changed_files="load" loads them'
+                )
+            if found.new.waiting:
+                context.log.warning(found.new.waits_for)
+            return found
+
+        # The annotations are text here, which Dagster cannot resolve.
+        load.__annotations__ = {"context": dg.AssetExecutionContext}
+        define = dg.asset(
+            name=self.name,
+            io_manager_key=self.io_manager_key,
+            required_resource_keys={self.io_manager_key},
+            metadata=metadata,
+            **{"kinds": {"deltalake"}, **options},
+        )
+        return cast("dg.AssetsDefinition", define(load))
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        name, zone = self.name, self.zone
+        if len(zone.delimiter) != 1:
+            raise InvalidArgument(
+                f"the delimiter of {name} is one character, not {zone.delimiter!r}"
+            )
+        # A misspelled choice must not load rows a second time.
+        for option, value, choices in (
+            ("mode", self.mode, get_args(LoadMode)),
+            ("format", zone.format, (None, *get_args(FileFormat))),
+            ("changed_files", self.changed_files, get_args(ChangedFiles)),
+        ):
+            if value not in choices:
+                allowed = ", ".join(map(repr, choices))
+                raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
+        if bool(zone.keys) != (self.mode == "merge"):
+            raise InvalidArgument(
+                f"{name} has the mode {self.mode}, and keys are for the mode merge alone"
+            )
+        if options.get("partitions_def") is not None:
+            raise InvalidArgument(
+                f"{name} has partitions_def, and its files are loaded once, whatever the "
+                "partition: leave it out; partition_by in its metadata partitions the table"
+            )
+
+    def _plan(self, target: Snapshot | None) -> FileLoad:
+        """Which files a run loads."""
+        found = self.zone.files()
+        transactions = () if target is None else lasting_transactions(target)
+        loaded = {txn.app_id: txn.version for txn in transactions}
+        files, progress, changed = [], [], []
+        for file in found.files:
+            app_id = LOADED_FILE_PREFIX + found.uri(file)
+            before = loaded.get(app_id)
+            if before == file.modified_ms:
+                continue
+            # Also if the time is an older one, which a copy may keep.
+            if before not in {None, NOT_FOLLOWED} and self.changed_files == "skip":
+                changed.append(found.uri(file))
+                continue
+            files.append(file)
+            progress.append(AppTransaction(app_id, file.modified_ms, before))
+        new = replace(found, files=tuple(files))
+        return FileLoad(new, tuple(progress), len(found.files), tuple(changed), target)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoad(AssetValue):
+    """The output of an asset of files for its IO manager."""
+
+    new: LandingFiles
+    """The files to load."""
+    progress: tuple[AppTransaction, ...]
+    """The `txn` actions that say that they are loaded."""
+    matching: int
+    """Number of files that match, loaded before or not."""
+    changed: tuple[str, ...]
+    """Files that were replaced or modified after they were loaded, and are not loaded again."""
+    target: Snapshot | None
+    """The table; None if it does not exist yet."""
+
+    rows = None
+
+    def write(self, write: AssetWrite) -> WrittenAsset | NothingWritten:
+        """Write the rows of new files and record the files, as one commit. Files that concurrent
+        runs have loaded meanwhile are left out.
+        """
+        load = self
+        while True:
+            try:
+                return _written(write, load)
+            except (ConcurrentTransaction, MetadataChanged, ProtocolChanged) as conflict:
+                # Of two first runs, one creates the table.
+                table = DeltaTable(write.uri, storage_options=write.storage_options).snapshot()
+                left = _still_new(load, table)
+                if isinstance(conflict, ConcurrentTransaction) and left.progress == load.progress:
+                    raise
+                load = left
+
+    @property
+    def nothing_new(self) -> str:
+        """Why no file is loaded."""
+        if not self.matching:
+            return self.new.waits_for or f"no file matches {self.new.zone.source}"
+        return f"all {self.matching} files were loaded before"
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """What the UI shows, besides the facts of the commit."""
+        uris = [self.new.uri(file) for file in self.new.files]
+        return {
+            "delta/source_files": len(uris),
+            "delta/source_bytes": sum(file.size_bytes for file in self.new.files),
+            DETAILS: {
+                "loaded_files": uris[:_MAX_NAMED],
+                "changed_files_not_loaded": list(self.changed[:_MAX_NAMED]),
+            },
+        }
+
+
+def _still_new(load: FileLoad, table: Snapshot) -> FileLoad:
+    loaded = {txn.app_id: txn.version for txn in table.transactions()}
+    left = [
+        (file, txn)
+        for file, txn in zip(load.new.files, load.progress, strict=True)
+        if loaded.get(txn.app_id) == txn.after
+    ]
+    new = replace(load.new, files=tuple(file for file, _ in left))
+    return replace(load, new=new, progress=tuple(txn for _, txn in left), target=table)
+
+
+def _written(write: AssetWrite, load: FileLoad) -> WrittenAsset | NothingWritten:
+    table, keys = load.target, load.new.zone.keys
+    if not load.new.files:
+        if table is None:
+            return NothingWritten(load.nothing_new, load.metadata)
+        return WrittenAsset(write, table, skipped_because=load.nothing_new, metadata=load.metadata)
+    reader = load.new.to_reader(pa.schema([]) if table is None else to_arrow_schema(table.schema))
+    rows = _last_rows(reader.read_all(), keys, write.name) if keys else reader
+    # The files identify a repeated attempt.
+    written = write_asset(replace(write, idempotency=None, progress=load.progress), rows)
+    warnings = list(written.warnings)
+    if written.metrics.get("numRemovedFiles") and not written.metrics.get("numOutputRows"):
+        warnings.append(
+            f"the new files of {write.name} have no rows, and its mode overwrite emptied the "
+            f"table; RESTORE to version {written.snapshot.version - 1} brings the rows back"
+        )
+    return replace(written, warnings=warnings, metadata=load.metadata)
+
+
+def _last_rows(rows: pa.Table, keys: Sequence[str], asset: str) -> pa.Table:
+    """The last of the rows with the same values in the keys."""
+    if missing := [key for key in keys if key not in rows.column_names]:
+        raise InvalidArgument(f"the files of {asset} have no column {missing[0]!r}, which is a key")
+    # Lines of JSON may lack the keys; only the last of them would be left.
+    nulls = [rows[key].is_null() for key in keys]
+    if (pc.sum(functools.reduce(pc.and_, nulls)).as_py() or 0) > 1:
+        raise InvalidArgument(
+            f"the files of {asset} have several rows in which {' and '.join(keys)} are null, so "
+            "that nothing tells them apart: correct the files, or the keys"
+        )
+    order = np.arange(rows.num_rows) * 2 + 1
+    positions = last_positions(order, key_columns(rows, keys, asset=asset), keys, asset)
+    return rows.take(pa.array(positions))

@@ -67,32 +67,23 @@ class LandingZone:
         parts = self.source.rstrip("/").split("/")
         first = next((i for i, part in enumerate(parts) if set(part) & set("*?")), len(parts))
         matches = _matcher("/".join(parts[first:]) or "**")
-        if first == len(parts) and (single := self._single(parts)) is not None:
-            return single
-        store = self._open(parts[:first])
-        _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
-        listed = list(store.list_recursive())
-        found = [file for file in listed if matches(file.path)]
-        _check_no_table(listed, found, self.source)
-        return self._found(store, found)
-
-    def _single(self, parts: Sequence[str]) -> LandingFiles | None:
         # The last part of `s3://bucket` is not a file.
-        if parts[-2:-1] == [""] and len(parts) > 2:
-            return None
-        store = self._open(parts[:-1])
-        file = store.head(parts[-1])
-        if file is None:
-            return None
-        return self._found(store, [file])
-
-    def _found(self, store: ObjectStore, matching: Sequence[ObjectMeta]) -> LandingFiles:
+        may_be_file = first == len(parts) and (parts[-2:-1] != [""] or len(parts) == 2)
+        store = self._open(parts[:-1] if may_be_file else parts[:first])
+        if may_be_file and (file := store.head(parts[-1])) is not None:
+            found = [file]
+        else:
+            store = self._open(parts[:first])
+            _check_directory(store, is_file=first == len(parts) and "." in parts[-1])
+            listed = list(store.list_recursive())
+            found = [file for file in listed if matches(file.path)]
+            _check_no_table(listed, found, self.source)
         # Another clock may be ahead of this one, so that a time alone says nothing.
         age_ms = self.minimum_age_seconds * 1000
         newest_ms = clock.now_ms() - age_ms if age_ms else math.inf
         ready: list[ObjectMeta] = []
         waiting: list[ObjectMeta] = []
-        for file in sorted(matching, key=lambda file: (file.modified_ms, file.path)):
+        for file in sorted(found, key=lambda file: (file.modified_ms, file.path)):
             is_complete = file.size_bytes > 0 and file.modified_ms <= newest_ms
             (ready if is_complete else waiting).append(file)
         return LandingFiles(self, store, ready, waiting)
@@ -172,10 +163,24 @@ class LandingFiles:
     def _opened(
         self, file: ObjectMeta, types: pa.Schema
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """Columns and rows of a file, with names as `types` spells them: case does not count."""
         kind = self.zone.format or self._format(file)
+        ours = {name.lower(): name for name in types.names}
         try:
-            with self._spelled(file, kind, types) as (schema, rows):
-                yield schema, rows
+            with self.store.open_input(file.path) as raw:
+                schema, rows = self._read(_decompressed(raw, file.path), kind, types)
+                self._check_columns(schema.names, kind)
+                names = [ours.get(name.lower(), name) for name in schema.names]
+                if names == schema.names:
+                    yield schema, rows
+                    return
+            theirs = dict(zip(names, schema.names, strict=True))
+            given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
+            # Read again, because the types of columns are found by the names in the file.
+            with self.store.open_input(file.path) as raw:
+                schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
+                fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+                yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
         except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
             spelling = "`delimiter` or `encoding`" if kind == "csv" else "`encoding`"
             raise InvalidArgument(
@@ -185,31 +190,12 @@ class LandingFiles:
                 "takes any text; no file of this run was loaded"
             ) from error
 
-    @contextmanager
-    def _spelled(
-        self, file: ObjectMeta, kind: FileFormat, types: pa.Schema
-    ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-        """Columns and rows of a file, with names as `types` spells them: case does not count."""
-        ours = {name.lower(): name for name in types.names}
-        with self.store.open_input(file.path) as raw:
-            schema, rows = self._read(_decompressed(raw, file.path), kind, types)
-            _check_distinct(schema.names)
-            self._check_columns(schema.names, kind)
-            names = [ours.get(name.lower(), name) for name in schema.names]
-            if names == schema.names:
-                yield schema, rows
-                return
-        theirs = dict(zip(names, schema.names, strict=True))
-        given = [field.with_name(theirs.get(field.name, field.name)) for field in types]
-        # Read again, because the types of columns are found by the names in the file.
-        with self.store.open_input(file.path) as raw:
-            schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
-            fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
-            yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
-
     def _check_columns(self, names: Sequence[str], kind: FileFormat) -> None:
         """Refuse a file without what is to be loaded: its rows would be nulls."""
-        there = {name.lower() for name in names}
+        folded = [name.lower() for name in names]
+        if twice := [name for name in names if folded.count(name.lower()) > 1]:
+            raise InvalidArgument(f"it has several columns {twice[0]!r}")
+        there = set(folded)
         wanted = [] if self.zone.columns is None else self.zone.columns.names
         lacking = [key for key in self.zone.keys if key.lower() not in there]
         if lacking or (wanted and there.isdisjoint(name.lower() for name in wanted)):
@@ -257,12 +243,8 @@ class LandingFiles:
             json.ReadOptions(block_size=_BLOCK_BYTES),
             json.ParseOptions(explicit_schema=texts, newlines_in_values=False),
         )
-        schema = pa.schema(
-            [
-                types.field(field.name) if field.name in types.names else field
-                for field in lines.schema
-            ]
-        )
+        known = {field.name: field for field in types}
+        schema = pa.schema([known.get(field.name, field) for field in lines.schema])
         return schema, (_aligned(batch, schema) for batch in lines)
 
 
@@ -320,12 +302,6 @@ def _csv_types(types: pa.Schema) -> csv.ConvertOptions:
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-
-
-def _check_distinct(names: Sequence[str]) -> None:
-    folded = [name.lower() for name in names]
-    if twice := [name for name in names if folded.count(name.lower()) > 1]:
-        raise InvalidArgument(f"it has several columns {twice[0]!r}")
 
 
 def _with_dates_as_text(data_type: pa.DataType) -> pa.DataType:

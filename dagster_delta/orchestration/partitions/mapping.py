@@ -12,7 +12,11 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.partitions.partitions import dimension_columns
+from dagster_delta.orchestration.partitions.partitions import (
+    dimension_columns,
+    dimensions_of,
+    keys_by_dimension,
+)
 from dagster_delta.orchestration.partitions.predicates import days_of_window
 
 PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
@@ -80,25 +84,14 @@ class PartitionMapping:
         self, keys: Iterable[str], instance: dg.DagsterInstance
     ) -> list[dg.AddDynamicPartitionsRequest]:
         """Requests to add the dynamic partitions among these keys that do not exist yet."""
-        definition = self._partitions_def
-        wanted: dict[str, list[str]] = {}
-        definitions = {}
-        for key in keys:
-            parts: Mapping[str, str] = {"": key}
-            dimensions: Mapping[str, dg.PartitionsDefinition[Any]] = {"": definition}
-            if isinstance(definition, dg.MultiPartitionsDefinition):
-                parts = definition.get_partition_key_from_str(key).keys_by_dimension
-                dimensions = {part.name: part.partitions_def for part in definition.partitions_defs}
-            for name, dimension in dimensions.items():
-                if isinstance(dimension, dg.DynamicPartitionsDefinition) and dimension.name:
-                    definitions[dimension.name] = dimension
-                    wanted.setdefault(dimension.name, []).append(parts[name])
+        parts = [keys_by_dimension(self._partitions_def, key) for key in keys]
         requests = []
-        for name, texts in wanted.items():
-            known = set(instance.get_dynamic_partitions(name))
-            missing = [text for text in dict.fromkeys(texts) if text not in known]
-            if missing:
-                requests.append(definitions[name].build_add_request(missing))
+        for dimension, definition in dimensions_of(self._partitions_def).items():
+            if isinstance(definition, dg.DynamicPartitionsDefinition) and definition.name:
+                known = set(instance.get_dynamic_partitions(definition.name))
+                wanted = dict.fromkeys(part[dimension] for part in parts)
+                if missing := [key for key in wanted if key not in known]:
+                    requests.append(definition.build_add_request(missing))
         return requests
 
     def _keys(
@@ -110,7 +103,7 @@ class PartitionMapping:
             _dimension_keys(definition, column, values, is_instant=column in timestamp_columns)
             for column, definition in self._dimensions.values()
         ]
-        if not isinstance(self._partitions_def, dg.MultiPartitionsDefinition):
+        if "" in self._dimensions:
             return sides[0]
         return [
             str(dg.MultiPartitionKey(dict(zip(self._dimensions, parts, strict=True))))
@@ -119,15 +112,13 @@ class PartitionMapping:
 
 
 def _holds(definition: dg.PartitionsDefinition[Any], key: str) -> bool:
-    if isinstance(definition, dg.DynamicPartitionsDefinition):
-        # A missing dynamic partition is added.
-        return True
-    if isinstance(definition, dg.MultiPartitionsDefinition):
-        parts = definition.get_partition_key_from_str(key).keys_by_dimension
-        return all(
-            _holds(part.partitions_def, parts[part.name]) for part in definition.partitions_defs
-        )
-    return definition.has_partition_key(key)
+    parts = keys_by_dimension(definition, key)
+    # A missing dynamic partition is added.
+    return all(
+        isinstance(dimension, dg.DynamicPartitionsDefinition)
+        or dimension.has_partition_key(parts[name])
+        for name, dimension in dimensions_of(definition).items()
+    )
 
 
 def _dimension_keys(

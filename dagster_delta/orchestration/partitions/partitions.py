@@ -76,11 +76,33 @@ def select_partitions(
         )
     distinct = sorted(set(keys))
     columns = dimension_columns(partitions_def, partition_expr, owner=f"asset {asset}")
+    parts = [keys_by_dimension(partitions_def, key) for key in distinct]
+    boxes = tuple(
+        tuple(
+            _slice(definition, side, column)
+            for (column, definition), side in zip(columns.values(), sides, strict=True)
+        )
+        for sides in _boxes([tuple(key[name] for name in columns) for key in parts])
+    )
+    return PartitionSelection(tuple(map(str, distinct)), boxes)
+
+
+def dimensions_of(
+    partitions_def: dg.PartitionsDefinition[Any],
+) -> dict[str, dg.PartitionsDefinition[Any]]:
+    """The definition of each dimension; a single dimension has no name."""
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return _select_multi(partitions_def, distinct, columns)
-    column, _ = columns[""]
-    boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
-    return PartitionSelection(tuple(distinct), boxes)
+        return {part.name: part.partitions_def for part in partitions_def.partitions_defs}
+    return {"": partitions_def}
+
+
+def keys_by_dimension(partitions_def: dg.PartitionsDefinition[Any], key: str) -> Mapping[str, str]:
+    """The parts of a key, by dimension."""
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
+        if not isinstance(key, dg.MultiPartitionKey):
+            key = partitions_def.get_partition_key_from_str(key)
+        return key.keys_by_dimension
+    return {"": key}
 
 
 def single_partitions(selection: PartitionSelection | None) -> dict[str, PartitionSelection]:
@@ -108,40 +130,16 @@ def dimension_columns(
     owner: str,
 ) -> dict[str, tuple[str, dg.PartitionsDefinition[Any]]]:
     """Dimension to its column and its definition; a single dimension has no name."""
-    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        dimensions = {part.name: part.partitions_def for part in partitions_def.partitions_defs}
-        if not isinstance(partition_expr, str) and set(partition_expr) == set(dimensions):
-            return {name: (partition_expr[name], dimensions[name]) for name in dimensions}
-        wanted = f"map each of the dimensions {', '.join(dimensions)} to its column"
-    else:
-        if isinstance(partition_expr, str):
-            return {"": (partition_expr, partitions_def)}
-        if len(partition_expr) == 1:
-            return {"": (next(iter(partition_expr.values())), partitions_def)}
+    dimensions = dimensions_of(partitions_def)
+    wanted = f"map each of the dimensions {', '.join(dimensions)} to its column"
+    if "" in dimensions:
         wanted = "be one column name, as there is one dimension"
+        if not isinstance(partition_expr, str) and len(partition_expr) == 1:
+            (partition_expr,) = partition_expr.values()
+    given = {"": partition_expr} if isinstance(partition_expr, str) else partition_expr
+    if given.keys() == dimensions.keys():
+        return {name: (given[name], dimensions[name]) for name in dimensions}
     raise InvalidArgument(f"the partition_expr {partition_expr!r} of {owner} has to {wanted}")
-
-
-def _select_multi(
-    partitions_def: dg.MultiPartitionsDefinition,
-    keys: Sequence[str],
-    columns: Mapping[str, tuple[str, dg.PartitionsDefinition[Any]]],
-) -> PartitionSelection:
-    parsed = [_multi_key(partitions_def, key).keys_by_dimension for key in keys]
-    boxes = tuple(
-        tuple(
-            _slice(definition, side, column)
-            for (column, definition), side in zip(columns.values(), sides, strict=True)
-        )
-        for sides in _boxes([tuple(key[name] for name in columns) for key in parsed])
-    )
-    return PartitionSelection(tuple(str(key) for key in keys), boxes)
-
-
-def _multi_key(partitions_def: dg.MultiPartitionsDefinition, key: str) -> dg.MultiPartitionKey:
-    if isinstance(key, dg.MultiPartitionKey):
-        return key
-    return partitions_def.get_partition_key_from_str(key)
 
 
 def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
