@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from dagster import AssetKey, TableColumnDep, TableColumnLineage
 
@@ -109,7 +109,11 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     rows, is_refresh = applied.rows, applied.consumption.changes.is_full_refresh
     has_actions = applied.mode == "merge" and applied.returns == "changes"
     if has_actions:
-        rows = _net(rows, applied, write.name, deletes=not is_refresh)
+        if is_spark_frame(rows):
+            net: Callable[..., object] = net_changes_of_frame
+        else:
+            net, rows = net_changes, to_reader(rows)
+        rows = net(rows, applied.keys, asset=write.name, deletes=not is_refresh)
     if is_refresh:
         return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
     _check_types(write, applied)
@@ -163,17 +167,6 @@ def _only_progress(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         "WRITE", parameters={"mode": "Append"}, user_info=write.commit_info
     )
     return WrittenAsset(write, committed.snapshot, skipped_because=reason)
-
-
-def _net(rows: Any, applied: AppliedChanges, asset: str, *, deletes: bool) -> Any:  # noqa: ANN401
-    if is_spark_frame(rows):
-        from pyspark.sql import functions
-
-        frame = net_changes_of_frame(rows, applied.keys, asset=asset)
-        if deletes:
-            return frame
-        return frame.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
-    return net_changes(to_reader(rows), applied.keys, asset=asset, deletes=deletes)
 
 
 def _merge_config(applied: AppliedChanges, rows: object, *, has_actions: bool) -> MergeConfig:

@@ -48,8 +48,8 @@ from dagster_delta.orchestration.io.asset_options import (
     asset_key_of,
     read_asset_options,
 )
-from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
+from dagster_delta.orchestration.io.output_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import (
     SCAN_INPUT,
@@ -276,8 +276,10 @@ class _IncrementalAsset:
     def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> object:
         name = context.asset_key.to_user_string()
         manager = delta_io_manager(context.resources, self.io_manager_key, asset=name)
-        given = arguments.pop(_INPUT, None)
-        upstream = self._scan() if given is None else given
+        upstream = arguments.pop(_INPUT, None)
+        if upstream is None:
+            table = DeltaTable(str(self.table), storage_options=plain_options(self.storage_options))
+            upstream = table.snapshot().scan(self.columns)
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
         consumer = self._consumer(context, arguments["config"], options)
@@ -304,11 +306,6 @@ class _IncrementalAsset:
                 "the rows to write, or an empty table if there are none"
             )
         return self._applied(consumption, output)
-
-    def _scan(self) -> Scan:
-        table = str(self.table)  # Without a location, the IO manager opens the table.
-        options = plain_options(self.storage_options)
-        return DeltaTable(table, storage_options=options).snapshot().scan(self.columns)
 
     def _applied(
         self, consumption: Consumption, output: dg.Output[Any]

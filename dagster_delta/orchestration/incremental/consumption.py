@@ -23,7 +23,7 @@ from dagster_delta.errors import (
     VersionNotFound,
 )
 from dagster_delta.orchestration.incremental.column_changes import ColumnChange, column_changes
-from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges, VersionRange
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.partitions.partitions import SelectPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.table.log.reader import commit_digest, read_commit
@@ -150,7 +150,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     planned = Consumption(
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
-            AppTransaction(position.app_id, newest, None if txn is None else txn.version)
+            AppTransaction(application_id(*position), newest, None if txn is None else txn.version)
             for position, txn in zip(current, found, strict=True)
         ),
         target,
@@ -167,7 +167,11 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     try:
         # Only reading the log shows whether changes can still be read.
         _ = changes.is_empty
-        moved = _changed_columns(changes, target)
+        before = changes.snapshot_before()
+        moved: list[ColumnChange] = []
+        if before is not None and target is not None:
+            known = (table.configuration for table in (before, upstream.snapshot, target))
+            moved = column_changes(*known, columns=changes.columns)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.refreshed(_gap(error, upstream, consumer), where)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
@@ -182,18 +186,6 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         return planned.refreshed(_other_columns(moved, upstream, consumer), where)
     return replace(
         planned, changes=changes, columns_not_followed="; ".join(map(str, moved)) or None
-    )
-
-
-def _changed_columns(changes: UpstreamChanges, target: Snapshot | None) -> list[ColumnChange]:
-    before = changes.snapshot_before()
-    if before is None or target is None:
-        return []
-    return column_changes(
-        before.configuration,
-        changes.snapshot.configuration,
-        target.configuration,
-        columns=changes.columns,
     )
 
 
@@ -223,10 +215,6 @@ class _Position(NamedTuple):
 
     table_id: str
     key: str | None
-
-    @property
-    def app_id(self) -> str:
-        return application_id(self.table_id, self.key)
 
 
 _Recorded = Mapping[str | None, Mapping[str, "SetTransaction"]]
@@ -258,7 +246,8 @@ def _replaced(recorded: _Recorded, current: Sequence[_Position]) -> tuple[AppTra
         if position.key is not None or own.key is None
     }
     return tuple(
-        AppTransaction(position.app_id, NOT_FOLLOWED, after) for position, after in ended.items()
+        AppTransaction(application_id(*position), NOT_FOLLOWED, after)
+        for position, after in ended.items()
     )
 
 
@@ -338,15 +327,13 @@ def _ranges(
     consumer: Consumer,
     done: Mapping[str | None, int | None],
     where: str | None,
-) -> list[VersionRange]:
+) -> list[tuple[int, str | None]]:
     starts: dict[int, list[str]] = {}
     for key, position in done.items():
         starts.setdefault(version_of(position or 0) + 1, []).append(key or "")
     if len(starts) == 1:
-        return [VersionRange(start, where) for start in starts]
-    return [
-        VersionRange(start, _predicate(upstream, consumer, keys)) for start, keys in starts.items()
-    ]
+        return [(start, where) for start in starts]
+    return [(start, _predicate(upstream, consumer, keys)) for start, keys in starts.items()]
 
 
 def _predicate(upstream: Scan, consumer: Consumer, keys: Sequence[str]) -> str:

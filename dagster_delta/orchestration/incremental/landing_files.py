@@ -182,7 +182,7 @@ class LandingFiles:
                 fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
                 yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
         except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
-            spelling = "`delimiter` or `encoding`" if kind == "csv" else "`encoding`"
+            spelling = "`encoding` or `delimiter`" if kind == "csv" else "`encoding`"
             raise InvalidArgument(
                 f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "
                 f"away, name its {spelling}, or give its columns and their types in `columns`, "

@@ -158,7 +158,9 @@ def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
     return pa.table(columns)
 
 
-def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
+def net_changes_of_frame(
+    changes: DataFrame, keys: Sequence[str], *, asset: str, deletes: bool = True
+) -> DataFrame:
     """As `net_changes`, for a Spark DataFrame and lazily; two rows of one version with the same key
     make the query fail.
     """
@@ -185,7 +187,10 @@ def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str)
     )
     marked = counted.filter(functions.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
     dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
-    return marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
+    net = marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
+    if deletes:
+        return net
+    return net.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
 
 
 def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:

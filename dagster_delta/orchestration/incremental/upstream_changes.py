@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,15 +27,6 @@ CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_CO
 """Columns that follow those of the upstream table."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
-    """Versions whose changes are read, for some partitions or for all."""
-
-    from_version: int
-    where: str | None
-    """Spark SQL over the upstream table; None for every row."""
-
-
 class UpstreamChanges(RowFrames):
     """The input of an incremental asset: the row changes since the last run, or every row.
 
@@ -45,8 +36,9 @@ class UpstreamChanges(RowFrames):
 
     Args:
         snapshot: the upstream table at the last version that is read.
-        ranges: the versions to read; empty for a full refresh.
-        where: of a full refresh, as in `VersionRange`.
+        ranges: the first version whose changes are read, and for which rows: Spark SQL, or None
+            for every row; empty for a full refresh.
+        where: the rows of a full refresh: Spark SQL, or None for every row.
         columns: of the upstream table; None for all.
         refresh_reason: why every row is read; None if only changes are.
     """
@@ -54,7 +46,7 @@ class UpstreamChanges(RowFrames):
     def __init__(
         self,
         snapshot: Snapshot,
-        ranges: Sequence[VersionRange],
+        ranges: Sequence[tuple[int, str | None]],
         *,
         where: str | None = None,
         columns: Sequence[str] | None = None,
@@ -69,13 +61,9 @@ class UpstreamChanges(RowFrames):
         self._where = where
         self._feeds = tuple(
             ChangeDataFeed(
-                snapshot,
-                span.from_version,
-                [*self.columns, *CHANGE_COLUMNS],
-                span.where,
-                appends_suffice=True,
+                snapshot, start, [*self.columns, *CHANGE_COLUMNS], rows, appends_suffice=True
             )
-            for span in ranges
+            for start, rows in ranges
         )
 
     def __repr__(self) -> str:
@@ -132,7 +120,8 @@ class UpstreamChanges(RowFrames):
         configuration = feed_configuration(self.snapshot.configuration, has_change_type=True)
         schema = to_arrow_schema(configuration.schema)
         schema = pa.schema([schema.field(name) for name in (*self.columns, *CHANGE_COLUMNS)])
-        batches = self._every_row(schema) if self.is_full_refresh else self._changed_rows()
+        changes = chain.from_iterable(feed.to_batches() for feed in self._feeds)
+        batches = self._every_row(schema) if self.is_full_refresh else changes
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
@@ -152,10 +141,6 @@ class UpstreamChanges(RowFrames):
 
     def _scan(self) -> Scan:
         return Scan(self.snapshot, self.columns, self._where)
-
-    def _changed_rows(self) -> Iterator[pa.RecordBatch]:
-        for feed in self._feeds:
-            yield from feed.to_batches()
 
     def _every_row(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         version = pa.scalar(self.to_version, pa.int64())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -179,7 +180,9 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
     # After the commit nothing may fail: a repeated run would write its rows again.
     properties = normalize_properties(write.options.table_properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
-    before = snapshot_of(table)
+    before: Snapshot | None = None
+    with suppress(TableNotFound):
+        before = table.snapshot()
     if not is_spark_frame(data):
         # Its schema can be read without reading its rows twice.
         data = to_reader(data)
@@ -231,14 +234,6 @@ def write_asset(write: AssetWrite, data: object) -> WrittenAsset:
         kept_partitions=kept,
         warnings=() if before is None else tuple(_warnings(write, properties, before, schema)),
     )
-
-
-def snapshot_of(table: DeltaTable) -> Snapshot | None:
-    """The latest version of a table; None if there is no table."""
-    try:
-        return table.snapshot()
-    except TableNotFound:
-        return None
 
 
 def _missing(write: AssetWrite, table: Snapshot | None) -> tuple[str, ...] | None:
@@ -386,9 +381,7 @@ def _keeping_other_partitions(
     partitions: allowed if the rows have the columns of the table.
     """
     options = write.options
-    if write.selection is None or options.mode != "overwrite":
-        return write
-    if options.schema_mode != "overwrite":
+    if write.selection is None or not options.mode == options.schema_mode == "overwrite":
         return write
     diff = None if before is None else diff_schemas(before.schema, schema)
     if diff is not None and (diff.added or diff.missing or diff.retyped):

@@ -28,10 +28,14 @@ from dagster_delta.orchestration.io.asset_writer import (
     NothingWritten,
     Rows,
 )
-from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
 from dagster_delta.orchestration.io.openlineage import check_client, emit_write, note_input
-from dagster_delta.orchestration.io.output_metadata import report_nothing, report_write
+from dagster_delta.orchestration.io.output_metadata import (
+    input_facts,
+    log_input_metadata,
+    report_nothing,
+    report_write,
+)
 from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
@@ -162,7 +166,11 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         """
         name = _name(context)
         if obj is None:
-            _note_nothing_returned(context, name)
+            kind = context.dagster_type.kind.name
+            advice = "return the rows, or annotate it with -> None if it writes its table by itself"
+            if kind != "NOTHING":
+                reason = f"{name} returned None"
+                report_nothing(context, reason, advice=None if kind == "NULLABLE" else advice)
             return
         if self.openlineage:
             check_client()
@@ -180,7 +188,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         with hidden_examples(options.masked_columns), watch_spark(value.rows, context.log) as work:
             written = value.write(write)
         if isinstance(written, NothingWritten):
-            report_nothing(context, written.reason, written.metadata)
+            report_nothing(context, written.reason, metadata=written.metadata)
             return
         table_name = ".".join(filter(None, options.table_path(*_identity(context))))
         report_write(context, written, work.metadata, table_name=table_name)
@@ -251,7 +259,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             _annotation(context),
             self.default_load_type,
             name=input_name,
-            handlers=self._handlers(),
+            handlers=(*self.type_handlers(), *TABLE_TYPES),
         )
         uri = options.table_uri(self.root_uri, *_identity(context))
         try:
@@ -353,9 +361,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         name = asset_key.to_user_string()
         return read_asset_options(metadata, self._defaults(), asset=name)
 
-    def _handlers(self) -> Sequence[TypeHandler[Any]]:
-        return (*self.type_handlers(), *TABLE_TYPES)
-
     def _defaults(self) -> AssetOptions:
         implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}
         return AssetOptions(
@@ -431,16 +436,6 @@ def _annotation(context: dg.OutputContext | dg.InputContext) -> object:
         return context.dagster_type.typing_type
     except dg.DagsterInvariantViolationError:
         return Any
-
-
-def _note_nothing_returned(context: dg.OutputContext, name: str) -> None:
-    kind = context.dagster_type.kind.name
-    if kind == "NOTHING":
-        return
-    advice = "return the rows, or annotate it with -> None if it writes its table by itself"
-    report_nothing(
-        context, f"{name} returned None", {}, advice=None if kind == "NULLABLE" else advice
-    )
 
 
 def _refuse_without_partition(context: dg.OutputContext, name: str) -> None:

@@ -62,9 +62,13 @@ class RunFacts:
         if self.attempt_id is None:
             return None
         parts = ["dagster", self.attempt_id, self.output]
-        if self.partition_keys:
+        keys = self.partition_keys
+        if len(keys) > 1:
+            digest = hashlib.sha256("\0".join(sorted(keys)).encode()).hexdigest()
+            keys = (f"{len(keys)}-partitions-{digest[:32]}",)
+        if keys:
             # The empty part keeps the partition `c` of `a/b` apart from the asset `a/b/c`.
-            parts += ["", _partition_name(self.partition_keys)]
+            parts += ["", *keys]
         return "/".join(parts), 1
 
     def commit_info(self, custom_metadata: Mapping[str, str]) -> dict[str, object]:
@@ -96,14 +100,9 @@ def run_facts(context: dg.OutputContext, partition_keys: Sequence[str]) -> RunFa
     run = None if execution is None else execution.run
     if execution is None or run is None:
         return RunFacts(output, tuple(partition_keys), None, None, None, None)
-    return RunFacts(
-        output=output,
-        partition_keys=tuple(partition_keys),
-        run_id=run.run_id,
-        attempt_id=_first_attempt(run, execution.instance),
-        job_name=run.job_name,
-        step_key=context.step_key,
-    )
+    attempt_id = _first_attempt(run, execution.instance)
+    step_key = context.step_key
+    return RunFacts(output, tuple(partition_keys), run.run_id, attempt_id, run.job_name, step_key)
 
 
 def asset_description(context: dg.OutputContext) -> str | None:
@@ -165,10 +164,3 @@ def _continues(run: dg.DagsterRun, parent: dg.DagsterRun | None) -> bool:
             return True
     number = run.tags.get(_RETRY_NUMBER_TAG)
     return launched is None and number is not None and number != theirs.get(_RETRY_NUMBER_TAG)
-
-
-def _partition_name(keys: Sequence[str]) -> str:
-    if len(keys) == 1:
-        return keys[0]
-    digest = hashlib.sha256("\0".join(sorted(keys)).encode()).hexdigest()
-    return f"{len(keys)}-partitions-{digest[:32]}"

@@ -198,12 +198,10 @@ def rows_to_write(
     if value is None:
         return None
     wanted = without_none(annotation)
-    for handler in handlers:
-        if any(_is_type(wanted, supported) for supported in handler.supported_types):
-            return handler.to_arrow(value)
-    for handler in handlers:
-        if any(_is_instance(value, supported) for supported in handler.supported_types):
-            return handler.to_arrow(value)
+    for matches, given in ((_is_type, wanted), (_is_instance, value)):
+        for handler in handlers:
+            if any(matches(given, supported) for supported in handler.supported_types):
+                return handler.to_arrow(value)
     if isinstance(value, dict) and (frame := _frame_of(wanted)) is not None:
         return {key: rows_to_write(rows, frame, handlers) for key, rows in value.items()}
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import MAXYEAR, UTC, date, datetime, time, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -165,8 +165,11 @@ def _window_keys(
         # Such as 9999-12-31 for no date, or 0202-01-01: Dagster cannot compute its window.
         return []
     if is_instant or not _is_date(text):
-        zone = UTC if is_instant else ZoneInfo(definition.timezone)
-        return [text] if is_key else _keys_at(definition, moment, zone)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC if is_instant else ZoneInfo(definition.timezone))
+        if is_key:
+            return [text]
+        return [definition.get_partition_key_for_timestamp(moment.timestamp())]
     keys = _keys_of_day(definition, moment.date())
     # A key such as 2024-02-01 of the format %Y-%d-%m is also another date.
     if is_key and text not in keys:
@@ -191,14 +194,6 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _keys_at(
-    definition: dg.TimeWindowPartitionsDefinition, moment: datetime, zone: tzinfo
-) -> list[str]:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=zone)
-    return [definition.get_partition_key_for_timestamp(moment.timestamp())]
 
 
 def _keys_of_day(definition: dg.TimeWindowPartitionsDefinition, day: date) -> list[str]:

@@ -45,11 +45,6 @@ class PartitionSelection:
     boxes: tuple[tuple[DimensionSlice, ...], ...]
     """Every box has the dimensions in the same order. Without boxes, no row is selected."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns by which the asset is partitioned, in the order of its dimensions."""
-        return tuple(box.column for box in self.boxes[0]) if self.boxes else ()
-
 
 SelectPartitions: TypeAlias = Callable[[Iterable[str]], PartitionSelection]
 """Selects partitions of one asset by their keys."""

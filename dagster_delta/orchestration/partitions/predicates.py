@@ -117,26 +117,21 @@ def _selected(selection: PartitionSelection, schema: StructType) -> Typed:
 
 def _slice_condition(dimension: DimensionSlice, schema: StructType) -> Typed:
     column = resolve_column(dimension.column, schema)
-    data_type = column.data_type
-    if dimension.windows is None:
-        return _one_of(column, dimension, _key_values(dimension, data_type))
+    data_type, windows = column.data_type, dimension.windows or ()
+    is_range_of_days = dimension.windows is not None and data_type == PrimitiveType("date")
+    values = None if is_range_of_days else identity_values(dimension, schema)
+    if values is not None:
+        return _one_of(column, dimension, values)
     match data_type:
-        case PrimitiveType("string"):
-            return _one_of(column, dimension, dimension.keys)
         case PrimitiveType("timestamp"):
-            return any_of(
-                _between(column, w.start, w.end) for w in _join_windows(dimension.windows)
-            )
+            return any_of(_between(column, w.start, w.end) for w in _join_windows(windows))
         case PrimitiveType("timestamp_ntz"):
-            joined = _join_windows(dimension.windows)
+            joined = _join_windows(windows)
             _check_wall_clock(joined, dimension.column)
             walls = ((w.start.replace(tzinfo=None), w.end.replace(tzinfo=None)) for w in joined)
             return any_of(_between(column, start, end) for start, end in walls)
         case PrimitiveType("date"):
             return _dates(column, dimension)
-        case _ if _is_integer(data_type):
-            numbers = [_digits(key, dimension.column, data_type) for key in dimension.keys]
-            return _one_of(column, dimension, numbers)
         case _:
             raise InvalidArgument(
                 f"a column of type {data_type} cannot hold time partitions; partition_expr must "
