@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _PLACE = "__zorder_place"
+_MAX_TASKS = 2048
 _UNCOUNTED_SHARE = 0.01
 
 _Detail = TypeVar("_Detail", bound=msgspec.Struct)
@@ -57,13 +58,13 @@ def rewrite_in_tasks(
     rewrite: Callable[[ReadPlan], pa.RecordBatch],
     detail: type[_Detail],
 ) -> Reports[_Detail]:
-    """The reports on groups of files, each rewritten by a task of its own.
+    """The reports on groups of files, each rewritten by one task.
 
     `plan`: its own files are ignored.
     `rewrite`: see `RewriteTask`.
     """
     encoded = pa.table({"files": pa.array([encode_table(group) for group in groups], pa.binary())})
-    frame = frame_of(session, encoded, "files binary").repartition(len(groups))
+    frame = frame_of(session, encoded, "files binary").repartition(min(len(groups), _MAX_TASKS))
     task = RewriteTask(ShippedPlan.of(plan), rewrite)
     with spark_failures(table=plan.store.location.uri, in_query=False):
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
