@@ -267,8 +267,9 @@ class CheckpointPart:
 
     def may_have_values(self, source: str) -> bool:
         """Whether any add may have a value there, according to the schema and the footer."""
-        leaf = ("storageType",) if source == "deletionVector" else ()
-        return self.num_values("add", source, *leaf) != 0
+        # A deletion vector is a struct, of which the footer counts the parts alone.
+        part = ("storageType",) if self.has("add", source, "storageType") else ()
+        return self.num_values("add", source, *part) != 0
 
     def read_removes(self) -> pa.Table:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
