@@ -87,6 +87,11 @@ def test_a_table_on_s3_with_its_credentials_loads_no_second_client() -> None:
     assert loaded.isdisjoint({"botocore", "fsspec", "pandas", "pyspark", "dagster"})
 
 
+def test_the_spark_engine_loads_no_client_of_a_cloud() -> None:
+    loaded = _loaded("import dagster_delta.engines.spark.engine")
+    assert not loaded & {"obstore", "botocore", "hdfs_native", "grpc"}
+
+
 def test_the_whole_protocol_loads_nothing_heavy() -> None:
     loaded = _loaded(_protocol_modules())
     assert "dagster_delta" in loaded

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyspark
+import pytest
 
 from tests.orchestration.conftest import Lake, plain
 
@@ -56,3 +58,39 @@ def test_a_commit_by_another_process_is_a_materialization(lake: Lake, tmp_path: 
     assert event.tags["dagster/data_version"] == f"{lake.table('remote', '').metadata().id}:1"
     logs = lake.instance.all_logs(result.run_id)
     assert any("imported dagster: False" in each.user_message for each in logs)
+
+
+SUBMITTED = """
+import sys
+
+from dagster_pipes import open_dagster_pipes
+from pyspark.sql import SparkSession
+
+from dagster_delta import DeltaTable, report_delta_commit
+
+with open_dagster_pipes() as pipes:
+    table = DeltaTable(sys.argv[1], must_exist=False)
+    table.append(SparkSession.builder.getOrCreate().range(100))
+    report_delta_commit(pipes, table)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.exhaustive
+@pytest.mark.classic("spark-submit starts a session of its own")
+def test_a_job_of_spark_submit_reports_its_commit(lake: Lake, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(SUBMITTED)
+    home = Path(pyspark.__file__).parent
+    submit = str(home / "bin" / "spark-submit")
+    command = [submit, "--master", "local[1]", str(script), str(lake.root / "remote")]
+    env = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+
+    @dg.asset
+    def remote(context: dg.AssetExecutionContext, client: dg.PipesSubprocessClient) -> Any:
+        return client.run(command=command, context=context, env=env).get_materialize_result()
+
+    result = lake.materialize(remote, resources={"client": dg.PipesSubprocessClient()})
+    (event,) = result.asset_materializations_for_node("remote")
+    shown = plain(event.metadata)
+    assert (shown["delta/version"], shown["dagster/row_count"]) == (0, 100)

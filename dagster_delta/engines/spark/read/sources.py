@@ -34,7 +34,6 @@ from dagster_delta.engines.spark.session.errors import (
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
 from dagster_delta.protocol.values.partition_values import encode_uri
 from dagster_delta.storage.cloud.clouds import CLOUDS
-from dagster_delta.storage.hdfs_store import hadoop_properties
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.storage.spark_uris import spark_path
@@ -112,6 +111,9 @@ def hadoop_settings(location: StoreLocation) -> Mapping[str, str] | None:
     """
     scheme = scheme_of(location.uri)
     if scheme == "hdfs":
+        # It needs obstore, which Spark on local disks may lack.
+        from dagster_delta.storage.hdfs_store import hadoop_properties
+
         return hadoop_properties(location.options)
     cloud = CLOUDS.get(scheme or "")
     return (
