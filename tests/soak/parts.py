@@ -9,6 +9,8 @@ from tests.soak.hostile_tables import play_hostile_round
 from tests.soak.part import Part
 from tests.soak.s3_faults import play_s3_round
 from tests.soak.same_statement import play_race_round
+from tests.soak.spark_histories import play_spark_round
+from tests.soak.spark_streams import play_stream_round
 from tests.soak.store_faults import play_store_round
 from tests.soak.system_faults import play_system_round
 
@@ -23,5 +25,7 @@ PARTS = {
         Part("hostile", "tables", play_hostile_round, max_rounds=1),
         Part("fuzz", "inputs", play_fuzz_round),
         Part("crash", "kills", play_crash_round),
+        Part("spark", "checks", play_spark_round),
+        Part("streams", "faults", play_stream_round),
     )
 }
