@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
+from dagster_delta import evolution
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import engine_for
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution import actions, table_actions
 from dagster_delta.evolution.column_paths import to_path
 from dagster_delta.protocol.features.column_change import Position
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
@@ -169,7 +169,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        action = actions.AddColumn(
+        action = evolution.actions.AddColumn(
             to_path(column),
             _as_type(data_type),
             nullable=nullable,
@@ -202,8 +202,8 @@ class SchemaChangeMethods(TableHandle):
             `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
-            return self._change_schema(table_actions.MaterializeDefaults(), **options)
-        drop = table_actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+            return self._change_schema(evolution.table_actions.MaterializeDefaults(), **options)
+        drop = evolution.table_actions.DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
         return self._change_schema(drop, **options)
 
     def drop_feature(
@@ -237,7 +237,7 @@ class SchemaChangeMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
-        drop = table_actions.DropFeature(name, truncate_history)
+        drop = evolution.table_actions.DropFeature(name, truncate_history)
         return self._change_schema(drop, commit_info=commit_info)
 
     def drop_column(
@@ -258,7 +258,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: something depends on it, or the table has no column mapping.
             SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(actions.DropColumn(to_path(column), if_exists), **options)
+        return self._change_schema(
+            evolution.actions.DropColumn(to_path(column), if_exists), **options
+        )
 
     def rename_column(
         self, column: str | Sequence[str], new_name: str, **options: Unpack[AlterOptions]
@@ -274,7 +276,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: an expression names it, or the table has no column mapping.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(actions.RenameColumn(to_path(column), new_name), **options)
+        return self._change_schema(
+            evolution.actions.RenameColumn(to_path(column), new_name), **options
+        )
 
     def widen_column(
         self,
@@ -295,7 +299,7 @@ class SchemaChangeMethods(TableHandle):
                 table does not have `delta.enableTypeWidening`.
             SchemaMismatch, and all that `alter` raises.
         """
-        action = actions.ChangeType(to_path(column), _as_type(data_type))
+        action = evolution.actions.ChangeType(to_path(column), _as_type(data_type))
         return self._change_schema(action, **options)
 
     def set_nullable(
@@ -313,7 +317,7 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the column is in an array or a map. SchemaMismatch, and all that
             `alter` raises.
         """
-        kind = actions.DropNotNull if nullable else actions.SetNotNull
+        kind = evolution.actions.DropNotNull if nullable else evolution.actions.SetNotNull
         return self._change_schema(kind(to_path(column)), **options)
 
     def set_default(
@@ -332,8 +336,8 @@ class SchemaChangeMethods(TableHandle):
         """
         path = to_path(column)
         if default is None:
-            return self._change_schema(actions.DropDefault(path), **options)
-        return self._change_schema(actions.SetDefault(path, default), **options)
+            return self._change_schema(evolution.actions.DropDefault(path), **options)
+        return self._change_schema(evolution.actions.SetDefault(path, default), **options)
 
     def set_comment(
         self, column: str | Sequence[str], comment: str | None, **options: Unpack[AlterOptions]
@@ -348,7 +352,9 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(actions.SetComment(to_path(column), comment), **options)
+        return self._change_schema(
+            evolution.actions.SetComment(to_path(column), comment), **options
+        )
 
     def move_column(
         self,
@@ -370,7 +376,7 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: both or neither are given.
             SchemaMismatch, and all that `alter` raises.
         """
-        action = actions.MoveColumn(to_path(column), _position(first=first, after=after))
+        action = evolution.actions.MoveColumn(to_path(column), _position(first=first, after=after))
         return self._change_schema(action, **options)
 
     def add_constraint(
@@ -388,7 +394,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(table_actions.AddConstraint(name, check), **options)
+        return self._change_schema(evolution.table_actions.AddConstraint(name, check), **options)
 
     def drop_constraint(
         self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
@@ -403,7 +409,9 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
-        return self._change_schema(table_actions.DropConstraint(name, if_exists), **options)
+        return self._change_schema(
+            evolution.table_actions.DropConstraint(name, if_exists), **options
+        )
 
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
@@ -418,7 +426,9 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the table is partitioned, or a column has no statistics.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        return self._change_schema(table_actions.ClusterBy(tuple(map(to_path, columns))), **options)
+        return self._change_schema(
+            evolution.table_actions.ClusterBy(tuple(map(to_path, columns))), **options
+        )
 
     def plan_column_change(
         self,
@@ -600,7 +610,7 @@ class SchemaChangeMethods(TableHandle):
 
     def _change_schema(
         self,
-        wanted: str | actions.SchemaAction,
+        wanted: str | evolution.actions.SchemaAction,
         **given: Unpack[_AllOptions],
     ) -> SchemaChangeResult:
         alter, allowed = operations.alter, self._allow_column_changes

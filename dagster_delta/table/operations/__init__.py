@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from dagster_delta.lazy_modules import submodules_of
 
 if TYPE_CHECKING:
     from dagster_delta.table.operations import alter as alter
@@ -28,11 +29,4 @@ if TYPE_CHECKING:
     from dagster_delta.table.operations import write_planning as write_planning
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        try:
-            return importlib.import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
-                raise
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    __getattr__ = submodules_of(__name__)
