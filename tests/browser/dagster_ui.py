@@ -46,11 +46,21 @@ class DagsterUI:
         self.page.get_by_role("button", name="Materialize").first.click()
         self._follow_launched_run()
 
-    def open_launchpad(self, job: str) -> None:
-        """Go to the Launchpad of a job, and wait until its config is checked."""
+    def open_launchpad(self, job: str, *, missing: str | None = None) -> None:
+        """Go to the Launchpad of a job, and wait until its config is checked.
+
+        `missing`: the field that the operator has to fill in before the run can be launched.
+        """
         self.open(f"locations/lake/jobs/{job}/playground")
-        expect(self.page.get_by_role("button", name="Launch Run")).to_be_enabled()
-        expect(self.page.get_by_text("No errors")).to_be_visible()
+        button = expect(self.page.get_by_role("button", name="Launch Run"))
+        if missing is None:
+            button.to_be_enabled()
+            expect(self.page.get_by_text("No errors")).to_be_visible()
+        else:
+            button.to_be_disabled()
+            expect(
+                self.page.get_by_text(f'Missing required config entry "{missing}"')
+            ).to_be_visible()
 
     @property
     def config(self) -> Locator:

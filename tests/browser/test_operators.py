@@ -53,13 +53,13 @@ def test_a_schema_change_is_planned_done_and_seen_on_the_page_of_the_asset(
         "enable_features: true\n"
     )
 
-    ui.open_launchpad("delta_schema_change")
+    ui.open_launchpad("delta_schema_change", missing="table")
     expect(ui.config).to_contain_text("dry_run: true")
     ui.type_config(change)
     ui.launch()
     plan = ui.show_markdown()
     expect(plan).to_contain_text("widen column altitude_feet from integer to long")
-    expect(plan).to_contain_text("no data file is read or written")
+    expect(plan).to_contain_text("metadata only")
     expect(plan).to_contain_text("lowest_airport")
     ui.take_picture("schema-change-plan")
     assert table.version() == 0
