@@ -70,12 +70,12 @@ import json, logging, os, sys
 from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
-from dagster_delta import DeltaTable, ship_package
+from dagster_delta import Column, DeltaTable, Identity, ship_package
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.spark import stages
+from dagster_delta.orchestration.spark import progress
 from dagster_delta.orchestration.spark.watch import watch_spark
 
-stages._SECONDS_TO_ANSWER = 120.0  # the UI answers late on a busy machine
+progress._SECONDS_TO_ANSWER = 120.0  # the UI answers late on a busy machine
 
 root = sys.argv[1]
 quick = "-XX:TieredStopAtLevel=1"
@@ -154,6 +154,25 @@ step("partitioned", parts, lambda: parts.append(rows, partition_by=["p"]))
 step("delete", table, lambda: table.delete("id % 4 = 0", engine="spark"))
 table.append(spark.range(4000, 5000, 1, 2).selectExpr("id", "id % 3 AS p"))
 step("compacted", table, lambda: table.optimize(engine="spark"))
+
+columns = [Column("id", "BIGINT"), Column("u", "STRING"), Column("v", "STRING")]
+numbered = DeltaTable.create(
+    f"{root}/numbered", [*columns, Column("number", "BIGINT", identity=Identity())]
+)
+
+
+def drawn(ids):
+    # Each evaluation has other rows and other values.
+    return ids.selectExpr("id", "uuid() AS u").selectExpr("id", "u", "u AS v")
+
+
+step("identity", numbered, lambda: numbered.append(drawn(spark.range(0, 4000, 1, 2))))
+merge = numbered.merge(drawn(spark.range(2000, 6000, 1, 2).where("rand() < 0.5")), "t.id = s.id")
+merge = merge.when_matched_update_all().when_not_matched_insert_all()
+step("drawn", numbered, merge.execute)
+found = numbered.snapshot().scan().to_arrow().to_pylist()
+seen["numbers"] = [len({row["number"] for row in found} - {None}), len(found)]
+seen["torn"] = sum(row["u"] != row["v"] for row in found)
 
 def killing(victim, run):
     mark = Path(root, "site", f"kill-{victim}")
@@ -234,6 +253,17 @@ def test_a_task_that_ran_twice_at_once_is_in_the_commit_once(
 ) -> None:
     assert seen["rows"][step] == [rows, rows, rows]
     assert seen["twice"][step]
+
+
+def test_rows_that_are_drawn_and_numbered_are_so_once_though_tasks_ran_twice(seen: Any) -> None:
+    assert seen["rows"]["identity"] == [4000, 4000, 4000]
+    rows, ids, records = seen["rows"]["drawn"]
+    assert rows == ids == records
+    assert 4000 < rows < 6000
+    assert seen["twice"]["identity"]
+    assert seen["twice"]["drawn"]
+    assert seen["numbers"] == [rows, rows]
+    assert not seen["torn"]
 
 
 @pytest.mark.parametrize(
