@@ -159,19 +159,7 @@ def test_changes_find_and_keep_the_rows(
     assert sorted((row.c, row["_change_type"]) for row in spark_rows) == sorted(texts)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "arrow",
-        pytest.param(
-            "spark",
-            marks=pytest.mark.xfail(
-                strict=True, reason="Spark pads no text for `t.p`, which is the field of a struct"
-            ),
-        ),
-    ],
-)
-@pytest.mark.exhaustive
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_merges_compare_as_filters_do(
     delta_spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:

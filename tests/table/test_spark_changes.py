@@ -173,6 +173,24 @@ def test_variables_and_fields_in_expressions_of_a_merge_are_not_columns(
     assert values(target, "id", "a") == [(1, expected), (2, [3]), (3, [6])]
 
 
+@pytest.mark.parametrize("by_source", [True, False])
+def test_columns_of_a_merge_may_have_the_names_of_its_aliases(
+    tmp_path: Path, by_source: bool
+) -> None:
+    point = pa.struct({"n": pa.int64()})
+    rows = {"id": [1, 2], "n": [10, 20], "t": [5, 6], "s": pa.array([{"n": 7}, {"n": 8}], point)}
+    target = DeltaTable(tmp_path / "t", must_exist=False)
+    target.append(pa.table(rows))
+    source = pa.table({"id": [1, 3], "n": [30, 40], "s": [50, 60], "only": [1, 1]})
+    merge = target.merge(source, "t.id = s.id AND t.s.n = 7 AND s.s > t.t", engine="spark")
+    merge.when_matched_update({"n": "s.n + t.s.n + s.s + only", "`t`": "t.t + t.n"})
+    if by_source:
+        merge.when_not_matched_by_source_update({"n": "n + t.t + t.s.n"}, condition="id = 2")
+    merge.execute()
+    changed = (2, 20 + 6 + 8, 6) if by_source else (2, 20, 6)
+    assert values(target, "id", "n", "t") == [(1, 30 + 7 + 50 + 1, 15), changed]
+
+
 def test_a_name_of_both_sides_of_a_merge_is_refused_inside_a_lambda(table: DeltaTable) -> None:
     merge = table.merge(ROWS, "t.id = s.id", engine="spark")
     with pytest.raises(InvalidArgument, match=r"write t\.p or s\.p"):

@@ -328,7 +328,8 @@ class _FrameMerge:
 
     def _scoped(self, joined: DataFrame, stored: Mapping[str, str]) -> DataFrame:
         """The rows with a struct for each alias, and the columns that need no alias: Spark finds a
-        name in them as `MergeNames` does.
+        name in them as `MergeNames` does. It takes these columns under their alias, too, and not
+        the fields of the structs, whose texts of CHAR(n) it would not pad.
 
         `stored`: by column of the table, its name in the rows.
         """
@@ -341,8 +342,8 @@ class _FrameMerge:
             *[functions.col(name) for name in (FILE_KEY, ROW_INDEX, ROW_NUMBER)],
             functions.struct(*target).alias(names.alias(TARGET)),
             functions.struct(*source).alias(names.alias(SOURCE)),
-            *[self._column(TARGET, name).alias(name) for name in of_target],
-            *[self._column(SOURCE, name).alias(name) for name in others],
+            *[self._column(TARGET, name) for name in of_target],
+            *[self._column(SOURCE, name) for name in others],
         )
 
     def _changes(self) -> list[RowChange]:
