@@ -131,6 +131,11 @@ METADATA_KEYS = (
     MetadataKey("delta/violations", "Rows, or keys, that violate the rule.", _CHECKS),
     MetadataKey("delta/failing_rows", "A few of them, as a table.", _CHECKS),
     MetadataKey("delta/sample_rows", "A few rows of the table, if `sample_rows` is set.", _WRITES),
+    MetadataKey(
+        "delta/column_statistics",
+        "Minimum, maximum and nulls of each column, if `column_statistics` is set.",
+        _WRITES,
+    ),
     MetadataKey("delta/history", "The latest commits, each with a link to its run.", _TABLES),
     MetadataKey(
         DETAILS,

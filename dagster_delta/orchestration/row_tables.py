@@ -83,12 +83,7 @@ def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValu
     names = list(rows[0])[:MAX_COLUMNS]
     records = [
         TableRecord(
-            {
-                name: _MASK
-                if name.casefold() in hidden and row[name] is not None
-                else _cell(row[name])
-                for name in names
-            }
+            {name: shown_value(row[name], masked=name.casefold() in hidden) for name in names}
         )
         for row in rows
     ]
@@ -102,8 +97,10 @@ def _type_of(records: Sequence[TableRecord], name: str) -> str:
     return {str: "string", bool: "boolean", int: "integer", float: "float"}[type(found)]
 
 
-def _cell(value: Any) -> Any:  # noqa: ANN401
-    """The value as JSON that a browser shows exactly, or as a short text."""
+def shown_value(value: Any, *, masked: bool = False) -> Any:  # noqa: ANN401
+    """The value as JSON that a browser shows exactly, or as a short text; hidden if masked."""
+    if masked and value is not None:
+        return _MASK
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) <= _EXACT_IN_A_BROWSER:

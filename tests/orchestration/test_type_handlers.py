@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 import dagster as dg
+import narwhals
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -26,6 +27,8 @@ from tests.orchestration.conftest import Lake, library_error
         (pd.DataFrame, "pandas"),
         (pl.DataFrame, "polars"),
         (pl.LazyFrame, "polars_lazy"),
+        (narwhals.DataFrame, "narwhals"),
+        (narwhals.DataFrame[Any], "narwhals"),
         (Optional[pd.DataFrame], "pandas"),  # noqa: UP045 - both spellings are in use
         (pa.Table | None, "pyarrow"),
     ],
@@ -40,6 +43,18 @@ def test_a_pyspark_frame_of_either_kind_is_one_type():
 
     for annotation in (DataFrame, ClassicDataFrame):
         assert type_handler_of(annotation, None, name="flights").name == "pyspark"
+
+
+def test_narwhals_frames_are_loaded_and_written(lake: Lake, events) -> None:
+    @dg.asset
+    def late(flights: narwhals.DataFrame[Any]) -> narwhals.DataFrame[Any]:
+        return flights.filter(narwhals.col("delay") > 60)
+
+    result = lake.materialize(
+        events(pa.table({"id": [1, 2], "delay": [5, 70]}), name="flights"), late
+    )
+    assert lake.rows("late") == [{"id": 2, "delay": 70}]
+    assert lake.metadata(result, "late")["delta/input/flights"]["loaded_as"] == "narwhals.DataFrame"
 
 
 def test_an_input_without_annotation_is_the_default():

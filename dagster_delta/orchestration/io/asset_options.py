@@ -122,8 +122,10 @@ class AssetOptions:
     """Number of latest commits that every materialization shows; it reads one file per commit."""
     sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialization shows, 100 at most."""
+    column_statistics: bool = False
+    """Whether every materialization shows what the log knows of each column's values."""
     masked_columns: _Names = ()
-    """Columns whose values are hidden in sample rows and in failing rows of checks."""
+    """Columns whose values are hidden in sample rows, statistics and failing rows of checks."""
     renamed_from: _Names = ()
     """Earlier keys of the asset, as `a/b`: its table may belong to one of them."""
     shared_table: bool = False

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
+from dagster_delta.orchestration.column_statistics import column_statistics
 from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.io.asset_writer import WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig
@@ -97,9 +98,12 @@ def report_write(
     count = written.write.options.show_history
     history = _optional(context, "history", lambda: history_metadata(snapshot, count))
     sample = _optional(context, "sample rows", lambda: _sample(written))
+    statistics = _optional(context, "column statistics", lambda: _column_statistics(written))
     effect = _effect_of_run(written, by_key)
     context.add_output_metadata(
-        shown(table, _facts(written), effect, history, sample, written.metadata, further)
+        shown(
+            table, _facts(written), effect, history, sample, statistics, written.metadata, further
+        )
     )
     run = written.write.partitions_of_run
     if execution is not None and run is not None and len(run.keys) > 1:
@@ -211,6 +215,13 @@ def _sample(written: WrittenAsset) -> RawMetadata:
     with closing(scan.to_batches()) as batches:
         rows = first_rows(batches, options.sample_rows)
     return {"delta/sample_rows": row_table(rows, options.masked_columns)} if rows else {}
+
+
+def _column_statistics(written: WrittenAsset) -> RawMetadata:
+    options, snapshot = written.write.options, written.snapshot
+    if not options.column_statistics or snapshot.is_large_and_unread:
+        return {}
+    return {"delta/column_statistics": column_statistics(snapshot, options.masked_columns)}
 
 
 def _optional(

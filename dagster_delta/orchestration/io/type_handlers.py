@@ -139,6 +139,12 @@ class _FramesByPartition(TypeHandler[dict[str, Any]]):
         }
 
 
+def _narwhals_frame(table_input: TableInput) -> object:
+    import narwhals
+
+    return narwhals.from_native(table_input.scan.to_arrow(), eager_only=True)
+
+
 TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("pyspark", "pyspark.DataFrame", lambda i: i.scan.to_spark(i.spark())),
     _TableType("pyarrow", "pyarrow.Table", lambda i: i.scan.to_arrow()),
@@ -146,6 +152,7 @@ TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("pandas", "pandas.DataFrame", lambda i: i.scan.to_pandas()),
     _TableType("polars", "polars.DataFrame", lambda i: i.scan.to_polars()),
     _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars_lazy()),
+    _TableType("narwhals", "narwhals.DataFrame", _narwhals_frame),
     _TableType("duckdb", "duckdb.DuckDBPyRelation", lambda i: i.scan.to_duckdb()),
     _TableType("delta_table", "dagster_delta.DeltaTable", lambda i: i.table),
     _TableType("snapshot", "dagster_delta.Snapshot", lambda i: i.scan.snapshot),

@@ -5,7 +5,7 @@ Spec: Partition Value Serialization; Per-file Statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -150,11 +150,18 @@ def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray
 def skipping_columns(
     predicate: Predicate, configuration: TableConfiguration
 ) -> dict[tuple[str, ...], StatisticsColumn]:
-    """The leaves that may have statistics, by logical path."""
+    """The leaves of a predicate that may have statistics, by logical path."""
+    return leaves_with_statistics(referenced_columns(predicate), configuration)
+
+
+def leaves_with_statistics(
+    paths: Collection[tuple[str, ...]], configuration: TableConfiguration
+) -> dict[tuple[str, ...], StatisticsColumn]:
+    """Those of some logical paths that may have statistics, in the order of the paths."""
     partitioned = {(name,) for name in configuration.partition_columns}
     padded = char_paths(configuration.schema)
     columns = {}
-    for path in sorted(referenced_columns(predicate) - partitioned):
+    for path in sorted({*paths} - partitioned):
         fields = configuration.schema.fields_along(path)
         if len(fields) == len(path) and not isinstance(fields[-1].data_type, StructType):
             mode = configuration.column_mapping_mode
