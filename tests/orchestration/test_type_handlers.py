@@ -28,7 +28,6 @@ from tests.orchestration.conftest import Lake, library_error
         (pl.DataFrame, "polars"),
         (pl.LazyFrame, "polars_lazy"),
         (narwhals.DataFrame, "narwhals"),
-        (narwhals.DataFrame[Any], "narwhals"),
         (Optional[pd.DataFrame], "pandas"),  # noqa: UP045 - both spellings are in use
         (pa.Table | None, "pyarrow"),
     ],
@@ -47,7 +46,7 @@ def test_a_pyspark_frame_of_either_kind_is_one_type():
 
 def test_narwhals_frames_are_loaded_and_written(lake: Lake, events) -> None:
     @dg.asset
-    def late(flights: narwhals.DataFrame[Any]) -> narwhals.DataFrame[Any]:
+    def late(flights: narwhals.DataFrame) -> narwhals.DataFrame:  # type: ignore[type-arg]
         return flights.filter(narwhals.col("delay") > 60)
 
     result = lake.materialize(
