@@ -92,6 +92,10 @@ def test_the_spark_engine_loads_no_client_of_a_cloud() -> None:
     assert not loaded & {"obstore", "botocore", "hdfs_native", "grpc"}
 
 
+def test_the_store_of_hdfs_loads_no_client_of_a_cloud() -> None:
+    assert _loaded("import dagster_delta.storage.hdfs_store").isdisjoint({"obstore", "botocore"})
+
+
 def test_the_whole_protocol_loads_nothing_heavy() -> None:
     loaded = _loaded(_protocol_modules())
     assert "dagster_delta" in loaded

@@ -6,7 +6,6 @@ guarantees this for every file system. The clouds and HDFS have stores of their 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -16,12 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
-from dagster_delta.storage.locations import (
-    check_relative_path,
-    foreign_scheme,
-    join_path,
-    scheme_of,
-)
+from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 if TYPE_CHECKING:
@@ -44,9 +38,11 @@ class FsspecStore(RootedStore):
     """
 
     def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
-        super().__init__(location.rstrip("/"), options)
         self._scheme = scheme_of(location) or ""
-        self._file_system = _open_file_system(self._scheme, location, self._location.options)
+        self._file_system = _open_file_system(self._scheme, location, options or {})
+        protocols = self._file_system.protocol
+        known = {protocols} if isinstance(protocols, str) else set(protocols)
+        super().__init__(location.rstrip("/"), options, {self._scheme, *known})
         self._base = str(self._file_system._strip_protocol(location)).rstrip("/")  # noqa: SLF001
 
     @property
@@ -131,13 +127,8 @@ class FsspecStore(RootedStore):
         return join_path(self._base, check_relative_path(path)).rstrip("/")
 
     def _find(self, path: str) -> str:
-        scheme = scheme_of(path)
-        if scheme is None:
+        if not self._is_uri(path):
             return self._inside(path)
-        protocols = self._file_system.protocol
-        known = {protocols} if isinstance(protocols, str) else set(protocols)
-        if scheme != self._scheme and scheme not in known:
-            raise foreign_scheme(path, scheme, table=self._root)
         return str(self._file_system._strip_protocol(path))  # noqa: SLF001
 
     @contextmanager
@@ -145,7 +136,7 @@ class FsspecStore(RootedStore):
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path) from None
+            raise self._missing(path) from None
         except (StorageFailure, InvalidArgument):
             raise
         except Exception as error:  # noqa: BLE001

@@ -17,7 +17,6 @@ Spec: Delta Log Entries (writers must never overwrite an entry).
 
 from __future__ import annotations
 
-import errno
 import functools
 import posixpath
 import re
@@ -32,12 +31,7 @@ import pyarrow as pa
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage.cloud.files import CloudInput, PendingFile
 from dagster_delta.storage.forks import check_not_forked, note_use
-from dagster_delta.storage.locations import (
-    check_relative_path,
-    foreign_scheme,
-    join_path,
-    scheme_of,
-)
+from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
@@ -72,7 +66,7 @@ class HdfsStore(RootedStore):
     def __init__(self, location: str, options: Mapping[str, object] | None = None) -> None:
         self._authority, path = _split(location)
         self._base = posixpath.normpath(f"/{path.strip('/')}").rstrip("/")
-        super().__init__(f"{self._authority}{self._base}", options)
+        super().__init__(f"{self._authority}{self._base}", options, {"hdfs"})
         self._settings = _settings(self._location.options)
         self._client = _connect(self._authority, self._settings)
 
@@ -166,12 +160,9 @@ class HdfsStore(RootedStore):
         return f"{self._base}/{check_relative_path(path)}".rstrip("/") or "/"
 
     def _find(self, path: str) -> tuple[Client, str]:
-        scheme = scheme_of(path)
-        if scheme is None:
+        if not self._is_uri(path):
             # Some writers name a file outside the table by a path with a leading slash.
             return self._client, path if path.startswith("/") else self._inside(path)
-        if scheme != "hdfs":
-            raise foreign_scheme(path, scheme, table=self._root)
         authority, found = _split(path)
         return _connect(authority, self._settings), found
 
@@ -222,13 +213,11 @@ class HdfsStore(RootedStore):
         try:
             yield
         except FileExistsError:
-            raise FileExistsError(errno.EEXIST, "An object is already there", path) from None
+            raise self._taken(path) from None
         except (OSError, RuntimeError, NotImplementedError) as error:
             missing = isinstance(error, FileNotFoundError | IsADirectoryError)
             if reads and (missing or _BELOW_A_FILE in str(error)):
-                raise FileNotFoundError(
-                    errno.ENOENT, f"No such object in {self._root}", path
-                ) from None
+                raise self._missing(path) from None
             raise self._failure(_reason(error), path) from None
 
     def _failure(self, reason: str, path: str) -> StorageFailure:

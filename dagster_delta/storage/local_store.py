@@ -19,7 +19,6 @@ from __future__ import annotations
 
 # ruff: noqa: PTH108, PTH116, PTH208
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +37,6 @@ from dagster_delta.storage.file_publication import (
 )
 from dagster_delta.storage.locations import (
     check_relative_path,
-    foreign_scheme,
     join_path,
     local_root,
     scheme_of,
@@ -66,7 +64,7 @@ class LocalStore(RootedStore):
     def __init__(
         self, location: str | os.PathLike[str], options: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(local_root(os.fspath(location)), options)
+        super().__init__(local_root(os.fspath(location)), options, {"file"})
         self._fsync = _parse_fsync((options or {}).get("fsync", False))
 
     def read(self, path: str) -> bytes:
@@ -205,11 +203,8 @@ class LocalStore(RootedStore):
             raise InvalidArgument(
                 "A path must not hold a NUL character", table=self._root, file=repr(path)
             )
-        scheme = scheme_of(path)
-        if scheme == "file":
+        if self._is_uri(path):
             return strip_file_scheme(path)
-        if scheme is not None:
-            raise foreign_scheme(path, scheme, table=self._root)
         # Some writers name a file outside the table by a path with a leading slash.
         return path if path.startswith("/") else self._inside(path)
 
@@ -245,7 +240,7 @@ class LocalStore(RootedStore):
         try:
             publish_file(target, data, move, fsync=self._fsync)
         except TargetExists:
-            raise FileExistsError(errno.EEXIST, "An object is already there", path) from None
+            raise self._taken(path) from None
         except NoExclusiveMove:
             raise ConditionalPutUnsupported(
                 "This file system can neither link nor rename a file exclusively, so two writers "
@@ -273,7 +268,7 @@ class LocalStore(RootedStore):
 
     def _missing_or_failure(self, error: OSError, path: str) -> Exception:
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
+            return self._missing(path)
         return self._failure(error, path)
 
     def _failure(self, error: OSError, path: str) -> StorageFailure:

@@ -8,10 +8,11 @@ the log; so it is not decoded again, even if it is an absolute URI.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from urllib.parse import unquote
 
-from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.errors import InvalidArgument
 
 # At least two characters, so that a Windows drive is a path; the slash, so that a file name with a
 # colon in it is a path too.
@@ -95,11 +96,13 @@ def strip_file_scheme(uri: str) -> str:
     return slash + path
 
 
-def foreign_scheme(path: str, scheme: str, *, table: str) -> StorageFailure:
-    """The error for an absolute URI with another scheme than the store's own."""
-    return StorageFailure(
-        f"The file lies in another kind of storage ({scheme}:) than its table, and a store opens "
-        f"only its own; open the table where all of its files share one scheme",
-        table=table,
-        file=path,
-    )
+def spark_path(uri: str) -> str:
+    """A decoded absolute URI in the form that Spark's file systems expect."""
+    scheme = scheme_of(uri)
+    if scheme in {None, "file"}:
+        path = uri if scheme is None else strip_file_scheme(uri)
+        return "file:" + posixpath.normpath(path)
+    if scheme in {"s3", "s3n"}:
+        # Hadoop has one S3 client, and its scheme is s3a.
+        return "s3a" + uri[len(scheme) :]
+    return uri

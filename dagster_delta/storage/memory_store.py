@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import errno
 import functools
 import secrets
 import threading
@@ -18,12 +17,7 @@ import pyarrow as pa
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.locations import (
-    check_relative_path,
-    foreign_scheme,
-    join_path,
-    scheme_of,
-)
+from dagster_delta.storage.locations import check_relative_path, join_path
 from dagster_delta.storage.object_store import ObjectMeta, RootedStore
 
 
@@ -59,7 +53,7 @@ class MemoryStore(RootedStore):
             self._objects = _OPEN.setdefault(name, _Objects())
             if location is not None:
                 _SHARED[name] = self._objects
-        super().__init__(f"memory://{name}/{path}".rstrip("/"), None)
+        super().__init__(f"memory://{name}/{path}".rstrip("/"), None, {"memory"})
         self._prefix = f"{path}/" if path else ""
         self._clock_ms = clock_ms
 
@@ -68,7 +62,7 @@ class MemoryStore(RootedStore):
         objects, key = self._find(path)
         found = objects.by_path.get(key)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
+            raise self._missing(path)
         return found[0]
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
@@ -100,7 +94,7 @@ class MemoryStore(RootedStore):
         key = self._key(path)
         with self._objects.lock:
             if key in self._objects.by_path:
-                raise FileExistsError(errno.EEXIST, "An object is already there", path)
+                raise self._taken(path)
             self._objects.by_path[key] = (bytes(data), self._clock_ms())
 
     def put(self, path: str, data: bytes) -> None:
@@ -128,11 +122,8 @@ class MemoryStore(RootedStore):
         return self._prefix + check_relative_path(path)
 
     def _find(self, path: str) -> tuple[_Objects, str]:
-        scheme = scheme_of(path)
-        if scheme is None:
+        if not self._is_uri(path):
             return self._objects, self._key(path)
-        if scheme != "memory":
-            raise foreign_scheme(path, scheme, table=self._root)
         name, key = _split(path)
         with _REGISTRY_LOCK:
             return _OPEN.get(name) or _Objects(), key

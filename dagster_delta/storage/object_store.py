@@ -9,12 +9,14 @@ Spec: File Types; Delta Log Entries (mutual exclusion of writers).
 
 from __future__ import annotations
 
+import errno
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from dagster_delta.errors import StorageFailure
 from dagster_delta.storage.locations import check_relative_path, scheme_of
 
 if TYPE_CHECKING:
@@ -122,8 +124,11 @@ class ObjectStore(Protocol):
 class RootedStore:
     """What the stores of this package have in common."""
 
-    def __init__(self, root: str, options: Mapping[str, object] | None) -> None:
+    def __init__(
+        self, root: str, options: Mapping[str, object] | None, schemes: Collection[str]
+    ) -> None:
         self._root = root
+        self._schemes = schemes
         self._location = StoreLocation(uri=root, options=dict(options or {}))
 
     def __repr__(self) -> str:
@@ -148,6 +153,24 @@ class RootedStore:
         if scheme_of(path) is not None:
             return path
         return f"{self._root}/{check_relative_path(path)}".rstrip("/")
+
+    def _is_uri(self, path: str) -> bool:
+        """Whether a path is an absolute URI; one of another kind of storage is a StorageFailure."""
+        scheme = scheme_of(path)
+        if scheme is not None and scheme not in self._schemes:
+            raise StorageFailure(
+                f"The file lies in another kind of storage ({scheme}:) than its table, and a store "
+                "opens only its own; open the table where all of its files share one scheme",
+                table=self._root,
+                file=path,
+            )
+        return scheme is not None
+
+    def _missing(self, path: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
+
+    def _taken(self, path: str) -> FileExistsError:
+        return FileExistsError(errno.EEXIST, "An object is already there", path)
 
 
 @runtime_checkable

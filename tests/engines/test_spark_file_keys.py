@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.engines.spark.read.file_keys import file_keys, is_misread_by_spark
 from dagster_delta.protocol.values.partition_values import encode_uri
-from dagster_delta.storage.spark_uris import spark_path
+from dagster_delta.storage.locations import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
-from dagster_delta.storage.cloud.store import CloudListing, CloudStore
+from dagster_delta.storage.cloud.store import CloudStore
 from tests.storage.conftest import cloud_store, s3_client
 from tests.storage.failing_endpoint import FailingEndpoint
 
@@ -211,15 +211,13 @@ def test_a_listing_asks_once_for_what_it_holds(
 
 
 def test_a_directory_with_many_objects_is_passed_over(
-    store: CloudStore, endpoint: FailingEndpoint
+    store: CloudStore, endpoint: FailingEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dagster_delta.storage.cloud.store._PAGE", 10)
     for name in ("0", *(f"_sidecars/{number}" for number in range(12)), "_z"):
         store.put(f"_delta_log/{name}", b"x")
     _methods(endpoint)
-    listing = CloudListing(
-        store._client, store._requests, prefix="table/", folder="_delta_log/", page=10
-    )
-    assert [meta.path for meta in listing.direct("")] == [
+    assert [meta.path for meta in store.list_from("_delta_log")] == [
         "_delta_log/0",
         "_delta_log/_z",
     ]

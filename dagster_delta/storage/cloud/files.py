@@ -7,10 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagster_delta.storage.cloud.requests import CloudRequests
 from dagster_delta.storage.object_store import FetchBudget
+
+if TYPE_CHECKING:
+    # It loads the client of the clouds, and the files of HDFS are open here too.
+    from dagster_delta.storage.cloud.requests import CloudRequests
 
 END_BYTES = 64 * 1024
 """Bytes that opening an object fetches: small objects whole, and the footers of others."""

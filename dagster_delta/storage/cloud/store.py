@@ -13,7 +13,6 @@ Spec: Delta Log Entries (writers must never overwrite an entry).
 
 from __future__ import annotations
 
-import errno
 import random
 import re
 import secrets
@@ -34,12 +33,7 @@ from dagster_delta.storage.cloud.client import Bucket, CloudClient, connect
 from dagster_delta.storage.cloud.clouds import CLOUDS
 from dagster_delta.storage.cloud.files import END_BYTES, CloudInput, CloudOutput, CloudRanges
 from dagster_delta.storage.cloud.requests import BrokenAnswer, CloudRequests, refusal_of
-from dagster_delta.storage.locations import (
-    check_relative_path,
-    foreign_scheme,
-    join_path,
-    scheme_of,
-)
+from dagster_delta.storage.locations import check_relative_path, join_path, scheme_of
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import FetchBudget, ObjectMeta, ObjectStore, RootedStore
 
@@ -53,6 +47,8 @@ _CONFLICT_ATTEMPTS = 8
 _CONCURRENT_DELETES = 8
 _PART_BYTES = 10 * 1024 * 1024
 _RANGE_NOT_SATISFIABLE = 416
+_PAGE = 1000
+"""Entries that clouds return at most, or a multiple of it."""
 _LAST_CHARACTER = "\U0010ffff"
 """Comes after all others."""
 # Codes of the status 409: the object exists, and another put of it is in progress.
@@ -79,7 +75,7 @@ class CloudStore(RootedStore):
         self._prefix = f"{key}/" if key else ""
         authority = location.partition("://")[2].partition("/")[0]
         self._authority = f"{scheme}://{authority}"
-        super().__init__(f"{self._authority}/{key}".rstrip("/"), options)
+        super().__init__(f"{self._authority}/{key}".rstrip("/"), options, self._cloud.schemes)
         self._options = self._cloud.parse(options or {})
         self._client = connect(self._cloud.connect, self._options, self._bucket)
         self._requests = CloudRequests(self._root)
@@ -115,11 +111,68 @@ class CloudStore(RootedStore):
         On Azure, the request starts at the first name of the directory where the service does not
         support another start.
         """
-        return self._listing(directory).direct(start)
+        # The client lists everything below a prefix, from an offset; it has no listing of one
+        # directory that starts at an offset. So names in sub-directories are skipped, and if there
+        # are many, the listing starts again after their directory.
+        folder = join_path(check_relative_path(directory), "")
+        base = self._prefix + folder
+        # The listing starts after the given name: this one is surely before it. The client refuses
+        # "." as a name.
+        after: str | None = base + start[:-1].rstrip(".")
+        while after is not None:
+            found, after = self._entries(folder, after), None
+            skipped = 0
+            for entry in found:
+                name = entry["path"][len(base) :]
+                inner, slash, _ = name.partition("/")
+                if not slash and name >= start and self._is_object(folder, entry):
+                    yield _object_meta(folder + name, entry)
+                skipped += bool(slash)
+                if skipped >= _PAGE:
+                    after = f"{base}{inner}/{_LAST_CHARACTER}"
+                    break
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every object under `directory`."""
-        return self._listing(directory).recursive()
+        folder = join_path(check_relative_path(directory), "")
+        for entry in self._entries(folder, self._prefix + folder):
+            if self._is_object(folder, entry):
+                yield _object_meta(entry["path"][len(self._prefix) :], entry)
+
+    def _entries(self, folder: str, after: str) -> Iterator[Any]:
+        """What the client lists in a folder after a key. Only the first request is repeated if its
+        answer breaks off.
+        """
+
+        def begin() -> tuple[Any, Any]:
+            pages = obstore.list(
+                self._client.store,
+                (self._prefix + folder).rstrip("/") or None,
+                offset=after or None,
+                chunk_size=_PAGE,
+            )
+            return pages, next(pages, ())
+
+        pages, page = self._requests.ask(folder, begin)
+        while page:
+            # Some services ignore the offset.
+            yield from (entry for entry in page if entry["path"] > after)
+            with self._requests.naming_failures(folder):
+                page = next(pages, ())
+
+    def _is_object(self, folder: str, entry: Any) -> bool:  # noqa: ANN401
+        """Whether an entry without bytes is an object: consoles and file systems create objects
+        that stand for a directory, with a slash at the end of the name, which the client omits.
+        """
+        key = entry["path"]
+        if entry["size"] or key == (self._prefix + folder).rstrip("/"):
+            return bool(entry["size"])
+        path = key[len(self._prefix) :]
+        try:
+            self._requests.ask(path, partial(obstore.head, self._client.store, key))
+        except FileNotFoundError:
+            return False
+        return True
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """Create the whole object, or leave an existing one unchanged.
@@ -135,7 +188,7 @@ class CloudStore(RootedStore):
         key = self._key(path)
         self._require_conditional_puts()
         if not self._create(key, path, data):
-            raise FileExistsError(errno.EEXIST, "An object is already there", path)
+            raise self._taken(path)
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object."""
@@ -246,12 +299,9 @@ class CloudStore(RootedStore):
         return self._prefix + check_relative_path(path)
 
     def _find(self, path: str) -> tuple[CloudClient, str]:
-        scheme = scheme_of(path)
-        if scheme is None:
+        if not self._is_uri(path):
             # Some writers name a file of the same bucket by a path with a leading slash.
             return self._client, path[1:] if path.startswith("/") else self._key(path)
-        if CLOUDS.get(scheme) is not self._cloud:
-            raise foreign_scheme(path, scheme, table=self._root)
         bucket, key = _split(path)
         if service_of(bucket.account) != service_of(self._bucket.account):
             # Each request carries the credentials of the table.
@@ -288,10 +338,6 @@ class CloudStore(RootedStore):
             return meta["size"], data
 
         return self._requests.ask(path, get)
-
-    def _listing(self, directory: str) -> CloudListing:
-        folder = join_path(check_relative_path(directory), "")
-        return CloudListing(self._client, self._requests, prefix=self._prefix, folder=folder)
 
     def _create(self, key: str, path: str, data: bytes) -> bool:
         for attempt in range(_CONFLICT_ATTEMPTS):
@@ -354,91 +400,6 @@ class CloudStore(RootedStore):
             f"(If-None-Match: *). {reason}",
             table=self._root,
         )
-
-
-class CloudListing:
-    """The objects of one directory, page by page. Used once.
-
-    The client lists everything below a prefix, from an offset; it has no listing of one directory
-    that starts at an offset. So names in sub-directories are skipped, and if there are many, the
-    listing starts again after their directory.
-
-    `prefix` (the key of the table's root) and `folder` (a directory below it) end with a slash, or
-    are empty. Clouds return at most `page` entries, or a multiple of it.
-    """
-
-    def __init__(
-        self,
-        client: CloudClient,
-        requests: CloudRequests,
-        *,
-        prefix: str,
-        folder: str,
-        page: int = 1000,
-    ) -> None:
-        self._client, self._requests = client, requests
-        self._page = page
-        self._prefix, self._folder = prefix, folder
-        self._base = prefix + folder
-
-    def direct(self, start: str) -> Iterator[ObjectMeta]:
-        """The objects directly in the directory whose name is `>= start`, in order."""
-        # The listing starts after the given name: this one is surely before it. The client refuses
-        # "." as a name.
-        after: str | None = self._base + start[:-1].rstrip(".")
-        while after is not None:
-            found, after = self._entries(after), None
-            skipped = 0
-            for entry in found:
-                name = entry["path"][len(self._base) :]
-                directory, slash, _ = name.partition("/")
-                if not slash and name >= start and self._is_object(entry):
-                    yield _object_meta(self._folder + name, entry)
-                skipped += bool(slash)
-                if skipped >= self._page:
-                    after = f"{self._base}{directory}/{_LAST_CHARACTER}"
-                    break
-
-    def recursive(self) -> Iterator[ObjectMeta]:
-        """The objects at any depth."""
-        for entry in self._entries(self._base):
-            if self._is_object(entry):
-                yield _object_meta(entry["path"][len(self._prefix) :], entry)
-
-    def _entries(self, after: str) -> Iterator[Any]:
-        """What the client lists after a key. Only the first request is repeated if its answer
-        breaks off.
-        """
-
-        def begin() -> tuple[Any, Any]:
-            pages = obstore.list(
-                self._client.store,
-                self._base.rstrip("/") or None,
-                offset=after or None,
-                chunk_size=self._page,
-            )
-            return pages, next(pages, ())
-
-        pages, page = self._requests.ask(self._folder, begin)
-        while page:
-            # Some services ignore the offset.
-            yield from (entry for entry in page if entry["path"] > after)
-            with self._requests.naming_failures(self._folder):
-                page = next(pages, ())
-
-    def _is_object(self, entry: Any) -> bool:  # noqa: ANN401
-        """Whether an entry without bytes is an object: consoles and file systems create objects
-        that stand for a directory, with a slash at the end of the name, which the client omits.
-        """
-        key = entry["path"]
-        if entry["size"] or key == self._base.rstrip("/"):
-            return bool(entry["size"])
-        path = key[len(self._prefix) :]
-        try:
-            self._requests.ask(path, partial(obstore.head, self._client.store, key))
-        except FileNotFoundError:
-            return False
-        return True
 
 
 def _object_meta(path: str, found: Any) -> ObjectMeta:  # noqa: ANN401

@@ -13,8 +13,8 @@ from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit
 from dagster_delta.protocol.values.partition_values import decode_path, partition_directory
+from dagster_delta.storage.locations import spark_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.storage.spark_uris import spark_path
 from dagster_delta.table.log.reader import read_commits_after
 from dagster_delta.table.read.snapshot import Snapshot
 

@@ -44,9 +44,8 @@ from dagster_delta.protocol.values.partition_values import (
     encode_uri,
     partition_directory,
 )
-from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import CopyingStore, ObjectMeta, ObjectStore
-from dagster_delta.storage.spark_uris import spark_path
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import followed_clustering
 from dagster_delta.table.operations.restore import restored_configuration

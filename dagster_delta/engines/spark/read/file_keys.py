@@ -16,8 +16,8 @@ import numpy as np
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
+from dagster_delta.storage.locations import spark_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,8 +22,8 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.locations import spark_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

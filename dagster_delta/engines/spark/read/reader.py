@@ -85,7 +85,7 @@ from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path, encode_uri
 from dagster_delta.sql.tokens import quote
-from dagster_delta.storage.spark_uris import spark_path
+from dagster_delta.storage.locations import spark_path
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64

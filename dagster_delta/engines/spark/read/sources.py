@@ -34,9 +34,8 @@ from dagster_delta.engines.spark.session.errors import (
 from dagster_delta.engines.spark.session.session import is_apache_spark, is_connect, session_conf
 from dagster_delta.protocol.values.partition_values import encode_uri
 from dagster_delta.storage.cloud.clouds import CLOUDS
-from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.locations import scheme_of, spark_path
 from dagster_delta.storage.object_store import StoreLocation
-from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
