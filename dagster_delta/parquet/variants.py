@@ -14,9 +14,13 @@ import pyarrow as pa
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidCast
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, is_variant_storage
-from dagster_delta.protocol.variant.binary import check_variant
+from dagster_delta.protocol.variant.binary import (
+    SingleFloat,
+    check_variant,
+    decode_variant,
+    encode_variant,
+)
 from dagster_delta.protocol.variant.json import json_of_variant, variant_of_json
-from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
 
 _Convert = Callable[[pa.Array], pa.Array]
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.variant import variant
-from dagster_delta.protocol.variant.binary import decode_names
-from dagster_delta.protocol.variant.variant import NanosecondTimestamp, encode_variant
+from dagster_delta.protocol.variant import binary
+from dagster_delta.protocol.variant.binary import NanosecondTimestamp, decode_names, encode_variant
 
 
 def is_shredded(path: str) -> bool:
@@ -89,7 +88,7 @@ def _shred(group: Group, value: object, ids: Mapping[str, int]) -> dict[str, Any
 
 def _encode(group: Group, value: object, ids: Mapping[str, int]) -> bytes:
     group.holds_values = True
-    return variant._encode(value, ids)
+    return binary._encode(value, ids)
 
 
 def _integer(bits: int) -> Callable[[object], object]:

@@ -16,7 +16,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
-from dagster_delta.protocol.variant.variant import decode_variant
+from dagster_delta.protocol.variant.binary import decode_variant
 from tests.engines.shredding import is_shredded
 from tests.families import family
 from tests.golden.answers import answer, table_path

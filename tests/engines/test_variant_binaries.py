@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import DeltaError
-from dagster_delta.protocol.variant.binary import check_variant, encode_names, encode_object
-from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
+from dagster_delta.protocol.variant.binary import (
+    check_variant,
+    decode_variant,
+    encode_names,
+    encode_object,
+    encode_variant,
+)
 from tests.protocol.variant_strategies import VARIANTS
 
 GOOD = encode_variant({"a": [1, None, "é"], "b": {"c": 2.5}})

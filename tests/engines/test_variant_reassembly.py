@@ -26,9 +26,13 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
-from dagster_delta.protocol.variant import variant
-from dagster_delta.protocol.variant.binary import decode_names, encode_names
-from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
+from dagster_delta.protocol.variant import binary
+from dagster_delta.protocol.variant.binary import (
+    decode_names,
+    decode_variant,
+    encode_names,
+    encode_variant,
+)
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import configuration, mapped_configuration, read
 from tests.engines.shredding import Group, groups, shred
@@ -52,7 +56,7 @@ def decoded(array: Any) -> list[object]:
 
 
 def encoded(value: object, names: bytes = NAMED) -> bytes:
-    return variant._encode(value, decode_names(names).ids)
+    return binary._encode(value, decode_names(names).ids)
 
 
 def column(typed_value: Any, rows: list[dict[str, Any] | None]) -> Any:

@@ -23,7 +23,7 @@ from dagster_delta import (
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
-from dagster_delta.protocol.variant.variant import NanosecondTimestamp, SingleFloat
+from dagster_delta.protocol.variant.binary import NanosecondTimestamp, SingleFloat
 from tests.protocol.variant_strategies import VARIANTS, canonical
 
 if TYPE_CHECKING:

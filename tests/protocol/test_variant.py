@@ -19,16 +19,14 @@ from pyspark.sql import VariantVal
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.variant.binary import (
+    NanosecondTimestamp,
     decode_names,
+    decode_variant,
     encode_array,
     encode_names,
     encode_object,
-    object_fields,
-)
-from dagster_delta.protocol.variant.variant import (
-    NanosecondTimestamp,
-    decode_variant,
     encode_variant,
+    object_fields,
 )
 from tests.protocol.variant_strategies import LONGS, SPARK_VARIANTS, VARIANTS, canonical
 

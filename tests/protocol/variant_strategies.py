@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.variant.variant import NanosecondTimestamp
+from dagster_delta.protocol.variant.binary import NanosecondTimestamp
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 # UTF-8 has no half of a surrogate pair.

@@ -19,7 +19,7 @@ from dagster_delta import (
     variants_to_json,
     variants_to_python,
 )
-from dagster_delta.protocol.variant.variant import SingleFloat
+from dagster_delta.protocol.variant.binary import SingleFloat
 from tests.engines.shredding import is_shredded
 from tests.families import family
 from tests.golden.answers import table_path

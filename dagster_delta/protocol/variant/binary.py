@@ -1,19 +1,23 @@
-"""The frame of an encoded variant: its dictionary of names and the positions of its values.
+"""The binary encoding of variants: encoded variants as Python values and back, and their parts as
+bytes.
 
-Values are not decoded here: fields and elements are moved as bytes.
-
-Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
+Spec: Variant Data Type; Parquet, Variant Binary Encoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+import math
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import msgspec
 
-from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.errors import InvalidArgument, InvalidTable, UnsupportedFeature
 
 VARIANT_NULL = b"\x00"
 """The value that is present and null."""
@@ -63,28 +67,70 @@ _DECIMALS = (PrimitiveId.DECIMAL4, PrimitiveId.DECIMAL8, PrimitiveId.DECIMAL16)
 MAX_DECIMAL_DIGITS = 38
 """Digits of a decimal, and its scale, at most."""
 
-PRIMITIVE_SIZES = {
-    PrimitiveId.NULL: 0,
-    PrimitiveId.TRUE: 0,
-    PrimitiveId.FALSE: 0,
-    PrimitiveId.INT8: 1,
-    PrimitiveId.INT16: 2,
-    PrimitiveId.INT32: 4,
-    PrimitiveId.INT64: 8,
-    PrimitiveId.DOUBLE: 8,
-    PrimitiveId.DECIMAL4: 5,
-    PrimitiveId.DECIMAL8: 9,
-    PrimitiveId.DECIMAL16: 17,
-    PrimitiveId.DATE: 4,
-    PrimitiveId.TIMESTAMP: 8,
-    PrimitiveId.TIMESTAMP_NTZ: 8,
-    PrimitiveId.FLOAT: 4,
-    PrimitiveId.TIME: 8,
-    PrimitiveId.TIMESTAMP_NANOS: 8,
-    PrimitiveId.TIMESTAMP_NTZ_NANOS: 8,
-    PrimitiveId.UUID: 16,
-}
-"""Bytes after the first one; binary and string contain their own length."""
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  of timestamps without a time zone
+_EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_DAY = dt.date(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY_US = 24 * 60 * 60 * 1_000_000
+
+
+class NanosecondTimestamp(msgspec.Struct, frozen=True):
+    """A timestamp with nanoseconds, which Python's datetime cannot hold."""
+
+    nanoseconds: int
+    """Since 1970-01-01 00:00:00, in UTC or on the local clock."""
+    is_utc: bool
+    """Whether it is an instant; else it is a local time."""
+
+
+class SingleFloat(float):
+    """A number of type `float`, as a variant distinguishes it from `double`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, number: float) -> SingleFloat:
+        """The nearest number that a `float` holds; infinite if out of range."""
+        try:
+            (rounded,) = struct.unpack("<f", struct.pack("<f", number))
+        except OverflowError:
+            rounded = math.copysign(math.inf, number)
+        return cls(rounded)
+
+
+def decode_variant(metadata: bytes, value: bytes) -> object:
+    """The Python value of a variant.
+
+    Objects are dicts, arrays lists, integers int, `double` is float and `float` its subclass
+    `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, timestamps without
+    a time zone are naive, and those with nanoseconds are `NanosecondTimestamp`. Bytes that violate
+    the encoding are an InvalidTable; a later version of it, a date or timestamp outside the years 1
+    to 9999, or a value nested deeper than Python's stack an UnsupportedFeature.
+    """
+    try:
+        return _decode(value, 0, decode_names(metadata))
+    except RecursionError as error:
+        raise UnsupportedFeature(
+            "a variant is nested too deeply to become Python values: read it with the Spark engine"
+        ) from error
+
+
+def encode_variant(value: object) -> tuple[bytes, bytes]:
+    """The encoded dictionary of names and the encoded value of a Python value.
+
+    Integers get the narrowest type that holds them, integers beyond 64 bits a decimal; float
+    becomes `double`. Any mapping with string keys works as a dict, and a tuple as a list.
+    """
+    try:
+        names = sorted(set(_names(value)))
+        ids = {name: index for index, name in enumerate(names)}
+        return encode_names(names), _encode(value, ids)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            "a string holds half of a surrogate pair, which UTF-8 cannot encode: replace it"
+        ) from error
+    except RecursionError as error:
+        raise InvalidArgument("the value is nested too deeply for a variant") from error
 
 
 class VariantNames(msgspec.Struct, frozen=True):
@@ -253,35 +299,22 @@ def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
 
 def encode_object(ids: Sequence[int], values: Sequence[bytes]) -> bytes:
     """The object of these fields, sorted by name in code point order."""
-    offsets = [0, *accumulate(map(len, values))]
     id_size = _byte_width(max(ids, default=0))
-    offset_size = _byte_width(offsets[-1])
-    is_large = len(ids) >= _SMALL_COUNT
-    header = is_large << 4 | (id_size - 1) << 2 | offset_size - 1
-    return b"".join(
-        (
-            header_byte(BasicType.OBJECT, header),
-            _pack([len(ids)], 4 if is_large else 1),
-            _pack(ids, id_size),
-            _pack(offsets, offset_size),
-            *values,
-        )
-    )
+    flags = (len(ids) >= _SMALL_COUNT) << 4 | (id_size - 1) << 2
+    return _encode_parts(BasicType.OBJECT, flags, _pack(ids, id_size), values)
 
 
 def encode_array(elements: Sequence[bytes]) -> bytes:
     """The array of these encoded elements."""
-    offsets = [0, *accumulate(map(len, elements))]
+    return _encode_parts(BasicType.ARRAY, (len(elements) >= _SMALL_COUNT) << 2, b"", elements)
+
+
+def _encode_parts(basic_type: int, flags: int, ids: bytes, values: Sequence[bytes]) -> bytes:
+    offsets = [0, *accumulate(map(len, values))]
     offset_size = _byte_width(offsets[-1])
-    is_large = len(elements) >= _SMALL_COUNT
-    return b"".join(
-        (
-            header_byte(BasicType.ARRAY, is_large << 2 | offset_size - 1),
-            _pack([len(elements)], 4 if is_large else 1),
-            _pack(offsets, offset_size),
-            *elements,
-        )
-    )
+    count = _pack([len(values)], 4 if len(values) >= _SMALL_COUNT else 1)
+    header = header_byte(basic_type, flags | offset_size - 1)
+    return b"".join((header, count, ids, _pack(offsets, offset_size), *values))
 
 
 def encode_text(text: bytes) -> bytes:
@@ -312,7 +345,7 @@ def damaged_variant(what: str) -> InvalidTable:
     )
 
 
-def unknown_primitive(primitive_id: int) -> UnsupportedFeature:
+def _unknown_primitive(primitive_id: int) -> UnsupportedFeature:
     """The error for a type from a later version of the encoding."""
     return UnsupportedFeature(
         f"a variant holds a value of the primitive type {primitive_id}, which is not known: read "
@@ -331,9 +364,9 @@ def _value_size(data: bytes, position: int) -> int:
             return _parts(data, position)[1][-1] - position
     if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
         return 5 + _unsigned(data, position + 1, 4, 1)[0]
-    if header not in PRIMITIVE_SIZES:
-        raise unknown_primitive(header)
-    return 1 + PRIMITIVE_SIZES[header]
+    if header not in _PRIMITIVES:
+        raise _unknown_primitive(header)
+    return 1 + _PRIMITIVES[header][0]
 
 
 def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
@@ -354,3 +387,212 @@ def _pack(numbers: Sequence[int], size: int) -> bytes:
 
 def _byte_width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
+
+
+def _decode(data: bytes, position: int, names: VariantNames) -> object:
+    first = take(data, position, 1)[0]
+    match first & 3:
+        case BasicType.PRIMITIVE:
+            return _decode_primitive(data, position + 1, first >> 2)
+        case BasicType.SHORT_STRING:
+            return _text(take(data, position + 1, first >> 2))
+        case BasicType.ARRAY:
+            return [_decode(data, element, names) for element in locate_elements(data, position)]
+    fields = locate_fields(data, position)
+    decoded = {names.name(field_id): _decode(data, field, names) for field_id, field in fields}
+    if len(decoded) < len(fields):
+        # Spec: an object may not contain duplicate keys.
+        raise damaged_variant("an object has two fields of one name")
+    return decoded
+
+
+def _decode_primitive(data: bytes, position: int, primitive_id: int) -> object:
+    if primitive_id in (PrimitiveId.BINARY, PrimitiveId.STRING):
+        content = take(data, position + 4, int.from_bytes(take(data, position, 4), "little"))
+        return content if primitive_id == PrimitiveId.BINARY else _text(content)
+    if primitive_id not in _PRIMITIVES:
+        raise _unknown_primitive(primitive_id)
+    try:
+        size, decode = _PRIMITIVES[primitive_id]
+        return decode(take(data, position, size))
+    except OverflowError as error:
+        raise UnsupportedFeature(
+            "a variant holds a date or timestamp outside the years 1 to 9999, which Python has no "
+            "value for: read it with the Spark engine"
+        ) from error
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise damaged_variant("a string is not UTF-8") from error
+
+
+def _integer(content: bytes) -> int:
+    return int.from_bytes(content, "little", signed=True)
+
+
+def _decimal(content: bytes) -> Decimal:
+    scale = content[0]
+    check_scale(scale)
+    # The constructor is exact; arithmetic would round to the precision of the context.
+    return Decimal(f"{_integer(content[1:])}E-{scale}")
+
+
+def _time(content: bytes) -> dt.time:
+    time_us = _integer(content)
+    if not 0 <= time_us < _DAY_US:
+        raise damaged_variant(f"a time of day is {time_us} microseconds")
+    return (_EPOCH + time_us * _MICROSECOND).time()
+
+
+# Bytes after the first one, and what they mean; binary and string contain their own length.
+_PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
+    PrimitiveId.NULL: (0, lambda _: None),
+    PrimitiveId.TRUE: (0, lambda _: True),
+    PrimitiveId.FALSE: (0, lambda _: False),
+    PrimitiveId.INT8: (1, _integer),
+    PrimitiveId.INT16: (2, _integer),
+    PrimitiveId.INT32: (4, _integer),
+    PrimitiveId.INT64: (8, _integer),
+    PrimitiveId.DOUBLE: (8, lambda content: struct.unpack("<d", content)[0]),
+    PrimitiveId.DECIMAL4: (5, _decimal),
+    PrimitiveId.DECIMAL8: (9, _decimal),
+    PrimitiveId.DECIMAL16: (17, _decimal),
+    PrimitiveId.DATE: (4, lambda content: _EPOCH_DAY + dt.timedelta(days=_integer(content))),
+    PrimitiveId.TIMESTAMP: (8, lambda content: _EPOCH_UTC + _integer(content) * _MICROSECOND),
+    PrimitiveId.TIMESTAMP_NTZ: (8, lambda content: _EPOCH + _integer(content) * _MICROSECOND),
+    PrimitiveId.FLOAT: (4, lambda content: SingleFloat(struct.unpack("<f", content)[0])),
+    PrimitiveId.TIME: (8, _time),
+    PrimitiveId.TIMESTAMP_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=True)),
+    PrimitiveId.TIMESTAMP_NTZ_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=False)),
+    PrimitiveId.UUID: (16, lambda content: uuid.UUID(bytes=content)),
+}
+
+
+def _names(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise InvalidArgument(
+                    f"a field of an object has the name {name!r}: names are strings"
+                )
+            yield name
+            yield from _names(inner)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _names(item)
+
+
+def _encode(value: object, ids: Mapping[str, int]) -> bytes:
+    match value:
+        case Mapping():
+            # Spec: in the order of the names as bytes of UTF-8, which is that of code points.
+            ordered = sorted(value)
+            values = [_encode(value[name], ids) for name in ordered]
+            return encode_object([ids[name] for name in ordered], values)
+        case list() | tuple():
+            return encode_array([_encode(item, ids) for item in value])
+    return _encode_primitive(value)
+
+
+def _encode_primitive(value: object) -> bytes:
+    match value:
+        case None:
+            return VARIANT_NULL
+        case bool():
+            return _primitive(PrimitiveId.TRUE if value else PrimitiveId.FALSE)
+        case int():
+            return _encode_integer(value)
+        case SingleFloat():
+            return _primitive(PrimitiveId.FLOAT, struct.pack("<f", value))
+        case float():
+            return _primitive(PrimitiveId.DOUBLE, struct.pack("<d", value))
+        case str():
+            return encode_text(value.encode())
+        case bytes():
+            size = len(value).to_bytes(4, "little")
+            return _primitive(PrimitiveId.BINARY, size + value)
+        case Decimal():
+            return _encode_decimal(value)
+        case uuid.UUID():
+            return _primitive(PrimitiveId.UUID, value.bytes)
+    return _encode_temporal(value)
+
+
+def _encode_temporal(value: object) -> bytes:
+    match value:
+        case dt.datetime(tzinfo=None):
+            time_us = (value - _EPOCH) // _MICROSECOND
+            return _primitive(PrimitiveId.TIMESTAMP_NTZ, _signed(time_us, 8))
+        case dt.datetime():
+            time_us = (value - _EPOCH_UTC) // _MICROSECOND
+            return _primitive(PrimitiveId.TIMESTAMP, _signed(time_us, 8))
+        case dt.date():
+            return _primitive(PrimitiveId.DATE, _signed((value - _EPOCH_DAY).days, 4))
+        case dt.time(tzinfo=None):
+            time_us = (dt.datetime.combine(_EPOCH, value) - _EPOCH) // _MICROSECOND
+            return _primitive(PrimitiveId.TIME, _signed(time_us, 8))
+        case NanosecondTimestamp():
+            primitive_id = (
+                PrimitiveId.TIMESTAMP_NANOS if value.is_utc else PrimitiveId.TIMESTAMP_NTZ_NANOS
+            )
+            return _primitive(primitive_id, _signed(value.nanoseconds, 8))
+    raise InvalidArgument(
+        f"a variant has no type for {value!r} of {type(value).__name__}: convert it first"
+    )
+
+
+def _encode_integer(value: int) -> bytes:
+    for primitive_id, size in (
+        (PrimitiveId.INT8, 1),
+        (PrimitiveId.INT16, 2),
+        (PrimitiveId.INT32, 4),
+        (PrimitiveId.INT64, 8),
+    ):
+        if -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1:
+            return _primitive(primitive_id, _signed(value, size))
+    return _encode_decimal(Decimal(value))
+
+
+def _encode_decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if isinstance(exponent, str):
+        raise InvalidArgument(f"a variant has no type for the decimal {value}: convert it first")
+    if len(digits) > MAX_DECIMAL_DIGITS:
+        raise _too_precise(value)
+    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+    scale = max(0, -exponent)
+    if exponent > 0 and unscaled:
+        if exponent > MAX_DECIMAL_DIGITS:
+            raise _too_precise(value)
+        unscaled *= 10**exponent
+    # Spec: the width follows the precision, which is never less than the scale.
+    precision = max(len(str(abs(unscaled))), scale)
+    if precision > MAX_DECIMAL_DIGITS:
+        raise _too_precise(value)
+    content = bytes((scale,))
+    if precision <= 9:
+        return _primitive(PrimitiveId.DECIMAL4, content + _signed(unscaled, 4))
+    if precision <= 18:
+        return _primitive(PrimitiveId.DECIMAL8, content + _signed(unscaled, 8))
+    return _primitive(PrimitiveId.DECIMAL16, content + _signed(unscaled, 16))
+
+
+def _too_precise(value: Decimal) -> InvalidArgument:
+    return InvalidArgument(
+        f"the number {value:e} needs more than {MAX_DECIMAL_DIGITS} digits, which a variant does "
+        "not hold: round it or write it as a string"
+    )
+
+
+def _primitive(primitive_id: int, content: bytes = b"") -> bytes:
+    return header_byte(BasicType.PRIMITIVE, primitive_id) + content
+
+
+def _signed(value: int, size: int) -> bytes:
+    try:
+        return value.to_bytes(size, "little", signed=True)
+    except OverflowError as error:
+        raise InvalidArgument(f"{value} does not fit {8 * size} bits of a variant") from error

@@ -17,7 +17,7 @@ from decimal import Decimal
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.values.partition_values import java_number
-from dagster_delta.protocol.variant.variant import (
+from dagster_delta.protocol.variant.binary import (
     NanosecondTimestamp,
     SingleFloat,
     decode_variant,
