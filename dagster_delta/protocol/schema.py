@@ -408,6 +408,13 @@ def inner_types(data_type: DataType) -> tuple[DataType, ...]:
     return tuple(inner for _, inner in parts) if parts else ()
 
 
+def walk_types(data_type: DataType) -> Iterator[DataType]:
+    """The type and every type inside it, at any depth."""
+    yield data_type
+    for inner in inner_types(data_type):
+        yield from walk_types(inner)
+
+
 def with_inner_types(data_type: DataType, types: Sequence[DataType]) -> DataType:
     """The type with other types directly inside it, in the order of `inner_types`."""
     match data_type:

@@ -263,10 +263,6 @@ class TableProperties:
         "delta.inCommitTimestampEnablementVersion", _parse_integer(0), None
     )
     """First version with an in-commit timestamp; None if version 0 already has one."""
-    in_commit_timestamp_enablement_timestamp_ms = _Property[int | None](
-        "delta.inCommitTimestampEnablementTimestamp", _parse_integer(0), None
-    )
-    """In-commit timestamp of that version in milliseconds since the epoch."""
     column_mapping_mode = _Property[ColumnMappingMode](
         "delta.columnMapping.mode", _parse_mapping_mode, "none"
     )

@@ -129,6 +129,7 @@ def test_value_is_written_as_spark_writes_it(value: object, name: str, text: str
         ("null", "string", "null"),
         ("😈", "binary", "😈".encode()),
         ("TRUE", "boolean", True),
+        ("1", "boolean", True),
         ("007", "integer", 7),
         ("5", "decimal(12,2)", Decimal("5.00")),
         ("0E-18", "decimal(38,18)", Decimal("0E-18")),

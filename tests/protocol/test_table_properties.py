@@ -67,7 +67,6 @@ def test_values_of_the_table_win() -> None:
     assert properties.column_mapping_max_column_id == 12
     assert properties.target_file_size_bytes == 128 * 2**20
     assert properties.in_commit_timestamp_enablement_version == 4
-    assert properties.in_commit_timestamp_enablement_timestamp_ms == 1_700_000_000_000
     assert properties.parquet_compression_codec == "zstd"
     assert properties.constraints == {"positive": "x > 0", "Other Name": "y IS NOT NULL"}
     properties.validate()

@@ -31,9 +31,7 @@ def change_data_configuration(configuration: TableConfiguration) -> TableConfigu
         # Readers find it by its own name, with or without column mapping; it has no id.
         metadata={PHYSICAL_NAME_KEY: CHANGE_TYPE_COLUMN},
     )
-    schema = StructType((*configuration.schema.fields, field))
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return TableConfiguration(configuration.protocol, metadata)
+    return configuration.with_schema(StructType((*configuration.schema.fields, field)))
 
 
 def feed_configuration(

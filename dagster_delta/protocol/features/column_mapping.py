@@ -13,9 +13,7 @@ import pyarrow as pa
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
-    MapType,
     StructField,
     StructType,
     inner_parts,
@@ -164,27 +162,14 @@ def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> pa.Fie
 def _physical_arrow_type(
     data_type: DataType, mode: ColumnMappingMode, nested_ids: Mapping[str, int], path: str
 ) -> pa.DataType:
-    def step(name: str, step_type: DataType, *, nullable: bool) -> pa.Field:
-        here = f"{path}.{name}"
-        return pa.field(
-            name,
-            _physical_arrow_type(step_type, mode, nested_ids, here),
-            nullable,
-            _field_id_metadata(nested_ids.get(here)),
-        )
+    def step(part: StructField) -> pa.Field:
+        here = f"{path}.{part.name}"
+        inner = _physical_arrow_type(part.data_type, mode, nested_ids, here)
+        return pa.field(part.name, inner, part.nullable, _field_id_metadata(nested_ids.get(here)))
 
-    match data_type:
-        case StructType(fields):
-            return pa.struct([_physical_arrow_field(field, mode) for field in fields])
-        case ArrayType(element_type, contains_null):
-            return pa.list_(step("element", element_type, nullable=contains_null))
-        case MapType(key_type, value_type, value_contains_null):
-            return pa.map_(
-                step("key", key_type, nullable=False),
-                step("value", value_type, nullable=value_contains_null),
-            )
-        case _:
-            return to_arrow_type(data_type)
+    if isinstance(data_type, StructType):
+        return to_arrow_type(data_type, lambda field: _physical_arrow_field(field, mode))
+    return to_arrow_type(data_type, step)
 
 
 def _field_id_metadata(number: int | None) -> dict[bytes, bytes] | None:

@@ -102,11 +102,9 @@ class ColumnValues(msgspec.Struct, frozen=True):
     @property
     def columns(self) -> tuple[str, ...]:
         """Logical names of the columns that are filled, in the order of the steps."""
-        return (
-            *(default.column for default in self.defaults),
-            *(identity.column for identity in self.identities),
-            *(column.column for column in self.generated),
-        )
+        filled: tuple[ColumnExpression | IdentityColumn, ...]
+        filled = (*self.defaults, *self.identities, *self.generated)
+        return tuple(column.column for column in filled)
 
 
 NO_VALUES = ColumnValues()
@@ -117,29 +115,29 @@ def generated_columns(configuration: TableConfiguration) -> tuple[ColumnExpressi
     """The generated columns of a table, in the order of the schema; none if the protocol does not
     support the feature.
     """
-    if not configuration.supports("generatedColumns"):
-        return ()
-    return tuple(_expressions(configuration.schema, GENERATION_KEY))
+    return _expressions(configuration, "generatedColumns", GENERATION_KEY)
 
 
 def column_defaults(configuration: TableConfiguration) -> tuple[ColumnExpression, ...]:
     """The columns with a default, in the order of the schema; none if the protocol does not support
     the feature.
     """
-    if not configuration.supports("allowColumnDefaults"):
-        return ()
-    return tuple(_expressions(configuration.schema, DEFAULT_KEY))
+    return _expressions(configuration, "allowColumnDefaults", DEFAULT_KEY)
 
 
-def _expressions(schema: StructType, key: str) -> Iterable[ColumnExpression]:
-    for path, field in walk_fields(schema):
+def _expressions(
+    configuration: TableConfiguration, feature: str, key: str
+) -> tuple[ColumnExpression, ...]:
+    found: list[ColumnExpression] = []
+    for path, field in walk_fields(configuration.schema) if configuration.supports(feature) else ():
         if key not in field.metadata:
             continue
         _check_top_level(path, key)
         sql = field.metadata[key]
         if not isinstance(sql, str):
             raise _damaged(field, key)
-        yield ColumnExpression(field.name, sql)
+        found.append(ColumnExpression(field.name, sql))
+    return tuple(found)
 
 
 def identity_columns(configuration: TableConfiguration) -> tuple[IdentityColumn, ...]:
@@ -193,11 +191,11 @@ def _check_top_level(path: tuple[str, ...], key: str) -> None:
 
 def filled_columns(configuration: TableConfiguration) -> frozenset[str]:
     """Logical names of the columns that the data may lack, nullable or not."""
-    computed = (*generated_columns(configuration), *column_defaults(configuration))
-    numbered = identity_columns(configuration)
-    return frozenset(
-        (*(column.column for column in computed), *(column.column for column in numbered))
+    filled: tuple[ColumnExpression | IdentityColumn, ...] = (
+        *(*generated_columns(configuration), *column_defaults(configuration)),
+        *identity_columns(configuration),
     )
+    return frozenset(column.column for column in filled)
 
 
 def inserted_values(configuration: TableConfiguration, given: Collection[str]) -> ColumnValues:

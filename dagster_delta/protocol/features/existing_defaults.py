@@ -15,16 +15,16 @@ Spec: none of the protocol's own.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.column_mapping import map_fields, physical_name
+from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
     DataType,
     DecimalType,
@@ -35,9 +35,11 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.protocol.values.partition_values import (
-    parse_partition_value,
+    parse_partition_column,
     serialize_partition_value,
 )
 
@@ -88,8 +90,7 @@ def existing_default(field: StructField) -> pa.Scalar | None:
     if spelled is None:
         return None
     try:
-        value = _widened(_parse(spelled), field.data_type)
-        return scalar_of(value, field.data_type)
+        return _parse(spelled, field.data_type)
     except (
         InvalidTable, KeyError, TypeError, ValueError, ArithmeticError, pa.ArrowException
     ):  # fmt: skip
@@ -101,31 +102,19 @@ def existing_default(field: StructField) -> pa.Scalar | None:
         ) from None
 
 
-def _parse(spelled: Any) -> object:  # noqa: ANN401
-    data_type, text = data_type_from_json(spelled["type"]), spelled["value"]
-    if not isinstance(text, str):
-        raise TypeError("values are stored as text")
-    if data_type == _STRING:
-        return text
-    if data_type == _BINARY:
-        return bytes.fromhex(text)
-    value = parse_partition_value(text, data_type)
-    if value is None:
+def _parse(spelled: Any, data_type: DataType) -> pa.Scalar:  # noqa: ANN401
+    older, text = data_type_from_json(spelled["type"]), spelled["value"]
+    if not isinstance(text, str) or not (older == data_type or is_widening(older, data_type)):
+        raise TypeError("it is no text, or of another type")
+    if older == _STRING:
+        return scalar_of(text, older)
+    if older == _BINARY:
+        return scalar_of(bytes.fromhex(text), older)
+    value = parse_partition_column(string_column([text]), older)
+    if value.null_count:
         raise ValueError("null is no default")
-    return value
-
-
-def _widened(value: object, data_type: DataType) -> object:
-    """A value from before its column was widened, converted as when files of that time are read."""
-    match data_type:
-        case DecimalType() if isinstance(value, int):
-            return Decimal(value)
-        case PrimitiveType("double") if isinstance(value, int):
-            return float(value)
-        case PrimitiveType("timestamp_ntz") if type(value) is dt.date:
-            return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001  it has no zone
-        case _:
-            return value
+    # As when files from before the column was widened are read.
+    return pc.cast(value, to_arrow_type(data_type))[0]
 
 
 def fields_with_existing_default(

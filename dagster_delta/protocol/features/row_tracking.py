@@ -128,25 +128,28 @@ def _num_records(add: AddFile) -> int:
 
 def materialized_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
     """The columns in which rows keep their ids; None if they do not keep them."""
-    properties = configuration.metadata.configuration
-    if configuration.draft_row_ids_enabled:
-        name = properties.get(DRAFT_ROW_ID_COLUMN_KEY)
-        if not name:
-            raise InvalidTable(
-                "row ids are enabled, and the table does not name the column that carries them "
-                f"({DRAFT_ROW_ID_COLUMN_KEY}); name one with the engine that created the table"
-            )
-        return MaterializedColumns(name, None)
-    if not configuration.row_tracking_enabled:
+    if not configuration.draft_row_ids_enabled and not configuration.row_tracking_enabled:
         return None
+    found = _named_columns(configuration)
+    if found is None:
+        raise InvalidTable(
+            "rows keep their ids, and the table does not name the columns that carry them "
+            f"({ROW_ID_COLUMN_KEY}, {ROW_COMMIT_VERSION_COLUMN_KEY}; in the draft "
+            f"{DRAFT_ROW_ID_COLUMN_KEY}); unset delta.enableRowTracking and set it again, or name "
+            "them with the engine that created the table"
+        )
+    return found
+
+
+def _named_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
+    properties = configuration.metadata.configuration
+    draft = properties.get(DRAFT_ROW_ID_COLUMN_KEY) if configuration.supports("rowIds") else None
+    if draft:
+        return MaterializedColumns(draft, None)
     row_id = properties.get(ROW_ID_COLUMN_KEY)
     row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
     if not row_id or not row_commit_version:
-        raise InvalidTable(
-            "row tracking is enabled, and the table does not name the columns that carry row ids "
-            f"({ROW_ID_COLUMN_KEY}, {ROW_COMMIT_VERSION_COLUMN_KEY}); unset "
-            "delta.enableRowTracking and set it again"
-        )
+        return None
     return MaterializedColumns(row_id, row_commit_version)
 
 
@@ -155,15 +158,8 @@ def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | 
 
     Only the result of `tracked_configuration` has them.
     """
-    properties = configuration.metadata.configuration
-    draft = properties.get(DRAFT_ROW_ID_COLUMN_KEY) if configuration.supports("rowIds") else None
-    if draft and configuration.schema.get(draft) is not None:
-        return MaterializedColumns(draft, None)
-    row_id = properties.get(ROW_ID_COLUMN_KEY)
-    row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
-    if not row_id or not row_commit_version or configuration.schema.get(row_id) is None:
-        return None
-    return MaterializedColumns(row_id, row_commit_version)
+    found = _named_columns(configuration)
+    return found if found and configuration.schema.get(found.row_id) is not None else None
 
 
 def with_materialized_columns(

@@ -5,7 +5,7 @@ Spec: Change Metadata; Protocol Evolution; Column Invariants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -24,12 +24,11 @@ from dagster_delta.protocol.features.existing_defaults import (
     without_existing_defaults,
 )
 from dagster_delta.protocol.schema import (
-    DataType,
     PrimitiveType,
     StructField,
     StructType,
-    inner_types,
     walk_fields,
+    walk_types,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
 from dagster_delta.protocol.values.partition_values import check_partition_type
@@ -250,8 +249,10 @@ class TableConfiguration:
         self.check_readable(table=table, version=version)
         table_features.check_writable(self.protocol, table=table, version=version)
         # Also without a feature. The text is searched first, because it is there for every commit.
-        if any(text in self.metadata.schema_string for text in _READ_ONLY_TYPES):
-            for kind in _read_only_types(self.schema):
+        if not any(text in self.metadata.schema_string for text in _READ_ONLY_TYPES):
+            return
+        for kind in walk_types(self.schema):
+            if isinstance(kind, PrimitiveType) and kind.is_read_only:
                 raise UnsupportedFeature(
                     f"the table has columns of type {kind}, which dagster_delta does not write; "
                     "write them with Spark",
@@ -260,30 +261,19 @@ class TableConfiguration:
                 )
 
 
-def _read_only_types(data_type: DataType) -> Iterator[PrimitiveType]:
-    if isinstance(data_type, PrimitiveType) and data_type.is_read_only:
-        yield data_type
-    for inner in inner_types(data_type):
-        yield from _read_only_types(inner)
-
-
-def _check_unique_names(data_type: DataType) -> None:
-    if isinstance(data_type, StructType):
-        _refuse_duplicates(data_type.fields)
-    for inner in inner_types(data_type):
-        _check_unique_names(inner)
-
-
-def _refuse_duplicates(fields: Iterable[StructField]) -> None:
-    seen: set[str] = set()
-    for field in fields:
-        if field.name.casefold() in seen:
-            raise InvalidTable(
-                f"the schema has two columns called {field.name} (names are compared without "
-                "regard to case); restore an older version of the table",
-                column=field.name,
-            )
-        seen.add(field.name.casefold())
+def _check_unique_names(schema: StructType) -> None:
+    for data_type in walk_types(schema):
+        if not isinstance(data_type, StructType):
+            continue
+        seen: set[str] = set()
+        for field in data_type:
+            if field.name.casefold() in seen:
+                raise InvalidTable(
+                    f"the schema has two columns called {field.name} (names are compared without "
+                    "regard to case); restore an older version of the table",
+                    column=field.name,
+                )
+            seen.add(field.name.casefold())
 
 
 def _invariant_sql(field: StructField, column: str) -> str:

@@ -128,19 +128,6 @@ class ColumnBounds(msgspec.Struct, frozen=True):
         only_listed = pc.and_(same, pc.is_in(known.minimum, value_set=listed))
         return inside, pc.invert(pc.fill_null(only_listed, FALSE))
 
-    def prefix(self, prefix: str) -> tuple[pa.BooleanArray, pa.BooleanArray]:
-        """Where strings may begin with a prefix, and where they may not. Raises nothing."""
-        inside = _possible(pc.greater_equal(self.maximum, scalar_of(prefix, self.data_type)))
-        following = next_prefix(prefix)
-        if following is not None:
-            bound = scalar_of(following, self.data_type)
-            inside = pc.and_(inside, _possible(pc.less(self.minimum, bound)))
-        surely = pc.and_(
-            pc.starts_with(self.minimum, pattern=prefix),
-            pc.starts_with(self.maximum, pattern=prefix),
-        )
-        return inside, pc.invert(pc.fill_null(surely, FALSE))
-
     def widened(self, data_type: DataType) -> ColumnBounds | None:
         """The bounds as values of a wider type, or None if the order could change.
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.protocol.statistics.bounds import ColumnBounds
+from dagster_delta.protocol.statistics.bounds import ColumnBounds, next_prefix
 from dagster_delta.protocol.values.arrow_values import every
 
 Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
@@ -157,36 +157,29 @@ def possible_outcomes(
 
 def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
     """Paths of the columns whose bounds the predicate needs. Raises nothing."""
-    return frozenset(_columns(predicate))
+    found: set[ColumnPath] = set()
+    for part in _parts(predicate):
+        match part:
+            case Comparison() | In() | StartsWith() | IsNull():
+                found.add(part.column)
+            case Unknown(operands=operands):
+                found.update(operands)
+    return frozenset(found)
 
 
 def computed_parts(predicate: Predicate) -> tuple[Computed, ...]:
     """The parts that an engine computes from partition values. Raises nothing."""
-    match predicate:
-        case Computed():
-            return (predicate,)
-        case Not(child) | IsTrue(child):
-            return computed_parts(child)
-        case And(children) | Or(children):
-            return tuple(part for child in children for part in computed_parts(child))
-    return ()
+    return tuple(part for part in _parts(predicate) if isinstance(part, Computed))
 
 
-def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
+def _parts(predicate: Predicate) -> Iterator[Predicate]:
+    yield predicate
     match predicate:
-        case Comparison(column=column) | In(column=column):
-            yield column
-        case StartsWith(column=column) | IsNull(column=column):
-            yield column
-        case Unknown(operands=operands):
-            yield from operands
         case Not(child) | IsTrue(child):
-            yield from _columns(child)
+            yield from _parts(child)
         case And(children) | Or(children):
             for child in children:
-                yield from _columns(child)
-        case Constant() | Computed():
-            return
+                yield from _parts(child)
 
 
 _BOOLEAN = PrimitiveType("boolean")
@@ -208,7 +201,7 @@ class _Evaluation:
             case In():
                 return self._membership(predicate)
             case StartsWith():
-                return self._prefix(predicate)
+                return self._conjunction(_bounds_of_prefix(predicate))
             case IsNull(column):
                 known = self._bounds.get(column)
                 if known is None:
@@ -298,14 +291,6 @@ class _Evaluation:
         null = pc.or_(outcomes.null, outcomes.false)
         return Outcomes(outcomes.true, self._no, null)
 
-    def _prefix(self, node: StartsWith) -> Outcomes:
-        known = self._bounds.get(node.column)
-        if known is None:
-            return Outcomes(self._yes, self._yes, self._yes)
-        if known.data_type != _STRING:
-            return self._undecided(known)
-        return self._among_values(known, *known.prefix(node.prefix))
-
     def _among_values(
         self,
         known: ColumnBounds,
@@ -323,6 +308,14 @@ class _Evaluation:
 
     def _undecided(self, known: ColumnBounds, null_safe: bool = False) -> Outcomes:
         return self._among_values(known, self._yes, self._yes, null_safe=null_safe)
+
+
+def _bounds_of_prefix(node: StartsWith) -> tuple[Predicate, ...]:
+    following = next_prefix(node.prefix)
+    lower = Comparison(node.column, ">=", node.prefix, _STRING)
+    if following is None:
+        return (lower,)
+    return lower, Comparison(node.column, "<", following, _STRING)
 
 
 def _is_nan(value: object) -> bool:

@@ -15,20 +15,13 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructType,
-)
+from dagster_delta.protocol.schema import ArrayType, MapType, StructType, walk_types
 from dagster_delta.protocol.statistics.bounds import (
     ColumnBounds,
     bounds_of_partition_values,
     bounds_of_statistics,
 )
 from dagster_delta.protocol.statistics.predicates import (
-    Computed,
     Predicate,
     computed_parts,
     possible_outcomes,
@@ -86,16 +79,18 @@ def skip_files(
     """
     count = len(partition_values)
     paths = referenced_columns(predicate)
-    partitioned = {(name,) for name in configuration.partition_columns}
-    bounds = {
-        path: _partition_bounds(path[0], configuration, partition_values)
-        for path in paths & partitioned
-    }
+    bounds: dict[tuple[str, ...], ColumnBounds] = {}
+    for name in configuration.partition_columns:
+        if (name,) in paths:
+            values = partition_column(name, configuration, partition_values)
+            data_type = configuration.schema.field(name).data_type
+            bounds[(name,)] = bounds_of_partition_values(values, data_type)
     for part in computed_parts(predicate):
-        if (values := _computed(part, configuration, partition_values)) is not None:
-            bounds[part.comparison.column] = bounds_of_partition_values(
-                values, PrimitiveType("boolean")
-            )
+        names = sorted(part.columns)
+        known = [partition_column(name, configuration, partition_values) for name in names]
+        if (found := part.values(pa.Table.from_arrays(known, names=names))) is not None:
+            comparison = part.comparison
+            bounds[comparison.column] = bounds_of_partition_values(found, comparison.data_type)
     outcomes = possible_outcomes(predicate, bounds, count)
     undecided = pc.and_(outcomes.true, pc.invert(outcomes.only_true))
     if not pc.any(undecided).as_py():
@@ -110,41 +105,17 @@ def skip_files(
     return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=False)
 
 
-def _partition_bounds(
-    name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
-) -> ColumnBounds:
-    values = partition_column(name, configuration, partition_values)
-    return bounds_of_partition_values(values, configuration.schema.field(name).data_type)
-
-
 def partition_column(
     name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
 ) -> pa.Array:
     """The values that all rows of each file have in the partition column of this logical name."""
     field = configuration.schema.field(name)
-    texts = _map_values(partition_values, configuration.physical_name(name))
+    key = string_column([configuration.physical_name(name)])[0]
+    # Searching the last occurrence is ten times as fast as the first; keys are unique.
+    texts = pc.map_lookup(partition_values, key, "last")
     values = parse_partition_column(texts, field.data_type, column=name)
     length = char_length(padded_type(field))
     return values if length is None else pc.utf8_rpad(values, width=length, padding=" ")
-
-
-def _computed(
-    part: Computed,
-    configuration: TableConfiguration,
-    partition_values: pa.ChunkedArray | pa.MapArray,
-) -> pa.BooleanArray | None:
-    names = sorted(part.columns)
-    columns = [partition_column(name, configuration, partition_values) for name in names]
-    return part.values(pa.Table.from_arrays(columns, names=names))
-
-
-def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray:
-    """The values of one key in many maps, null if a map lacks it: pyarrow string Array."""
-    if isinstance(maps, pa.ChunkedArray):
-        chunks = [_map_values(chunk, key) for chunk in maps.chunks]
-        return pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.string())
-    # Searching the last occurrence is ten times as fast as the first; keys are unique.
-    return pc.map_lookup(maps, string_column([key])[0], "last")
 
 
 def skipping_columns(
@@ -179,11 +150,6 @@ def leaves_with_statistics(
 
 def _may_hold_collections(configuration: TableConfiguration) -> bool:
     """Whether files may have arrays or maps: with column mapping, also those of dropped columns."""
-    is_mapped = configuration.column_mapping_mode != "none"
-    return is_mapped or _has_collection(configuration.schema)
-
-
-def _has_collection(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return any(_has_collection(field.data_type) for field in data_type)
-    return isinstance(data_type, ArrayType | MapType)
+    return configuration.column_mapping_mode != "none" or any(
+        isinstance(data_type, ArrayType | MapType) for data_type in walk_types(configuration.schema)
+    )

@@ -5,7 +5,7 @@ Spec: Schema Serialization Format.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -62,8 +62,15 @@ _ARROW_TYPES = {
 _INTERVALS = {"month": pa.int32(), "microsecond": pa.duration("us")}
 
 
-def to_arrow_type(data_type: DataType) -> pa.DataType:
-    """The pyarrow.DataType that holds values of a Delta type."""
+def to_arrow_type(
+    data_type: DataType, field_of: Callable[[StructField], pa.Field] | None = None
+) -> pa.DataType:
+    """The pyarrow.DataType that holds values of a Delta type.
+
+    `field_of` gives the pyarrow.Field of a field of a struct, or of the elements, keys or values of
+    a collection; `to_arrow_field` by default.
+    """
+    field_of = field_of or to_arrow_field
     match data_type:
         case PrimitiveType(name):
             # Spec: Primitive Types. Geospatial values are WKB.
@@ -72,15 +79,14 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayType(element_type, contains_null):
-            element = StructField("element", element_type, contains_null)
-            return pa.list_(to_arrow_field(element))
+            return pa.list_(field_of(StructField("element", element_type, contains_null)))
         case MapType(key_type, value_type, value_contains_null):
             return pa.map_(
-                pa.field("key", to_arrow_type(key_type), nullable=False),
-                to_arrow_field(StructField("value", value_type, value_contains_null)),
+                field_of(StructField("key", key_type, nullable=False)),
+                field_of(StructField("value", value_type, value_contains_null)),
             )
         case StructType(fields):
-            return pa.struct([to_arrow_field(field) for field in fields])
+            return pa.struct([field_of(field) for field in fields])
 
 
 def to_arrow_field(field: StructField) -> pa.Field:
@@ -133,17 +139,16 @@ def from_arrow_field(field: pa.Field, path: tuple[str, ...] = ()) -> StructField
 
 def from_arrow_type(arrow_type: pa.DataType, path: tuple[str, ...] = ()) -> DataType:
     """The Delta type that holds every value of a pyarrow.DataType."""
-    if name := _PRIMITIVES.get(arrow_type):
-        return PrimitiveType(name)
+    if data_type := _PRIMITIVES.get(arrow_type):
+        return data_type
     if len(path) > MAX_NESTING:
         raise SchemaMismatch(
             f"column {path[0]} is nested more than {MAX_NESTING} levels deep, and files of such "
             "columns cannot be read; flatten it, or store it as JSON text",
             column=path[0],
         )
-    for matches, convert in _PARAMETRIC:
-        if matches(arrow_type) and (data_type := convert(arrow_type, path)) is not None:
-            return data_type
+    if (data_type := _parametric_type(arrow_type, path)) is not None:
+        return data_type
     column = ".".join(path)
     raise SchemaMismatch(
         f"column {column} has the Arrow type {arrow_type}, which no Delta type holds; cast or drop "
@@ -152,28 +157,23 @@ def from_arrow_type(arrow_type: pa.DataType, path: tuple[str, ...] = ()) -> Data
     )
 
 
-_PRIMITIVES = {
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.string_view(): "string",
-    pa.int64(): "long",
-    pa.int32(): "integer",
-    pa.int16(): "short",
-    pa.int8(): "byte",
-    pa.uint32(): "long",
-    pa.uint16(): "integer",
-    pa.uint8(): "short",
-    pa.float64(): "double",
-    pa.float32(): "float",
-    pa.float16(): "float",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
-    pa.date32(): "date",
-    pa.date64(): "date",
-    pa.null(): "void",
-}
+_PRIMITIVES: Mapping[pa.DataType, DataType] = {
+    arrow_type: PrimitiveType(name)
+    for name, arrow_types in {
+        "string": (pa.string(), pa.large_string(), pa.string_view()),
+        "long": (pa.int64(), pa.uint32()),
+        "integer": (pa.int32(), pa.uint16()),
+        "short": (pa.int16(), pa.uint8()),
+        "byte": (pa.int8(),),
+        "double": (pa.float64(),),
+        "float": (pa.float32(), pa.float16()),
+        "boolean": (pa.bool_(),),
+        "binary": (pa.binary(), pa.large_binary(), pa.binary_view()),
+        "date": (pa.date32(), pa.date64()),
+        "void": (pa.null(),),
+    }.items()
+    for arrow_type in arrow_types
+} | {pa.uint64(): DecimalType(20, 0)}
 
 
 def is_variant_storage(arrow_type: pa.DataType) -> bool:
@@ -194,71 +194,41 @@ def is_marked_variant(arrow_type: pa.DataType) -> bool:
 _VARIANT_EXTENSIONS = frozenset({"arrow.parquet.variant", "parquet.variant"})
 
 
-def _from_decimal(arrow_type: pa.DataType, _path: tuple[str, ...]) -> DataType | None:
-    precision, scale = arrow_type.precision, arrow_type.scale
-    if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
-        return DecimalType(precision, scale)
-    return None
-
-
-def _from_list(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
-    element = arrow_type.value_field
-    return ArrayType(from_arrow_type(element.type, (*path, "element")), element.nullable)
-
-
-def _from_map(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
-    return MapType(
-        from_arrow_type(arrow_type.key_type, (*path, "key")),
-        from_arrow_type(arrow_type.item_type, (*path, "value")),
-        arrow_type.item_field.nullable,
-    )
-
-
-def _from_struct(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
-    if is_marked_variant(arrow_type):
-        return PrimitiveType("variant")
-    return StructType(tuple(from_arrow_field(child, path) for child in arrow_type))
-
-
-def _from_extension(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
-    if arrow_type.extension_name in _VARIANT_EXTENSIONS:
-        return PrimitiveType("variant")
-    if isinstance(arrow_type, pa.Bool8Type):
-        return PrimitiveType("boolean")
-    return from_arrow_type(arrow_type.storage_type, path)
-
-
-def _is_list(arrow_type: pa.DataType) -> bool:
-    return any(
-        matches(arrow_type)
-        for matches in (
-            pa.types.is_list,
-            pa.types.is_large_list,
-            pa.types.is_fixed_size_list,
-            pa.types.is_list_view,
-            pa.types.is_large_list_view,
-        )
-    )
-
-
-_PARAMETRIC: tuple[
-    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, tuple[str, ...]], DataType | None]],
-    ...,
-] = (
-    (
-        pa.types.is_timestamp,
-        lambda arrow_type, _: PrimitiveType("timestamp" if arrow_type.tz else "timestamp_ntz"),
-    ),
-    (pa.types.is_uint64, lambda _arrow_type, _path: DecimalType(20, 0)),
-    (pa.types.is_decimal, _from_decimal),
-    (pa.types.is_fixed_size_binary, lambda _arrow_type, _path: PrimitiveType("binary")),
-    (pa.types.is_map, _from_map),
-    (_is_list, _from_list),
-    (pa.types.is_struct, _from_struct),
-    (pa.types.is_dictionary, lambda arrow_type, path: from_arrow_type(arrow_type.value_type, path)),
-    (
-        pa.types.is_run_end_encoded,
-        lambda arrow_type, path: from_arrow_type(arrow_type.value_type, path),
-    ),
-    (lambda arrow_type: isinstance(arrow_type, pa.BaseExtensionType), _from_extension),
+_LISTS = (
+    *(pa.ListType, pa.LargeListType, pa.FixedSizeListType),
+    *(pa.ListViewType, pa.LargeListViewType),
 )
+
+
+def _parametric_type(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType | None:
+    match arrow_type:
+        case pa.TimestampType():
+            return PrimitiveType("timestamp" if arrow_type.tz else "timestamp_ntz")
+        case _ if pa.types.is_decimal(arrow_type):
+            precision, scale = arrow_type.precision, arrow_type.scale
+            fits = precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision
+            return DecimalType(precision, scale) if fits else None
+        case pa.FixedSizeBinaryType():
+            return PrimitiveType("binary")
+        case pa.MapType():
+            return MapType(
+                from_arrow_type(arrow_type.key_type, (*path, "key")),
+                from_arrow_type(arrow_type.item_type, (*path, "value")),
+                arrow_type.item_field.nullable,
+            )
+        case _ if isinstance(arrow_type, _LISTS):
+            element = arrow_type.value_field
+            return ArrayType(from_arrow_type(element.type, (*path, "element")), element.nullable)
+        case pa.StructType():
+            if is_marked_variant(arrow_type):
+                return PrimitiveType("variant")
+            return StructType(tuple(from_arrow_field(child, path) for child in arrow_type))
+        case pa.DictionaryType() | pa.RunEndEncodedType():
+            return from_arrow_type(arrow_type.value_type, path)
+        case pa.Bool8Type():
+            return PrimitiveType("boolean")
+        case pa.BaseExtensionType():
+            is_variant = arrow_type.extension_name in _VARIANT_EXTENSIONS
+            stored = arrow_type.storage_type
+            return PrimitiveType("variant") if is_variant else from_arrow_type(stored, path)
+    return None

@@ -17,7 +17,7 @@ import pyarrow as pa
 import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import InvalidTable, SchemaMismatch
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import string_column, whole_array
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import null_scalar
 
@@ -32,7 +32,6 @@ _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, ra
 
 # With Python values, the compute functions would import pandas.
 _MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
-_BOOLEANS = string_column(["true", "false", None])
 
 _ILLEGAL_IN_URIS = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\xa0-\ud7ff\ue000-\U0010ffff]|\s")
 """Characters that `java.net.URI` encodes in a path: beyond ASCII, spaces and controls alone."""
@@ -65,8 +64,7 @@ def parse_partition_column(
 
     The column may be wider than when a text was written; see `is_null_text` for what is null.
     """
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+    values = whole_array(values)
     if not pa.types.is_dictionary(values.type):
         # Files repeat few values, so only the distinct ones are parsed.
         values = pc.dictionary_encode(values)
@@ -89,8 +87,6 @@ def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
             return _parse_timestamps(values, pa.timestamp("us", tz="UTC"))
         case PrimitiveType("timestamp_ntz"):
             return _parse_timestamps(values, pa.timestamp("us"))
-        case PrimitiveType("boolean"):
-            return _parse_booleans(values)
         case _:
             return pc.cast(values, to_arrow_type(data_type))
 
@@ -123,14 +119,6 @@ def _parse_timestamps(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
         pc.if_else(has_zone, values, pc.binary_join_element_wise(values, _UTC, _NOTHING)),
         arrow_type,
     )
-
-
-def _parse_booleans(values: pa.Array) -> pa.BooleanArray:
-    lowered = pc.utf8_lower(values)
-    known = pc.is_in(lowered, _BOOLEANS)
-    if not pc.all(known, min_count=0).as_py():
-        raise pa.ArrowInvalid("neither true nor false")
-    return pc.equal(lowered, _BOOLEANS[0])
 
 
 def _unparseable(distinct: pa.Array, data_type: DataType, column: str | None) -> InvalidTable:

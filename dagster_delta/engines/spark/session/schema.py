@@ -30,6 +30,7 @@ from dagster_delta.protocol.schema import (
     StructType,
     inner_types,
     walk_fields,
+    walk_types,
 )
 from dagster_delta.sql.tokens import quote, without_variables
 
@@ -239,7 +240,7 @@ def _is_void(field: StructField) -> bool:
 
 def has_nested_void(data_type: DataType) -> bool:
     """Whether the type has a nested void, which no Parquet schema can express."""
-    return any(inner == VOID or has_nested_void(inner) for inner in inner_types(data_type))
+    return data_type != VOID and VOID in walk_types(data_type)
 
 
 def has_unreadable_widening(schema: StructType) -> bool:
