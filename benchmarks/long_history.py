@@ -21,8 +21,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.log.commit_file import decode_commit
-from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions, encode_commit
+from dagster_delta.protocol.log.commit_file import CommitContents, decode_commit
+from dagster_delta.protocol.log.commit_writer import encode_actions, encode_commit
 from dagster_delta.protocol.log.paths import checksum_path, commit_path
 from dagster_delta.protocol.log.version_checksum import (
     encode_version_checksum,

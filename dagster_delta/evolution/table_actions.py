@@ -21,7 +21,6 @@ from dagster_delta.evolution.dependants import (
 from dagster_delta.evolution.plan import SchemaDraft
 from dagster_delta.evolution.properties import unset_properties
 from dagster_delta.evolution.required_protocol import upgrade_protocol
-from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import (
     fields_with_existing_default,
@@ -29,6 +28,7 @@ from dagster_delta.protocol.features.existing_defaults import (
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructType
+from dagster_delta.protocol.statistics.statistics import statistics_columns
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression

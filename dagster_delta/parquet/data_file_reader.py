@@ -37,7 +37,7 @@ from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE
 from dagster_delta.protocol.values.partition_values import parse_partition_column
@@ -313,7 +313,7 @@ def _positions(
     indexes = index_of(np.arange(start, start + length))
     if mask is not None:
         indexes = pc.filter(indexes, mask)
-    return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
+    return [pa.repeat(column_of([file.ordinal], pa.int32())[0], len(indexes)), indexes]
 
 
 def _fill_row_ids(

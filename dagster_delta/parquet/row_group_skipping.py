@@ -22,6 +22,7 @@ from dagster_delta.protocol.statistics.predicates import Predicate, may_match, r
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
+    column_of,
     integer_column,
     string_column,
 )
@@ -97,7 +98,7 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], pa.Array] | None:
     if types.is_floating(file_type) and not types.is_float16(file_type):
         return lambda raw: array_of(raw, from_arrow_type(file_type))
     if types.is_date32(file_type):
-        return lambda raw: pc.cast(integer_column(raw, pa.int32()), file_type)
+        return lambda raw: pc.cast(column_of(raw, pa.int32()), file_type)
     # Nanoseconds would need rounding, in different directions for each bound.
     if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
         return lambda raw: pc.cast(integer_column(raw), file_type)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.protocol.checkpoint.parquet_footer import ChunkBounds
-from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -30,11 +29,10 @@ from dagster_delta.protocol.schema import (
     DecimalType,
     MapType,
     PrimitiveType,
-    StructField,
     StructType,
     inner_types,
 )
-from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.statistics.statistics import plant, schema_leaves, statistics_rule
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -80,9 +78,7 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
         """The layout for new files of a table."""
-        mode = configuration.column_mapping_mode
-        named = configuration.properties.data_skipping_stats_columns
-        limit = configuration.properties.data_skipping_num_indexed_cols
+        is_indexed = statistics_rule(configuration.properties)
         # The file may have partition columns too, but their values are already in the log.
         left_out = set(configuration.partition_columns)
         carried = carried_columns(configuration)
@@ -92,20 +88,17 @@ class StatisticsLayout(msgspec.Struct, frozen=True):
         # Their null count shows, without reading the file, that the file has them.
         always = {path for path, _ in fields_with_existing_default(configuration.schema)}
         leaves = []
-        indexed = 0
-        for logical_path, leaf in _walk_leaves(file_schema.fields, mode):
-            if logical_path[0] in left_out:
-                continue
-            indexed += 1
-            if logical_path in always:
-                leaves.append(leaf)
-                continue
-            if named is not None:
-                if not any(_is_prefix(path, logical_path) for path in named):
-                    continue
-            elif 0 <= limit < indexed:
-                continue
-            leaves.append(leaf)
+        index = parquet_index = 0
+        for found in schema_leaves(file_schema, configuration.column_mapping_mode):
+            path = found.logical_path
+            if path[0] not in left_out:
+                if path in always or is_indexed(index, path):
+                    leaf = _Leaf(
+                        found.physical_path, found.positions, parquet_index, found.data_type
+                    )
+                    leaves.append(leaf)
+                index += 1
+            parquet_index += _count_parquet_columns(found.data_type)
         return cls(
             tuple(leaves),
             configuration.supports("deletionVectors"),
@@ -242,41 +235,10 @@ def _own_bounds(chunks: list[pq.ColumnChunkMetaData]) -> list[ChunkBounds]:
     ]
 
 
-def _walk_leaves(
-    fields: tuple[StructField, ...], mode: ColumnMappingMode
-) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
-    """Every leaf with its logical path, in file order."""
-    parquet_index = 0
-
-    def walk(
-        siblings: tuple[StructField, ...],
-        logical: tuple[str, ...],
-        physical: tuple[str, ...],
-        positions: tuple[int, ...],
-    ) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
-        nonlocal parquet_index
-        for index, field in enumerate(siblings):
-            path = (*logical, field.name)
-            physical_path = (*physical, physical_name(field, mode))
-            here = (*positions, index)
-            if isinstance(field.data_type, StructType):
-                yield from walk(field.data_type.fields, path, physical_path, here)
-            else:
-                yield path, _Leaf(physical_path, here, parquet_index, field.data_type)
-                parquet_index += _count_parquet_columns(field.data_type)
-
-    yield from walk(fields, (), (), ())
-
-
 def _count_parquet_columns(data_type: DataType) -> int:
     if isinstance(data_type, StructType | ArrayType | MapType):
         return sum(map(_count_parquet_columns, inner_types(data_type)))
     return 2 if data_type == PrimitiveType("variant") else 1
-
-
-def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    folded = tuple(name.casefold() for name in path)
-    return tuple(name.casefold() for name in other[: len(path)]) == folded
 
 
 def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
@@ -285,12 +247,9 @@ def _column_at(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
 
 
-def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
-    if value is None:
-        return
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = value
+def _put(tree: dict[str, object], path: tuple[str, ...], value: object) -> None:
+    if value is not None:
+        plant(tree, path, value)
 
 
 def _comparable(leaf: _Leaf, raw: Any) -> Any:  # noqa: ANN401

@@ -33,7 +33,7 @@ from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.values.arrow_columns import index_column, string_column
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import every, integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.streaming.options import BEGINNING, Admission, SourceOptions, StreamOffset
@@ -611,12 +611,12 @@ def _sampled_bounds(snapshot: Snapshot, stretch_files: int, max_samples: int) ->
     first = 0
     for batch in FilePlanner(snapshot).batches(_KEY):
         num_files = batch.files.num_rows
-        samples.append(batch.files.take(index_column(range(first, num_files, stride))))
+        samples.append(batch.files.take(integer_column(range(first, num_files, stride))))
         first = (first - num_files) % stride
     ordered = pa.concat_tables(samples).drop_null()
     ordered = ordered.sort_by([(name, "ascending") for name in _KEY])
     step = max(1, stretch_files // stride)
-    chosen = ordered.take(index_column(range(step, ordered.num_rows, step)))
+    chosen = ordered.take(integer_column(range(step, ordered.num_rows, step)))
     return [_Bound(*row.values()) for row in chosen.to_pylist()]
 
 

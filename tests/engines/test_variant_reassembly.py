@@ -401,7 +401,7 @@ def test_a_later_version_of_the_encoding_is_named() -> None:
 
 def test_more_than_arrow_can_hold_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # A signed byte for an offset stands for the 32 bits that would need 2 GiB here.
-    narrow = "dagster_delta.protocol.values.arrow_values.array"
+    narrow = "dagster_delta.protocol.values.arrow_columns.array"
     monkeypatch.setattr(narrow, lambda _, values: buffer_of("b", values))
     with pytest.raises(UnsupportedFeature, match="2 GiB"):
         reassemble(column(pa.string(), [{"typed_value": "x" * 200}]))

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, MemoryExhausted
-from dagster_delta.protocol.checkpoint.batches import read_adds
-from dagster_delta.protocol.checkpoint.columns import corruption_named
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.checkpoint.batches import read_adds, read_removes
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart, corruption_named
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from tests.table.logs import (
     CHECKPOINT_TYPES,
@@ -166,13 +165,13 @@ def test_a_part_without_adds_holds_no_files() -> None:
     types = {kind: CHECKPOINT_TYPES[kind] for kind in ("protocol", "metaData")}
     part = _part_of([PROTOCOL, metadata()], types)
     assert _adds(part, "path", "size_bytes") == []
-    assert part.read_removes().num_rows == 0
+    assert read_removes(part).num_rows == 0
 
 
 def test_an_empty_part_holds_nothing() -> None:
     part = _part_of([])
     assert _adds(part, "path") == []
-    assert part.read_removes().num_rows == 0
+    assert read_removes(part).num_rows == 0
     assert part.read_table_actions().protocol is None
 
 
@@ -184,7 +183,7 @@ def test_removes_are_read_as_tombstones() -> None:
             remove_file("c", deletionVector=vector("v")),
         ]
     )
-    removes = part.read_removes()
+    removes = read_removes(part)
     removes.validate(full=True)
     rows = removes.to_pylist()
     assert [(row["path"], row["deletion_timestamp_ms"]) for row in rows] == [("a", 5), ("c", None)]

@@ -21,7 +21,6 @@ from dagster_delta.protocol.actions import (
     Protocol,
     SetTransaction,
 )
-from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.checkpoint.writer import (
     CheckpointState,
     EncodedCheckpoint,
@@ -36,7 +35,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
 
 SCHEMA = StructType(
     (

@@ -21,8 +21,8 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
+from dagster_delta.protocol.log.commit_file import CommitContents
 from dagster_delta.protocol.log.commit_writer import (
-    CommitContents,
     CommitInfo,
     encode_actions,
     encode_commit,
@@ -145,7 +145,7 @@ def test_every_kind_of_action_has_its_line() -> None:
         metadata=Metadata(
             id="t", format=Format(), schema_string="{}", partition_columns=("p",), configuration={}
         ),
-        transactions=(SetTransaction(app_id="app", version=1, last_updated_ms=5),),
+        txns=(SetTransaction(app_id="app", version=1, last_updated_ms=5),),
         domain_metadata=(DomainMetadata(domain="d", configuration="{}", removed=False),),
         removes=(RemoveFile(path="r", data_change=True),),
         adds=(

@@ -16,9 +16,14 @@ from dagster_delta.protocol.log.replay import (
     HiddenFiles,
     file_key,
     keys_of,
-    reconcile_tail,
 )
-from dagster_delta.protocol.log.tail import RawCommit, add_columns, decode_tail, remove_columns
+from dagster_delta.protocol.log.tail import (
+    RawCommit,
+    add_columns,
+    decode_tail,
+    reconcile_tail,
+    remove_columns,
+)
 from tests.table.logs import (
     EVERY_COLUMN,
     EVERY_FIELD,

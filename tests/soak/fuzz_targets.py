@@ -12,7 +12,7 @@ import pyarrow as pa
 from dagster_delta import DeltaTable
 from dagster_delta.evolution.statement import parse_alter
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.checkpoint.batches import read_adds
+from dagster_delta.protocol.checkpoint.batches import read_adds, read_removes
 from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.deletion_vectors import parse_inline, read_from_file_bytes
@@ -61,7 +61,7 @@ def _checkpoint(data: bytes) -> None:
     part.read_table_actions()
     mask, _ = part.add_rows()
     read_adds(part, LIVE_FILE_SCHEMA.names, mask)
-    part.read_removes()
+    read_removes(part)
 
 
 def _vector(data: bytes) -> None:

@@ -14,7 +14,7 @@ from dagster_delta.errors import (
     ConditionalPutUnsupported,
     StorageFailure,
 )
-from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.commit_file import CommitContents
 from dagster_delta.protocol.log.conflict_checker import TransactionFacts
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import PendingActions

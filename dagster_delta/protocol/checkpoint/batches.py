@@ -12,19 +12,27 @@ import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
-from dagster_delta.protocol.checkpoint.columns import (
+from dagster_delta.protocol.checkpoint.reader import (
+    CheckpointPart,
     conform,
     corruption_named,
     has_column,
     required,
 )
-from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, CheckpointPart
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
+from dagster_delta.protocol.log.replay import (
+    ADD_SOURCES,
+    LIVE_FILE_SCHEMA,
+    REMOVE_SOURCES,
+    TOMBSTONE_SCHEMA,
+    HiddenFiles,
+)
 from dagster_delta.protocol.statistics.statistics import (
     StatisticsColumn,
     parse_statistics_json,
@@ -34,7 +42,8 @@ from dagster_delta.protocol.statistics.statistics import (
 from dagster_delta.protocol.values.arrow_columns import chunks_where, string_column, whole_array
 
 _BATCH_ROWS = 65_536
-_REQUIRED_COLUMNS = ("path", "size_bytes")
+_REQUIRED_COLUMNS = (("add", "path"), ("add", "size_bytes"))
+_ACTIONS = {"add": (LIVE_FILE_SCHEMA, ADD_SOURCES), "remove": (TOMBSTONE_SCHEMA, REMOVE_SOURCES)}
 _NOTHING_HIDDEN = HiddenFiles(())
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
@@ -53,13 +62,7 @@ def batches_of_files(files: pa.Table, names: Sequence[str]) -> Iterator[FileBatc
     """Files that are known already, as batches."""
     for start in range(0, files.num_rows, _BATCH_ROWS):
         some = files.slice(start, _BATCH_ROWS)
-        yield FileBatch(some.select(list(names)), _statistics_of_texts(some["stats"]))
-
-
-def _statistics_of_texts(
-    texts: pa.ChunkedArray,
-) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
-    return lambda columns: parse_statistics_json(texts, columns)
+        yield FileBatch(some.select(list(names)), partial(parse_statistics_json, some["stats"]))
 
 
 def batches_of_part(
@@ -85,13 +88,14 @@ def batches_of_part(
     keys = () if live is not None and hidden.is_empty else ("path", "deletion_vector")
     with corruption_named(part.path):
         for rows in part.batches(_leaves(part, {*keys, *names}, statistics), _BATCH_ROWS, share):
-            adds = _Adds(rows, None if live is None else live.slice(start, len(rows)))
+            adds = _Files(rows, None if live is None else live.slice(start, len(rows)))
             start += len(rows)
             kept = hidden.rows_to_keep(adds.column("path"), adds.vectors) if keys else None
             if kept is not None:
-                adds = _Adds(rows, pc.replace_with_mask(adds.keep, adds.keep, kept))
+                adds = _Files(rows, pc.replace_with_mask(adds.keep, adds.keep, kept))
             if adds.keep.true_count:
-                yield FileBatch(adds.columns(names), _statistics_of_adds(adds, part.path))
+                statistics_of = corruption_named(part.path)(adds.statistics)
+                yield FileBatch(adds.columns(names), statistics_of)
 
 
 def _leaves(
@@ -116,14 +120,6 @@ def _statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, .
     return [("numRecords",), ("tightBounds",), *leaves]
 
 
-def _statistics_of_adds(adds: _Adds, path: str) -> Callable[[Sequence[StatisticsColumn]], pa.Table]:
-    def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
-        with corruption_named(path):
-            return adds.statistics(columns)
-
-    return statistics
-
-
 def read_adds(part: CheckpointPart, names: Sequence[str], live: pa.BooleanArray) -> pa.Table:
     """A `pa.Table` with columns of LIVE_FILE_SCHEMA of the live adds, null if the file lacks them.
 
@@ -131,7 +127,7 @@ def read_adds(part: CheckpointPart, names: Sequence[str], live: pa.BooleanArray)
     """
     schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
     batches = batches_of_part(part, names, None, live=live)
-    return _kept(part, schema, (batch.files for batch in batches))
+    return part.kept_table(schema, (batch.files for batch in batches))
 
 
 def read_statistics(
@@ -139,38 +135,38 @@ def read_statistics(
 ) -> pa.Table:
     """The `pa.Table` that `parse_statistics_json` would make for the live adds."""
     batches = batches_of_part(part, (), columns, live=live)
-    return _kept(part, statistics_schema(columns), (batch.statistics(columns) for batch in batches))
+    tables = (batch.statistics(columns) for batch in batches)
+    return part.kept_table(statistics_schema(columns), tables)
 
 
-def _kept(part: CheckpointPart, schema: pa.Schema, tables: Iterator[pa.Table]) -> pa.Table:
-    kept, found = part.kept_bytes(), [pa.Table.from_batches([], schema)]
-    for table in tables:
-        kept.add([table])
-        found.append(table)
-    return pa.concat_tables(found)
+class _Files:
+    """Some of consecutive rows of a checkpoint file: those of `keep`, or all that are an action."""
 
-
-class _Adds:
-    """Some of consecutive rows of a checkpoint file: those of `keep`, or all adds."""
-
-    def __init__(self, rows: pa.RecordBatch, keep: pa.BooleanArray | None) -> None:
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        keep: pa.BooleanArray | None,
+        action: Literal["add", "remove"] = "add",
+    ) -> None:
         self._rows = rows
+        self._action = action
         self.keep = pc.is_valid(self._struct("path")) if keep is None else keep
 
     def _has(self, *path: str) -> bool:
-        return has_column(self._rows.schema, ("add", *path))
+        return has_column(self._rows.schema, (self._action, *path))
 
     def _struct(self, name: str) -> pa.Array:
-        return pc.struct_field(self._rows.column("add"), name)
+        return pc.struct_field(self._rows.column(self._action), name)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column of LIVE_FILE_SCHEMA; null if the rows lack it."""
-        source, data_type = ADD_SOURCES[name], LIVE_FILE_SCHEMA.field(name).type
+        """A column of the schema of the action; null if the rows lack it."""
+        schema, sources = _ACTIONS[self._action]
+        source, data_type = sources[name], schema.field(name).type
         chunks = [pa.nulls(self.keep.true_count, data_type)]
         if self._has(source):
             chunks = chunks_where(self._struct(source), self.keep)
         found = pa.chunked_array([conform(chunk, data_type) for chunk in chunks], data_type)
-        return required(found, source) if name in _REQUIRED_COLUMNS else found
+        return required(found, source) if (self._action, name) in _REQUIRED_COLUMNS else found
 
     def vectors(self, touched: pa.BooleanArray) -> pa.ChunkedArray:
         """The deletion vectors of some of the rows."""
@@ -240,8 +236,23 @@ def _plain(value: object) -> object:
             return None
 
 
-def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa.Table]:
+def batches_of_removes(
+    part: CheckpointPart, hidden: HiddenFiles = _NOTHING_HIDDEN
+) -> Iterator[pa.Table]:
     """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA."""
-    for removes in part.remove_batches():
-        kept = hidden.rows_to_keep(removes["path"], removes["deletion_vector"].filter)
-        yield removes if kept is None else pc.filter(removes, kept)
+    if part.num_values("remove", "path") == 0:
+        return
+    with corruption_named(part.path):
+        for rows in part.batches([f"remove.{source}" for source in REMOVE_SOURCES.values()]):
+            found = _Files(rows, None, "remove")
+            if not found.keep.true_count:
+                continue
+            columns = [found.column(name) for name in TOMBSTONE_SCHEMA.names]
+            removes = pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+            kept = hidden.rows_to_keep(removes["path"], removes["deletion_vector"].filter)
+            yield removes if kept is None else pc.filter(removes, kept)
+
+
+def read_removes(part: CheckpointPart) -> pa.Table:
+    """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
+    return part.kept_table(TOMBSTONE_SCHEMA, batches_of_removes(part))

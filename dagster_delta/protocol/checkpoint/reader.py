@@ -9,28 +9,17 @@ Spec: Checkpoints; Checkpoint Schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
-from dagster_delta.protocol.actions import (
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    SetTransaction,
-    SidecarFile,
-)
-from dagster_delta.protocol.checkpoint.columns import (
-    conform,
-    corruption_named,
-    has_column,
-    plain_value,
-)
+from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.kept_bytes import (
     KeptBytes,
     rows_at_once,
@@ -41,42 +30,19 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     column_ranges,
     open_parquet_reader,
     row_group_runs,
+    storage_failure,
 )
-from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
-from dagster_delta.protocol.log.replay import TOMBSTONE_SCHEMA
-from dagster_delta.protocol.values.arrow_columns import chunks_where
+from dagster_delta.protocol.log.commit_file import TableActions, TableLine
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_SOURCES
+from dagster_delta.protocol.values.arrow_columns import chunks_where, struct_column
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-ADD_SOURCES: Mapping[str, str] = {
-    "path": "path",
-    "partition_values": "partitionValues",
-    "size_bytes": "size",
-    "modification_time_ms": "modificationTime",
-    "stats": "stats",
-    "deletion_vector": "deletionVector",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-    "tags": "tags",
-    "clustering_provider": "clusteringProvider",
-}
-"""Position of each column of LIVE_FILE_SCHEMA in the `add` struct."""
+_MAY_BE_NULL = ("offset",)
 
-REMOVE_SOURCES: Mapping[str, str] = {
-    "path": "path",
-    "deletion_timestamp_ms": "deletionTimestamp",
-    "data_change": "dataChange",
-    "extended_file_metadata": "extendedFileMetadata",
-    "partition_values": "partitionValues",
-    "size_bytes": "size",
-    "stats": "stats",
-    "tags": "tags",
-    "deletion_vector": "deletionVector",
-    "base_row_id": "baseRowId",
-    "default_row_commit_version": "defaultRowCommitVersion",
-}
-"""Position of each column of TOMBSTONE_SCHEMA in the `remove` struct."""
+_CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
 
 # The column whose presence makes a row an action of that kind.
 _MARKERS = {
@@ -87,32 +53,12 @@ _MARKERS = {
     "sidecar": "path",
 }
 
-_NO_REMOVES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
-
 _BATCH_ROWS = 65_536
 # From this many rows on, several columns are decoded by several threads.
 _MANY_ROWS = 262_144
 # Actions that are not about files have many columns, nearly all of them null.
 _TABLE_ACTION_BATCH_ROWS = 16_384
 _READ_BUFFER_BYTES = 1024 * 1024
-
-
-class TableActions(msgspec.Struct):
-    """The actions of a checkpoint that are not about files."""
-
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    txns: dict[str, SetTransaction] = msgspec.field(default_factory=dict)
-    domain_metadata: dict[str, DomainMetadata] = msgspec.field(default_factory=dict)
-    sidecars: list[SidecarFile] = msgspec.field(default_factory=list)
-
-    def take(self, other: TableActions) -> None:
-        """Add the actions of another file of the same checkpoint."""
-        self.protocol = other.protocol or self.protocol
-        self.metadata = other.metadata or self.metadata
-        self.txns |= other.txns
-        self.domain_metadata |= other.domain_metadata
-        self.sidecars += other.sidecars
 
 
 class CheckpointPart:
@@ -196,7 +142,7 @@ class CheckpointPart:
         found = TableActions()
         with corruption_named(self.path):
             for kind, action in self._table_actions():
-                _take_table_action(found, kind, action)
+                found.add(msgspec.convert({kind: action}, TableLine))
         return found
 
     def _table_actions(self) -> Iterator[tuple[str, object]]:
@@ -214,8 +160,12 @@ class CheckpointPart:
             for kind, present in markers.items():
                 column = pc.filter(batch.column(kind), present)
                 kept.add([column])
-                for action in column.to_pylist():
-                    yield kind, plain_value(action, column.type)
+                try:
+                    actions = column.to_pylist(maps_as_pydicts="lossy")
+                except TypeError as error:
+                    raise pa.ArrowInvalid("the keys of a map are nested") from error
+                for action in actions:
+                    yield kind, _without_nulls(action)
                 remaining = expected[kind]
                 if remaining is not None:
                     expected[kind] = remaining - len(column)
@@ -271,25 +221,13 @@ class CheckpointPart:
         part = ("storageType",) if self.has("add", source, "storageType") else ()
         return self.num_values("add", source, *part) != 0
 
-    def read_removes(self) -> pa.Table:
-        """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
-        kept, tables = self.kept_bytes(), [_NO_REMOVES]
-        for table in self.remove_batches():
+    def kept_table(self, schema: pa.Schema, batches: Iterable[pa.Table]) -> pa.Table:
+        """What one read of the file keeps, as one `pa.Table`."""
+        kept, found = self.kept_bytes(), [pa.Table.from_batches([], schema)]
+        for table in batches:
             kept.add([table])
-            tables.append(table)
-        return pa.concat_tables(tables)
-
-    def remove_batches(self) -> Iterator[pa.Table]:
-        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one at a time."""
-        if not self.has("remove", "path") or self.num_values("remove", "path") == 0:
-            return
-        sources = [source for source in REMOVE_SOURCES.values() if self.has("remove", source)]
-        with corruption_named(self.path):
-            for batch in self.batches([f"remove.{source}" for source in sources]):
-                structs = batch.column("remove")
-                present = pc.is_valid(pc.struct_field(structs, "path"))
-                if present.true_count:
-                    yield _removes(structs, present, sources)
+            found.append(table)
+        return pa.concat_tables(found)
 
     def batches(
         self, columns: Sequence[str], rows: int = _BATCH_ROWS, share: tuple[int, int] = (0, 1)
@@ -354,28 +292,81 @@ class CheckpointPart:
         ]
 
 
-def _removes(structs: pa.StructArray, present: pa.BooleanArray, sources: Sequence[str]) -> pa.Table:
-    columns = []
-    for wanted in TOMBSTONE_SCHEMA:
-        if REMOVE_SOURCES[wanted.name] not in sources:
-            columns.append(pa.nulls(present.true_count, wanted.type))
-            continue
-        values = pc.filter(pc.struct_field(structs, REMOVE_SOURCES[wanted.name]), present)
-        columns.append(conform(values, wanted.type))
-    return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+@contextmanager
+def corruption_named(path: str) -> Iterator[None]:
+    """In this block, errors of Parquet and of typed decoding become CorruptLog, and storage errors
+    during a read by Arrow become StorageFailure.
+    """
+    try:
+        yield
+    except (MemoryExhausted, pa.ArrowCancelled):
+        raise
+    except MemoryError as error:
+        raise MemoryExhausted.of_file(error, file=path) from error
+    except _CORRUPTION as error:
+        failure = storage_failure(error, file=path)
+        if failure is not None:
+            raise failure from error
+        is_gone = isinstance(error, FileNotFoundError)
+        reason = "it was removed meanwhile" if is_gone else "the file is cut or damaged"
+        raise CorruptLog(
+            f"The checkpoint cannot be read ({error}): {reason}; restore it from a copy, or open "
+            "an older version",
+            file=path,
+        ) from error
 
 
-def _take_table_action(found: TableActions, kind: str, action: object) -> None:
-    match kind:
-        case "protocol":
-            found.protocol = msgspec.convert(action, Protocol)
-        case "metaData":
-            found.metadata = msgspec.convert(action, LenientMetadata).strict()
-        case "txn":
-            txn = msgspec.convert(action, SetTransaction)
-            found.txns[txn.app_id] = txn
-        case "domainMetadata":
-            domain = msgspec.convert(action, LenientDomainMetadata).strict()
-            found.domain_metadata[domain.domain] = domain
-        case _:
-            found.sidecars.append(msgspec.convert(action, SidecarFile))
+def has_column(data_type: pa.Schema | pa.DataType, path: Sequence[str]) -> bool:
+    """Whether a `pa.Schema` or a `pa.StructType` has a column at a path of names."""
+    for name in path:
+        if not isinstance(data_type, pa.Schema) and not pa.types.is_struct(data_type):
+            return False
+        if data_type.get_field_index(name) < 0:
+            return False
+        data_type = data_type.field(name).type
+    return True
+
+
+def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """The column as `data_type`, for any type that writers of checkpoints use.
+
+    ArrowInvalid or ArrowNotImplementedError: the values are of another type.
+    """
+    if values.type == data_type and not pa.types.is_struct(data_type):
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(values), data_type)
+    if pa.types.is_dictionary(values.type):
+        return conform(values.dictionary_decode(), data_type)
+    if pa.types.is_struct(data_type):
+        return _conform_deletion_vector(values, data_type)
+    return pc.cast(values, data_type)
+
+
+def required(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """The column itself, if it has no null."""
+    if values.null_count:
+        raise pa.ArrowInvalid(f"{values.null_count} of {len(values)} values of {name} are missing")
+    return values
+
+
+def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> pa.StructArray:
+    stored = zip(DELETION_VECTOR_SOURCES.values(), (item.type for item in data_type), strict=True)
+    children = pc.cast(values, pa.struct(stored)).flatten()
+    # Some writers write a struct of nulls for a missing vector.
+    present = pc.is_valid(children[0])
+    for item, child in zip(data_type, children, strict=True):
+        found = pc.filter(child, present)
+        if item.name not in _MAY_BE_NULL:
+            required(found, DELETION_VECTOR_SOURCES[item.name])
+        if pa.types.is_integer(item.type) and (pc.min(found).as_py() or 0) < 0:
+            raise pa.ArrowInvalid(
+                f"{DELETION_VECTOR_SOURCES[item.name]} of a deletion vector is negative"
+            )
+    return struct_column(children, data_type, pc.invert(present))
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(item) for name, item in value.items() if item is not None}

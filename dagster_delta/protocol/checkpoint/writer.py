@@ -3,7 +3,7 @@
 A large one is written action by action, so that only a few row groups are in memory.
 
 Spec: Checkpoints (multi-part checkpoints); Checkpoint Format; Checkpoint Schema; V2 Spec
-checkpoints; Sidecar Files.
+checkpoints; Sidecar Files; Per-file Statistics.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,21 +23,18 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.checkpoint.columns import DELETION_VECTOR_SOURCES
-from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, REMOVE_SOURCES
-from dagster_delta.protocol.checkpoint.structs import (
-    parsed_partition_values,
-    parsed_statistics,
-    statistics_columns,
-)
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.replay import ADD_SOURCES, DELETION_VECTOR_SOURCES, REMOVE_SOURCES
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, plant, statistics_columns
 from dagster_delta.protocol.values.arrow_columns import (
-    index_column,
-    nested_column,
+    column_of,
+    integer_column,
+    string_column,
     struct_column,
     whole_array,
 )
 from dagster_delta.protocol.values.arrow_values import every
+from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _TEXTS = pa.list_(pa.string())
@@ -148,11 +146,49 @@ def _add_column(state: CheckpointState) -> pa.StructArray:
     # Unset means both forms: readers prefer the typed form, and older readers need the text.
     if properties.write_stats_as_struct is not False:
         if state.configuration.partition_columns:
-            columns["partitionValues_parsed"] = parsed_partition_values(
+            columns["partitionValues_parsed"] = _parsed_partition_values(
                 state.configuration, files["partition_values"]
             )
-        columns["stats_parsed"] = parsed_statistics(indexed, state.statistics)
+        columns["stats_parsed"] = _parsed_statistics(indexed, state.statistics)
     return _struct(columns)
+
+
+def _parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
+    """The `stats_parsed` column: a pa.StructArray, null if a file has no statistics."""
+    groups: dict[str, Any] = {"numRecords": statistics["num_records"]}
+    for index, column in enumerate(columns):
+        if column.has_bounds:
+            plant(groups.setdefault("minValues", {}), column.path, statistics[f"min.{index}"])
+            plant(groups.setdefault("maxValues", {}), column.path, statistics[f"max.{index}"])
+        plant(groups.setdefault("nullCount", {}), column.path, statistics[f"null_count.{index}"])
+    groups["tightBounds"] = statistics["tight_bounds"]
+    order = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
+    known = {name: groups[name] for name in order if name in groups}
+    return _build(known, mask=whole_array(pc.is_null(statistics["num_records"])))
+
+
+def _build(tree: dict[str, Any], *, mask: pa.BooleanArray | None = None) -> pa.StructArray:
+    arrays = [
+        _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
+    ]
+    if mask is None:
+        return pa.StructArray.from_arrays(arrays, names=list(tree))
+    types = zip(tree, (array.type for array in arrays), strict=True)
+    return struct_column(arrays, pa.struct(types), mask)
+
+
+def _parsed_partition_values(
+    configuration: TableConfiguration, partition_values: pa.ChunkedArray
+) -> pa.StructArray:
+    """The `partitionValues_parsed` column of a partitioned table: a pa.StructArray."""
+    names = configuration.physical_partition_columns
+    columns = [
+        parse_partition_column(
+            pc.map_lookup(partition_values, string_column([name])[0], "last"), field.data_type
+        )
+        for name, field in zip(names, configuration.partition_schema, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, names=list(names))
 
 
 def _remove_column(tombstones: pa.Table) -> pa.StructArray:
@@ -203,7 +239,7 @@ def other_actions(
         rows.insert(0, ("checkpointMetadata", _CHECKPOINT_METADATA, [manifest]))
         rows.append(("sidecar", _SIDECAR, sidecars))
     tables = [
-        pa.table({name: nested_column([msgspec.to_builtins(action) for action in actions], kind)})
+        pa.table({name: column_of([msgspec.to_builtins(action) for action in actions], kind)})
         for name, kind, actions in rows
     ]
     return pa.concat_tables(tables, promote_options="default")
@@ -276,7 +312,7 @@ def add_clustered(parts: Sequence[ActionFile], actions: pa.Table, paths: pa.Chun
     """Add file actions to the parts of a classic checkpoint: all actions of a path to one part."""
     numbers = _part_numbers(paths, len(parts))
     # All rows are copied once for all parts together.
-    ordered = actions.take(pc.sort_indices(index_column(numbers)))
+    ordered = actions.take(pc.sort_indices(integer_column(numbers)))
     counts, start = Counter(numbers), 0
     for number, part in enumerate(parts):
         part.add(ordered.slice(start, counts[number]))

@@ -14,8 +14,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA, file_key
-from dagster_delta.protocol.log.tail import deletion_vector_column
-from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
+from dagster_delta.protocol.values.arrow_columns import column_of
 
 _NO_VALUES: Mapping[str, str | None] = {}
 
@@ -65,8 +64,8 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
         return ()
     adds = {file_key(add.path): add for add in actions.adds if add.data_change}
     removes = {file_key(remove.path): remove for remove in actions.removes if remove.data_change}
-    changes = [_deleted(removes[key], adds.get(key), partitioned) for key in removes]
-    changes += [_inserted(adds[key], removes.get(key)) for key in adds]
+    changes = [_change("delete", removes[key], adds.get(key), partitioned) for key in removes]
+    changes += [_change("insert", adds[key], removes.get(key), partitioned) for key in adds]
     return tuple(change for change in changes if change is not None)
 
 
@@ -83,40 +82,32 @@ def _merged_nothing(actions: CommitActions) -> bool:
     return all(str(metrics.get(count)) == "0" for count in counts)
 
 
-def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> FileChange | None:
-    """The deleted rows; None if the file keeps all rows that it had."""
-    if add is not None and _has_rows_of(add, remove):
+def _change(
+    change_type: str,
+    file: AddFile | RemoveFile,
+    other: AddFile | RemoveFile | None,
+    partitioned: bool,
+) -> FileChange | None:
+    """The rows that a removed file, or an added one, had or has beyond those of the other action on
+    it; None if there are none.
+    """
+    if other is not None and _has_rows_of(other, file):
         return None
-    values = remove.partition_values if add is None else add.partition_values
-    if values is None and partitioned:
+    add = other if isinstance(other, AddFile) else file
+    if add.partition_values is None and partitioned:
         raise InvalidTable(
             "the log does not say in which partition a removed file was, so the partition of its "
             "rows is unknown; read the changes from the version after it on",
-            file=remove.path,
+            file=file.path,
         )
     return FileChange(
-        remove.path,
-        values or _NO_VALUES,
-        remove.size_bytes or 0,
-        "delete",
-        remove.stats if add is None else add.stats,
-        remove.deletion_vector,
-        None if add is None else add.deletion_vector,
-    )
-
-
-def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
-    """The inserted or restored rows; None if the file already had all of them."""
-    if remove is not None and _has_rows_of(remove, add):
-        return None
-    return FileChange(
-        add.path,
-        add.partition_values,
-        add.size_bytes,
-        "insert",
+        file.path,
+        add.partition_values or _NO_VALUES,
+        file.size_bytes or 0,
+        change_type,
         add.stats,
-        add.deletion_vector,
-        None if remove is None else remove.deletion_vector,
+        file.deletion_vector,
+        None if other is None else other.deletion_vector,
     )
 
 
@@ -133,18 +124,13 @@ def change_file_batch(
     changes: Sequence[tuple[int, FileChange, Mapping[str, str]]],
 ) -> pa.RecordBatch:
     """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA."""
-    files = [change for _, change, _ in changes]
-    return pa.RecordBatch.from_arrays(
-        [
-            string_column([file.path for file in files]),
-            map_column(
-                [{**change.partition_values, **constants} for _, change, constants in changes]
-            ),
-            integer_column([file.size_bytes for file in files]),
-            string_column([file.stats for file in files]),
-            deletion_vector_column([file.deletion_vector for file in files]),
-            deletion_vector_column([file.selection for file in files]),
-            integer_column([version for version, _, _ in changes]),
-        ],
-        schema=CHANGE_FILE_SCHEMA,
-    )
+    columns: dict[str, list[object]] = {
+        name: [getattr(change, name) for _, change, _ in changes]
+        for name in ("path", "size_bytes", "stats", "deletion_vector", "selection")
+    }
+    columns["partition_values"] = [
+        {**change.partition_values, **constants} for _, change, constants in changes
+    ]
+    columns["commit_version"] = [version for version, _, _ in changes]
+    arrays = [column_of(columns[field.name], field.type) for field in CHANGE_FILE_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_FILE_SCHEMA)

@@ -73,20 +73,37 @@ EMPTY_SCHEMA = '{"type":"struct","fields":[]}'
 _Line = TypeVar("_Line")
 
 
-class CommitActions(msgspec.Struct, frozen=True):
+class CommitContents(msgspec.Struct, frozen=True, kw_only=True):
+    """The actions of one commit, without its provenance."""
+
+    protocol: Protocol | None = None
+    """New protocol, if the commit changes it."""
+    metadata: Metadata | None = None
+    """New metadata, if the commit changes it."""
+    txns: tuple[SetTransaction, ...] = ()
+    """Application transactions that the commit records, one per application id."""
+    domain_metadata: tuple[DomainMetadata, ...] = ()
+    """Metadata domains that the commit sets or removes, one action per domain."""
+    removes: tuple[RemoveFile, ...] = ()
+    """Logical files that leave the table."""
+    adds: tuple[AddFile, ...] = ()
+    """Logical files that enter the table."""
+    cdc: tuple[AddCDCFile, ...] = ()
+    """Files of row changes for the change data feed."""
+
+    @property
+    def removes_data(self) -> bool:
+        """Whether rows leave the table; moves between its files do not count."""
+        return any(remove.data_change for remove in self.removes)
+
+
+class CommitActions(CommitContents, frozen=True):
     """The actions of one commit, in file order within each kind."""
 
     version: int
     """Version of the table that the commit makes."""
     commit_info: dict[str, Any] | None = None
     """Provenance, as in the file."""
-    protocol: Protocol | None = None
-    metadata: Metadata | None = None
-    txns: tuple[SetTransaction, ...] = ()
-    domain_metadata: tuple[DomainMetadata, ...] = ()
-    adds: tuple[AddFile, ...] = ()
-    removes: tuple[RemoveFile, ...] = ()
-    cdc: tuple[AddCDCFile, ...] = ()
     sidecars: tuple[SidecarFile, ...] = ()
     """Only in the manifest of a V2 checkpoint."""
 
@@ -136,16 +153,55 @@ class LenientDomainMetadata(msgspec.Struct):
         return DomainMetadata(domain=self.domain, configuration=configuration, removed=self.removed)
 
 
-class _ActionLine(msgspec.Struct, rename="camel"):
+class TableLine(msgspec.Struct, rename="camel"):
+    """A line of a log file, without the actions on data files."""
+
+    protocol: Protocol | None = None
+    meta_data: LenientMetadata | None = None
+    txn: SetTransaction | None = None
+    domain_metadata: LenientDomainMetadata | None = None
+    sidecar: SidecarFile | None = None
+
+
+class TableActions(msgspec.Struct):
+    """The newest actions that are not about data files, of commits or of a checkpoint."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, SetTransaction] = msgspec.field(default_factory=dict)
+    """By application id."""
+    domain_metadata: dict[str, DomainMetadata] = msgspec.field(default_factory=dict)
+    """By domain, removals included."""
+    sidecars: list[SidecarFile] = msgspec.field(default_factory=list)
+
+    def add(self, line: TableLine) -> None:
+        """Add the actions of a line."""
+        if line.protocol is not None:
+            self.protocol = line.protocol
+        if line.meta_data is not None:
+            self.metadata = line.meta_data.strict()
+        if line.txn is not None:
+            self.txns[line.txn.app_id] = line.txn
+        if line.domain_metadata is not None:
+            domain = line.domain_metadata.strict()
+            self.domain_metadata[domain.domain] = domain
+        if line.sidecar is not None:
+            self.sidecars.append(line.sidecar)
+
+    def take(self, later: TableActions) -> None:
+        """Add the actions of later commits, or of another file of the same checkpoint."""
+        self.protocol = later.protocol or self.protocol
+        self.metadata = later.metadata or self.metadata
+        self.txns |= later.txns
+        self.domain_metadata |= later.domain_metadata
+        self.sidecars += later.sidecars
+
+
+class _ActionLine(TableLine, rename="camel"):
     add: AddFile | None = None
     remove: RemoveFile | None = None
     cdc: AddCDCFile | None = None
-    meta_data: LenientMetadata | None = None
-    protocol: Protocol | None = None
-    txn: SetTransaction | None = None
-    domain_metadata: LenientDomainMetadata | None = None
     commit_info: dict[str, Any] | None = None
-    sidecar: SidecarFile | None = None
 
 
 _DECODER = msgspec.json.Decoder(_ActionLine)
@@ -168,15 +224,12 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
     with garbage_collection_paused():
         decoded = decode_lines(data, _DECODER, version=version, path=path)
         lines = [line for line in decoded if line != _NO_ACTION]
-    metadata = [line.meta_data for line in lines if line.meta_data is not None]
-    protocols = [line.protocol for line in lines if line.protocol is not None]
-    refuse_repeated(metadata, "metaData", version=version, path=path)
-    refuse_repeated(protocols, "protocol", version=version, path=path)
+    refuse_repeated(lines, version=version, path=path)
     return CommitActions(
         version=version,
         commit_info=next((x.commit_info for x in lines if x.commit_info is not None), None),
-        protocol=protocols[0] if protocols else None,
-        metadata=metadata[0].strict() if metadata else None,
+        protocol=next((x.protocol for x in lines if x.protocol is not None), None),
+        metadata=next((x.meta_data.strict() for x in lines if x.meta_data is not None), None),
         txns=tuple(x.txn for x in lines if x.txn is not None),
         domain_metadata=tuple(
             x.domain_metadata.strict() for x in lines if x.domain_metadata is not None
@@ -202,16 +255,18 @@ def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any
     return found[0] if found else {}
 
 
-def refuse_repeated(found: Sequence[object], action: str, *, version: int, path: str) -> None:
+def refuse_repeated(lines: Sequence[TableLine], *, version: int, path: str) -> None:
     """Raises CorruptLog if a commit repeats an action that may occur only once."""
     # Spec: a delta file MUST NOT hold more than one metaData, or more than one protocol.
-    if len(found) > 1:
-        raise CorruptLog(
-            f"The commit holds {len(found)} {action} actions and may hold one; "
-            "restore the table to an older version",
-            version=version,
-            file=path,
-        )
+    for attribute, action in (("protocol", "protocol"), ("meta_data", "metaData")):
+        count = sum(getattr(line, attribute) is not None for line in lines)
+        if count > 1:
+            raise CorruptLog(
+                f"The commit holds {count} {action} actions and may hold one; "
+                "restore the table to an older version",
+                version=version,
+                file=path,
+            )
 
 
 def decode_lines(

@@ -10,42 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.actions import (
-    AddCDCFile,
-    AddFile,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    RemoveFile,
-    SetTransaction,
-)
-from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, with_checksum
+from dagster_delta.protocol.log.commit_file import CHECKSUM_KEY, CommitContents, with_checksum
 
 _ENCODER = msgspec.json.Encoder()
-
-
-class CommitContents(msgspec.Struct, frozen=True):
-    """The actions of one commit, without its provenance."""
-
-    protocol: Protocol | None = None
-    """New protocol, if the commit changes it."""
-    metadata: Metadata | None = None
-    """New metadata, if the commit changes it."""
-    transactions: tuple[SetTransaction, ...] = ()
-    """Application transactions that the commit records, one per application id."""
-    domain_metadata: tuple[DomainMetadata, ...] = ()
-    """Metadata domains that the commit sets or removes, one action per domain."""
-    removes: tuple[RemoveFile, ...] = ()
-    """Logical files that leave the table."""
-    adds: tuple[AddFile, ...] = ()
-    """Logical files that enter the table."""
-    change_files: tuple[AddCDCFile, ...] = ()
-    """Files of row changes for the change data feed."""
-
-    @property
-    def removes_data(self) -> bool:
-        """Whether rows leave the table; moves between its files do not count."""
-        return any(remove.data_change for remove in self.removes)
 
 
 def encode_actions(contents: CommitContents) -> bytes:
@@ -59,11 +26,11 @@ def encode_actions(contents: CommitContents) -> bytes:
     if contents.metadata is not None:
         lines.append(_ENCODER.encode({"metaData": contents.metadata}))
     named: tuple[tuple[str, Iterable[msgspec.Struct]], ...] = (
-        ("txn", contents.transactions),
+        ("txn", contents.txns),
         ("domainMetadata", contents.domain_metadata),
         ("remove", contents.removes),
         ("add", contents.adds),
-        ("cdc", contents.change_files),
+        ("cdc", contents.cdc),
     )
     for name, actions in named:
         lines.extend(_ENCODER.encode({name: action}) for action in actions)

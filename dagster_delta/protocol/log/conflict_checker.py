@@ -45,8 +45,7 @@ from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
 from dagster_delta.protocol.features.column_mapping import ID_KEY, NESTED_IDS_KEY, PHYSICAL_NAME_KEY
 from dagster_delta.protocol.features.column_values import differ_in_marks_only
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import CommitActions
-from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.commit_file import CommitActions, CommitContents
 from dagster_delta.protocol.schema import StructType, walk_fields
 
 IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation"]

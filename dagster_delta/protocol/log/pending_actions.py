@@ -17,7 +17,8 @@ from dagster_delta.protocol.features.row_tracking import (
     assign_row_ids,
     high_water_mark_domain,
 )
-from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions
+from dagster_delta.protocol.log.commit_file import CommitContents
+from dagster_delta.protocol.log.commit_writer import encode_actions
 
 IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersion"
 """Property with the first version that has an in-commit timestamp."""

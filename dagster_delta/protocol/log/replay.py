@@ -9,14 +9,14 @@ Spec: Action Reconciliation; Deletion Vectors, Derived Fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
 from dagster_delta.cached_property import cached_property
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.values.arrow_columns import string_column
 
 DELETION_VECTOR_TYPE = pa.struct(
@@ -66,32 +66,27 @@ TOMBSTONE_SCHEMA = pa.schema(
 )
 """Columns of a table of removed files."""
 
+
+def _wire_names(action: type[msgspec.Struct], columns: Iterable[str]) -> Mapping[str, str]:
+    names = dict(zip(action.__struct_fields__, action.__struct_encode_fields__, strict=True))
+    return {column: names[column] for column in columns}
+
+
+DELETION_VECTOR_SOURCES = _wire_names(
+    DeletionVectorDescriptor, (field.name for field in DELETION_VECTOR_TYPE)
+)
+"""Name of each field of DELETION_VECTOR_TYPE in the log."""
+ADD_SOURCES = _wire_names(AddFile, LIVE_FILE_SCHEMA.names)
+"""Name of each column of LIVE_FILE_SCHEMA in an `add`."""
+REMOVE_SOURCES = _wire_names(RemoveFile, TOMBSTONE_SCHEMA.names)
+"""Name of each column of TOMBSTONE_SCHEMA in a `remove`."""
+
 _ABSOLUTE = re.compile("file:/+")
 # No file path contains it, so that a key can be split again.
 KEY_SEPARATOR = "\0"
 """Separates path and deletion vector in a key."""
 # A Python string as an argument of a pyarrow function would import pandas.
 _AT, _NOTHING, _SEPARATOR = string_column(["@", "", KEY_SEPARATOR])
-
-
-class FileActions(Protocol):
-    """Decoded file actions of a run of commits; see `log_tail.LogTail`."""
-
-    keys: list[str]
-    ordinals: list[int]
-    add_paths: list[str]
-    num_removes: int
-
-
-class ReconciledTail(msgspec.Struct, frozen=True):
-    """The outcome of the commits after a checkpoint, in ordinals counted over all of them."""
-
-    keys: tuple[str, ...]
-    """Every key in the commits; they replace older actions of these keys."""
-    live_adds: Sequence[int]
-    """Ordinals of the adds that are live, ascending."""
-    live_removes: Sequence[int]
-    """Ordinals of the removes that are still in force, ascending."""
 
 
 def file_key(
@@ -110,31 +105,6 @@ def file_key(
         return path
     at = "" if offset is None else f"@{offset}"
     return f"{path}{KEY_SEPARATOR}{storage_type}{inline}{at}"
-
-
-def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
-    """The newest action per key of several runs of commits, oldest first."""
-    latest: dict[str, int] = {}
-    adds = removes = 0
-    for tail in tails:
-        ordinals: Iterable[int] = tail.ordinals
-        if adds or removes:
-            ordinals = [
-                ordinal + adds if ordinal >= 0 else ordinal - removes for ordinal in ordinals
-            ]
-        latest.update(zip(tail.keys, ordinals, strict=True))
-        adds += len(tail.add_paths)
-        removes += tail.num_removes
-    if not removes and len(latest) == adds:
-        return ReconciledTail(tuple(latest), range(adds), ())
-    # A key keeps the position of its first action in the dict, so the last ordinals must be sorted.
-    standing = sorted(latest.values())
-    first_add = next((at for at, ordinal in enumerate(standing) if ordinal >= 0), len(standing))
-    return ReconciledTail(
-        keys=tuple(latest),
-        live_adds=tuple(standing[first_add:]),
-        live_removes=tuple(-1 - ordinal for ordinal in reversed(standing[:first_add])),
-    )
 
 
 def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.ChunkedArray:

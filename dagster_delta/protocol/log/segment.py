@@ -132,15 +132,9 @@ class LogListing(msgspec.Struct):
             )
         target = latest if version is None else version
         self._check_available(target, latest, table=table)
-        checkpoint = max(
-            (
-                checkpoint
-                for checkpoint in self.checkpoints.values()
-                if checkpoint.version <= target
-            ),
-            key=lambda found: found.version,
-            default=None,
-        )
+        older = (version for version in self.checkpoints if version <= target)
+        newest = max(older, default=None)
+        checkpoint = None if newest is None else self.checkpoints[newest]
         start = 0 if checkpoint is None else checkpoint.version + 1
         return LogSegment(
             version=target,

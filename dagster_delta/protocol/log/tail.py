@@ -11,38 +11,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.protocol.actions import (
-    DeletionVectorDescriptor,
-    DomainMetadata,
-    Metadata,
-    Protocol,
-    SetTransaction,
-)
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.log.commit_file import (
-    LenientDomainMetadata,
-    LenientMetadata,
+    TableActions,
+    TableLine,
     decode_lines,
     garbage_collection_paused,
     refuse_repeated,
 )
-from dagster_delta.protocol.log.replay import (
-    DELETION_VECTOR_TYPE,
-    LIVE_FILE_SCHEMA,
-    TOMBSTONE_SCHEMA,
-    file_key,
-)
-from dagster_delta.protocol.values.arrow_columns import (
-    boolean_column,
-    integer_column,
-    nested_column,
-    string_column,
-    struct_column,
-)
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA, file_key
+from dagster_delta.protocol.values.arrow_columns import column_of
 from dagster_delta.protocol.wire_values import Int64
 
 
@@ -69,7 +52,7 @@ class FileActionCounts(NamedTuple):
     small if no remove has a time."""
 
 
-class LogTail(msgspec.Struct):
+class LogTail(TableActions, kw_only=True):
     """A run of commits, oldest first. Immutable after decoding."""
 
     commits: tuple[RawCommit, ...]
@@ -84,14 +67,6 @@ class LogTail(msgspec.Struct):
     add_sizes: list[int] = msgspec.field(default_factory=list)
     """Size in bytes of every add."""
     num_removes: int = 0
-    protocol: Protocol | None = None
-    """The newest one in these commits."""
-    metadata: Metadata | None = None
-    """The newest one in these commits."""
-    txns: dict[str, SetTransaction] = msgspec.field(default_factory=dict)
-    """The newest one per application id."""
-    domain_metadata: dict[str, DomainMetadata] = msgspec.field(default_factory=dict)
-    """The newest one per domain, removals included."""
 
 
 class _FileKey(msgspec.Struct, gc=False, rename="camel"):
@@ -108,13 +83,9 @@ class _RemoveKey(_FileKey, gc=False, rename="camel", kw_only=True):
     deletion_timestamp: object = None
 
 
-class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
+class _KeyLine(TableLine, gc=False, rename="camel"):
     add: _AddKey | None = None
     remove: _RemoveKey | None = None
-    protocol: Protocol | None = None
-    meta_data: LenientMetadata | None = None
-    txn: SetTransaction | None = None
-    domain_metadata: LenientDomainMetadata | None = None
 
 
 # A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
@@ -130,7 +101,7 @@ _NO_ACTION = _KeyLine()
 
 def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
     """The commits, decoded to the fields that reconciliation needs."""
-    tail = LogTail(tuple(commits))
+    tail = LogTail(commits=tuple(commits))
     with garbage_collection_paused():
         for commit in tail.commits:
             _take_actions(tail, _lines([commit], _KEY_DECODER), commit)
@@ -168,7 +139,10 @@ def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -
         tail.keys[first:] = reversed(tail.keys[first:])
         tail.ordinals[first:] = reversed(tail.ordinals[first:])
         others.reverse()
-    _take_table_actions(tail, others, commit)
+    else:
+        refuse_repeated(others, version=commit.version, path=commit.path)
+    for line in others:
+        tail.add(line)
 
 
 def _key(file: _FileKey) -> str:
@@ -178,66 +152,58 @@ def _key(file: _FileKey) -> str:
     return file_key(file.path, vector.storage_type, vector.path_or_inline_dv, vector.offset)
 
 
-def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -> None:
-    protocols, metadata = [], []
-    for line in lines:
-        if line.protocol is not None:
-            protocols.append(line.protocol)
-        elif line.meta_data is not None:
-            metadata.append(line.meta_data)
-        elif line.txn is not None:
-            tail.txns[line.txn.app_id] = line.txn
-        elif line.domain_metadata is not None:
-            domain = line.domain_metadata.strict()
-            tail.domain_metadata[domain.domain] = domain
-    if protocols or metadata:
-        _take_configuration(tail, protocols, metadata, commit)
+class ReconciledTail(msgspec.Struct, frozen=True):
+    """The outcome of the commits after a checkpoint, in ordinals counted over all of them."""
+
+    keys: tuple[str, ...]
+    """Every key in the commits; they replace older actions of these keys."""
+    live_adds: Sequence[int]
+    """Ordinals of the adds that are live, ascending."""
+    live_removes: Sequence[int]
+    """Ordinals of the removes that are still in force, ascending."""
 
 
-def _take_configuration(
-    tail: LogTail,
-    protocols: Sequence[Protocol],
-    metadata: Sequence[LenientMetadata],
-    commit: RawCommit,
-) -> None:
-    if not commit.is_compacted:
-        refuse_repeated(protocols, "protocol", version=commit.version, path=commit.path)
-        refuse_repeated(metadata, "metaData", version=commit.version, path=commit.path)
-    if protocols:
-        tail.protocol = protocols[-1]
-    if metadata:
-        tail.metadata = metadata[-1].strict()
+def reconcile_tail(tails: Sequence[LogTail]) -> ReconciledTail:
+    """The newest action per key of several runs of commits, oldest first."""
+    latest: dict[str, int] = {}
+    adds = removes = 0
+    for tail in tails:
+        ordinals: Iterable[int] = tail.ordinals
+        if adds or removes:
+            ordinals = [
+                ordinal + adds if ordinal >= 0 else ordinal - removes for ordinal in ordinals
+            ]
+        latest.update(zip(tail.keys, ordinals, strict=True))
+        adds += len(tail.add_paths)
+        removes += tail.num_removes
+    if not removes and len(latest) == adds:
+        return ReconciledTail(tuple(latest), range(adds), ())
+    # A key keeps the position of its first action in the dict, so the last ordinals must be sorted.
+    standing = sorted(latest.values())
+    first_add = next((at for at, ordinal in enumerate(standing) if ordinal >= 0), len(standing))
+    return ReconciledTail(
+        keys=tuple(latest),
+        live_adds=tuple(standing[first_add:]),
+        live_removes=tuple(-1 - ordinal for ordinal in reversed(standing[:first_add])),
+    )
 
 
-class _Add(msgspec.Struct, gc=False, rename="camel"):
-    path: str
-    partition_values: dict[str, str | None] | None = None
-    size: Int64 | None = None
-    modification_time: Int64 | None = None
-    stats: str | None = None
-    tags: dict[str, str | None] | None = None
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: Int64 | None = None
-    default_row_commit_version: Int64 | None = None
-    clustering_provider: str | None = None
+def _lenient(action: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The action, all of whose fields except the path may be absent or null."""
+    fields: list[Any] = [("path", str)]
+    for field in msgspec.structs.fields(action):
+        if field.name != "path":
+            default = msgspec.field(name=field.encode_name, default=None)
+            fields.append((field.name, field.type | None, default))
+    return msgspec.defstruct("_Lenient", fields, gc=False)
 
 
-class _Remove(_Add, gc=False, rename="camel"):
-    deletion_timestamp: Int64 | None = None
-    data_change: bool | None = None
-    extended_file_metadata: bool | None = None
-
-
-class _AddLine(msgspec.Struct, gc=False):
-    add: _Add | None = None
-
-
-class _RemoveLine(msgspec.Struct, gc=False):
-    remove: _Remove | None = None
-
-
-_ADD_DECODER = msgspec.json.Decoder(_AddLine)
-_REMOVE_DECODER = msgspec.json.Decoder(_RemoveLine)
+_ADD_LINE = msgspec.defstruct("_AddLine", [("add", _lenient(AddFile) | None, None)], gc=False)
+_REMOVE_LINE = msgspec.defstruct(
+    "_RemoveLine", [("remove", _lenient(RemoveFile) | None, None)], gc=False
+)
+_ADD_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_ADD_LINE)
+_REMOVE_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_REMOVE_LINE)
 
 
 def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
@@ -246,29 +212,24 @@ def add_columns(tails: Sequence[LogTail], ordinals: Sequence[int]) -> pa.Table:
     `tails` are the commits that the ascending ordinals are counted over. Those without any of these
     adds are not decoded again.
     """
-    counts = (content.num_adds for tail in tails for content in tail.contents)
-    commits, ordinals = _holding(tails, counts, ordinals)
+    commits, ordinals = _holding(tails, "num_adds", ordinals)
     with garbage_collection_paused():
         chosen = list(_chosen(_every_add(commits), ordinals))
-        batches = [
-            _batch(files, LIVE_FILE_SCHEMA, partition_values={}) for files in _sliced(chosen)
-        ]
-    return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
+        return _columns(chosen, LIVE_FILE_SCHEMA, partition_values={})
 
 
-def _batch(actions: Sequence[_Add], schema: pa.Schema, **defaults: object) -> pa.RecordBatch:
+def _columns(actions: Sequence[Any], schema: pa.Schema, **defaults: object) -> pa.Table:
     """The columns of some actions; `defaults` are values in place of null."""
-    arrays = []
-    for field in schema:
-        name = field.name.removesuffix("_bytes").removesuffix("_ms")
-        values = [getattr(action, name) for action in actions]
-        if name in defaults:
-            values = [defaults[name] if value is None else value for value in values]
-        is_vector = field.type == DELETION_VECTOR_TYPE
-        arrays.append(
-            deletion_vector_column(values) if is_vector else nested_column(values, field.type)
-        )
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batches = []
+    for start in range(0, len(actions), _BATCH_ROWS):
+        some, arrays = actions[start : start + _BATCH_ROWS], []
+        for name, data_type in zip(schema.names, schema.types, strict=True):
+            values = [getattr(action, name) for action in some]
+            if name in defaults:
+                values = [defaults[name] if value is None else value for value in values]
+            arrays.append(column_of(values, data_type))
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return pa.Table.from_batches(batches, schema)
 
 
 def check_file_actions(commits: Sequence[RawCommit]) -> None:
@@ -286,29 +247,23 @@ def remove_columns(
     Removes at `removed_after_ms`, in milliseconds since the epoch, or before, and those without a
     time are left out; None for all.
     """
-    counts = (content.num_removes for tail in tails for content in tail.contents)
-    commits, ordinals = _holding(tails, counts, ordinals, removed_after_ms)
+    commits, ordinals = _holding(tails, "num_removes", ordinals, removed_after_ms)
     with garbage_collection_paused():
         chosen = [
             remove
             for remove in _chosen(_every_remove(commits), ordinals)
             if removed_after_ms is None
             or (
-                remove.deletion_timestamp is not None
-                and remove.deletion_timestamp > removed_after_ms
+                remove.deletion_timestamp_ms is not None
+                and remove.deletion_timestamp_ms > removed_after_ms
             )
         ]
-        batches = [_batch(files, TOMBSTONE_SCHEMA, data_change=False) for files in _sliced(chosen)]
-    return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
-
-
-def _sliced(actions: Sequence[_Action]) -> Iterator[Sequence[_Action]]:
-    return (actions[at : at + _BATCH_ROWS] for at in range(0, len(actions), _BATCH_ROWS))
+        return _columns(chosen, TOMBSTONE_SCHEMA, data_change=False)
 
 
 def _holding(
     tails: Sequence[LogTail],
-    counts: Iterable[int],
+    counted_by: Literal["num_adds", "num_removes"],
     ordinals: Sequence[int],
     removed_after_ms: int | None = None,
 ) -> tuple[list[RawCommit], list[int]]:
@@ -321,7 +276,8 @@ def _holding(
     commits: list[RawCommit] = []
     counted: list[int] = []
     begin = last = num_left_out = 0
-    for (commit, contents), count in zip(every, counts, strict=True):
+    for commit, contents in every:
+        count = getattr(contents, counted_by)
         last += count
         end = bisect_left(ordinals, last, begin)
         if end > begin and (
@@ -335,11 +291,11 @@ def _holding(
     return commits, counted
 
 
-def _every_add(commits: Iterable[RawCommit]) -> Iterator[_Add]:
+def _every_add(commits: Iterable[RawCommit]) -> Iterator[Any]:
     return (line.add for line in _lines(commits, _ADD_DECODER) if line.add is not None)
 
 
-def _every_remove(commits: Iterable[RawCommit]) -> Iterator[_Remove]:
+def _every_remove(commits: Iterable[RawCommit]) -> Iterator[Any]:
     holding = (commit for commit in commits if b'"remove"' in commit.data)
     return (line.remove for line in _lines(holding, _REMOVE_DECODER) if line.remove is not None)
 
@@ -358,20 +314,3 @@ def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> Iterator[_Ac
         if ordinal == following:
             yield action
             following = next(wanted, None)
-
-
-def deletion_vector_column(
-    vectors: Sequence[DeletionVectorDescriptor | None],
-) -> pa.StructArray:
-    """A `pa.StructArray` of DELETION_VECTOR_TYPE."""
-    if all(vector is None for vector in vectors):
-        return pa.nulls(len(vectors), DELETION_VECTOR_TYPE)
-    children = [
-        string_column([None if v is None else v.storage_type for v in vectors]),
-        string_column([None if v is None else v.path_or_inline_dv for v in vectors]),
-        integer_column([None if v is None else v.offset for v in vectors], pa.int32()),
-        integer_column([None if v is None else v.size_in_bytes for v in vectors], pa.int32()),
-        integer_column([None if v is None else v.cardinality for v in vectors]),
-    ]
-    absent = boolean_column([vector is None for vector in vectors])
-    return struct_column(children, DELETION_VECTOR_TYPE, absent)

@@ -8,6 +8,7 @@ Spec: the Version Checksum File of the shipped protocol.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -25,53 +26,52 @@ from dagster_delta.protocol.log.commit_file import (
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
 
 
-class VersionChecksum(msgspec.Struct, frozen=True):
+class VersionChecksum(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
+):
     """The totals and the table state of one version."""
 
-    protocol: Protocol
-    metadata: Metadata
-    num_files: int
-    """Live files."""
-    size_bytes: int
+    transaction_id: str | None = msgspec.field(name="txnId", default=None)
+    """`txnId` of the commit's commitInfo."""
+    size_bytes: Count = msgspec.field(name="tableSizeBytes")
     """Bytes of the live files."""
-    transactions: tuple[SetTransaction, ...] | None = None
+    num_files: Count
+    """Live files."""
+    num_deleted_records: Count | None = msgspec.field(name="numDeletedRecordsOpt", default=None)
+    """Rows that deletion vectors hide, if counted."""
+    num_deletion_vectors: Count | None = msgspec.field(name="numDeletionVectorsOpt", default=None)
+    """Live files that have a deletion vector, if counted."""
+    # Other readers require these fields; msgspec would omit a plain default.
+    num_metadata: Literal[1] = msgspec.field(default_factory=lambda: 1)
+    """Always 1."""
+    num_protocol: Literal[1] = msgspec.field(default_factory=lambda: 1)
+    """Always 1."""
+    in_commit_timestamp_ms: Int64 | None = msgspec.field(name="inCommitTimestampOpt", default=None)
+    """The in-commit timestamp, if the table has them."""
+    transactions: tuple[SetTransaction, ...] | None = msgspec.field(
+        name="setTransactions", default=None
+    )
     """The newest one per application id; None if the writer left them out."""
     domain_metadata: tuple[DomainMetadata, ...] | None = None
     """The domains that are set; None if the writer left them out."""
-    in_commit_timestamp_ms: int | None = None
-    """The in-commit timestamp, if the table has them."""
-    transaction_id: str | None = None
-    """`txnId` of the commit's commitInfo."""
-    num_deleted_records: int | None = None
-    """Rows that deletion vectors hide, if counted."""
-    num_deletion_vectors: int | None = None
-    """Live files that have a deletion vector, if counted."""
+    metadata: Metadata
+    protocol: Protocol
     is_own: bool = False
     """Whether this library counted it, starting from a version that it read completely, over its
-    own commits only. Checksums by other writers have been wrong for a valid log, and their commits
-    may add a live file again, which makes counts wrong."""
+    own commits only; not a part of the file. Checksums by other writers have been wrong for a valid
+    log, and their commits may add a live file again, which makes counts wrong."""
+
+
+class _Read(VersionChecksum, frozen=True, kw_only=True, rename="camel"):
+    metadata: LenientMetadata  # type: ignore[assignment]
+    domain_metadata: tuple[LenientDomainMetadata, ...] | None = None  # type: ignore[assignment]
 
 
 _MAX_TRANSACTIONS = 100
 """As in the reference implementation: with more, the log grows with the square of the commits."""
 
 
-class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    txn_id: str | None = None
-    table_size_bytes: Int64
-    num_files: Int64
-    num_metadata: int = 1
-    num_protocol: int = 1
-    in_commit_timestamp_opt: Int64 | None = None
-    set_transactions: tuple[SetTransaction, ...] | None = None
-    domain_metadata: tuple[LenientDomainMetadata, ...] | None = None
-    metadata: LenientMetadata
-    protocol: Protocol
-    num_deleted_records_opt: Count | None = None
-    num_deletion_vectors_opt: Count | None = None
-
-
-_DECODER = msgspec.json.Decoder(_WireChecksum)
+_DECODER = msgspec.json.Decoder(_Read)
 
 
 def parse_version_checksum(data: bytes) -> VersionChecksum | None:
@@ -83,24 +83,13 @@ def parse_version_checksum(data: bytes) -> VersionChecksum | None:
         wire = _DECODER.decode(data)
     except DECODING_ERRORS:
         return None
-    if wire.num_metadata != 1 or wire.num_protocol != 1:
-        return None
-    if wire.num_files < 0 or wire.table_size_bytes < 0:
-        return None
     domains = wire.domain_metadata
-    return VersionChecksum(
-        protocol=wire.protocol,
-        metadata=wire.metadata.strict(),
-        num_files=wire.num_files,
-        size_bytes=wire.table_size_bytes,
-        transactions=wire.set_transactions,
-        domain_metadata=None if domains is None else tuple(domain.strict() for domain in domains),
-        in_commit_timestamp_ms=wire.in_commit_timestamp_opt,
-        transaction_id=wire.txn_id,
-        num_deleted_records=wire.num_deleted_records_opt,
-        num_deletion_vectors=wire.num_deletion_vectors_opt,
-        is_own=is_whole is True,
-    )
+    strict = {
+        "metadata": wire.metadata.strict(),
+        "domain_metadata": None if domains is None else tuple(found.strict() for found in domains),
+        "is_own": is_whole is True,
+    }
+    return VersionChecksum(**{**msgspec.structs.asdict(wire), **strict})
 
 
 def encode_version_checksum(checksum: VersionChecksum) -> bytes:
@@ -108,22 +97,7 @@ def encode_version_checksum(checksum: VersionChecksum) -> bytes:
     transactions = checksum.transactions
     if transactions is not None and len(transactions) > _MAX_TRANSACTIONS:
         transactions = None
-    wire: dict[str, object] = {
-        "txnId": checksum.transaction_id,
-        "tableSizeBytes": checksum.size_bytes,
-        "numFiles": checksum.num_files,
-        "numDeletedRecordsOpt": checksum.num_deleted_records,
-        "numDeletionVectorsOpt": checksum.num_deletion_vectors,
-        "numMetadata": 1,
-        "numProtocol": 1,
-        "inCommitTimestampOpt": checksum.in_commit_timestamp_ms,
-        "setTransactions": transactions,
-        "domainMetadata": checksum.domain_metadata,
-        "metadata": checksum.metadata,
-        "protocol": checksum.protocol,
-    }
-    present = {key: value for key, value in wire.items() if value is not None}
-    data = msgspec.json.encode(present)
+    data = msgspec.json.encode(replace(checksum, transactions=transactions, is_own=False))
     return with_checksum(data) if checksum.is_own else data
 
 

@@ -10,16 +10,18 @@ import datetime as dt
 import decimal
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 
 import dagster_delta.arrow_compute as pc
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -28,6 +30,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructType,
 )
+from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
 from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import array_of
@@ -109,7 +112,7 @@ _NAMES_IN_COLLECTIONS = frozenset({"element", "item", "l", "key", "value", "keys
 
 
 class StatisticsColumn(msgspec.Struct, frozen=True):
-    """A column whose statistics are requested."""
+    """A column, not of a struct type, whose statistics are requested."""
 
     path: tuple[str, ...]
     """Physical names from the root to the leaf."""
@@ -140,6 +143,62 @@ class StatisticsColumn(msgspec.Struct, frozen=True):
     def bound_type(self) -> pa.DataType:
         """Arrow type of its bounds; null if it has none."""
         return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
+
+
+class SchemaLeaf(NamedTuple):
+    """A column of a schema, or a field in structs, that is no struct itself."""
+
+    logical_path: tuple[str, ...]
+    physical_path: tuple[str, ...]
+    positions: tuple[int, ...]
+    """Index of the column, then those of the fields in it."""
+    data_type: DataType
+
+
+def schema_leaves(
+    schema: StructType, mode: ColumnMappingMode, above: SchemaLeaf | None = None
+) -> Iterator[SchemaLeaf]:
+    """The leaves of a schema in order; `above` is the struct that it is the type of."""
+    logical, physical, positions, _ = above or ((), (), (), None)
+    for index, field in enumerate(schema):
+        leaf = SchemaLeaf(
+            (*logical, field.name),
+            (*physical, physical_name(field, mode)),
+            (*positions, index),
+            field.data_type,
+        )
+        if isinstance(field.data_type, StructType):
+            yield from schema_leaves(field.data_type, mode, leaf)
+        else:
+            yield leaf
+
+
+def statistics_rule(properties: TableProperties) -> Callable[[int, tuple[str, ...]], bool]:
+    """Whether files have statistics on a leaf, by its index and its logical path.
+
+    `delta.dataSkippingStatsColumns` names them; otherwise they are the first
+    `delta.dataSkippingNumIndexedCols` leaves of the data columns.
+    """
+    named, limit = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
+    if named is None:
+        return lambda index, _: limit < 0 or index < limit
+    wanted = list(map(_folded, named))
+    return lambda _, path: any(_folded(path[: len(names)]) == names for names in wanted)
+
+
+def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.casefold() for name in path)
+
+
+def statistics_columns(configuration: TableConfiguration) -> tuple[StatisticsColumn, ...]:
+    """The leaf columns that files of the table have statistics on, in schema order."""
+    is_indexed = statistics_rule(configuration.properties)
+    leaves = schema_leaves(configuration.data_schema, configuration.column_mapping_mode)
+    return tuple(
+        StatisticsColumn(leaf.physical_path, leaf.data_type)
+        for index, leaf in enumerate(leaves)
+        if is_indexed(index, leaf.logical_path)
+    )
 
 
 def is_name_in_collections(path: tuple[str, ...]) -> bool:
@@ -182,12 +241,7 @@ def parse_statistics_json(
 def project_parsed_statistics(
     stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequence[StatisticsColumn]
 ) -> pa.Table:
-    """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint.
-
-    ValueError: `stats_parsed` is None, so the number of rows is unknown.
-    """
-    if stats_parsed is None:
-        raise ValueError("without stats_parsed there is no number of rows to answer for")
+    """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint."""
     schema = statistics_schema(columns)
     fields = _NestedFields(stats_parsed)
     arrays = [
@@ -303,8 +357,6 @@ class _Decoder:
         bounds: _Tree = {}
         counts: _Tree = {}
         for column in columns:
-            if isinstance(column.data_type, StructType):
-                continue  # statistics are about leaves
             if column.has_bounds:
                 plant(bounds, column.path, _json_type(column.data_type))
             plant(counts, column.path, int | None)
@@ -351,7 +403,7 @@ class _Decoder:
                     arrays.append(_parse_statistic_values(values, column.data_type))
                 else:
                     arrays.append(pa.nulls(len(rows), pa.null()))
-            if isinstance(column.data_type, StructType) or not column.has_null_count:
+            if not column.has_null_count:
                 arrays.append(pa.nulls(len(rows), pa.int64()))
                 continue
             counts = [

@@ -6,9 +6,11 @@ opening most tables.
 
 from __future__ import annotations
 
+import datetime as dt
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from decimal import Context, Decimal
+from itertools import accumulate, chain, pairwise
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,7 +19,12 @@ import dagster_delta.arrow_compute as pc
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
-MIN_SLICE_ROWS = 4096
+_EXACT = Context(prec=100)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  both kinds of timestamp count from it
+_EPOCH_DAY = _EPOCH.toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+_MIN_SLICE_ROWS = 4096
 """If a chunk has at least this many rows per dropped row, slices are faster than a copy."""
 
 
@@ -35,19 +42,12 @@ def string_column(values: Sequence[str | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def integer_column(values: Sequence[int | None], data_type: pa.DataType | None = None) -> pa.Array:
-    """A `pa.Int64Array`, or one of `data_type` (int32 or int64)."""
-    data_type = pa.int64() if data_type is None else data_type
+def integer_column(values: Sequence[int | None]) -> pa.Array:
+    """A `pa.Int64Array`."""
     validity = validity_of(values)
     numbers = values if validity is None else [value or 0 for value in values]
-    data = array("q" if data_type.bit_width == 64 else "i", cast("Sequence[int]", numbers))
-    return pa.Array.from_buffers(data_type, len(values), [validity, pa.py_buffer(data)])
-
-
-def index_column(values: Iterable[int]) -> pa.Array:
-    """A `pa.Int64Array` without nulls."""
-    data = array("q", values)
-    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+    data = array("q", cast("Sequence[int]", numbers))
+    return pa.Array.from_buffers(pa.int64(), len(values), [validity, pa.py_buffer(data)])
 
 
 def boolean_column(values: Sequence[bool | None]) -> pa.BooleanArray:
@@ -61,13 +61,12 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray
     if not any(values) and None not in values:
         return _empty_maps(len(values))
     maps = [value or {} for value in values]
-    offsets = array("i", accumulate(map(len, maps), initial=0))
     keys = string_column(list(chain.from_iterable(maps)))
     items = string_column(list(chain.from_iterable(mapping.values() for mapping in maps)))
     entries = pa.StructArray.from_arrays(
         [keys, items], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
     )
-    buffers = [validity_of(values), pa.py_buffer(offsets)]
+    buffers = [validity_of(values), _offsets(maps)]
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
 
 
@@ -80,32 +79,92 @@ def struct_column(
     return pa.Array.from_buffers(data_type, len(absent), [validity], children=children)
 
 
-def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """A `pa.Array` of structs and lists of text, integers, booleans and maps of text."""
-    if pa.types.is_struct(data_type):
-        fields = list(data_type)
-        children = [
-            nested_column(
-                [None if value is None else value.get(field.name) for value in values], field.type
-            )
-            for field in fields
-        ]
-        return struct_column(
-            children, data_type, boolean_column([value is None for value in values])
-        )
-    if pa.types.is_list(data_type):
+def column_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """A `pa.Array` of any type; maps are of text.
+
+    Structs are dicts, or objects with an attribute for each field. Timestamps with a time zone
+    need one, others must not have one. A value that does not fit raises what Python or Arrow raise:
+    ValueError, OverflowError, TypeError, ArithmeticError, ArrowException.
+    """
+    types = pa.types
+    if types.is_struct(data_type):
+        return _structs(values, data_type)
+    if types.is_list(data_type):
         lists = [value or () for value in values]
-        offsets = array("i", accumulate(map(len, lists), initial=0))
-        held = nested_column(list(chain.from_iterable(lists)), data_type.value_type)
-        buffers = [validity_of(values), pa.py_buffer(offsets)]
+        held = column_of(list(chain.from_iterable(lists)), data_type.value_type)
+        buffers = [validity_of(values), _offsets(lists)]
         return pa.Array.from_buffers(data_type, len(values), buffers, children=[held])
-    if pa.types.is_map(data_type):
+    if types.is_map(data_type):
         return map_column(values)
-    if pa.types.is_boolean(data_type):
+    if types.is_boolean(data_type):
         return boolean_column(values)
-    if pa.types.is_integer(data_type):
-        return integer_column(values, data_type)
-    return string_column(values)
+    if types.is_decimal(data_type):
+        return _decimals(values, data_type)
+    if types.is_binary(data_type):
+        contents = [value or b"" for value in values]
+        buffers = [validity_of(values), _offsets(contents), pa.py_buffer(b"".join(contents))]
+        return pa.Array.from_buffers(data_type, len(values), buffers)
+    if types.is_floating(data_type):
+        data = array("d", [0.0 if value is None else value for value in values])
+        buffers = [validity_of(values), pa.py_buffer(data)]
+        numbers = pa.Array.from_buffers(pa.float64(), len(values), buffers)
+        return pc.cast(numbers, data_type, safe=False)
+    if types.is_string(data_type):
+        return string_column(values)
+    if types.is_temporal(data_type):
+        count = _days if types.is_date(data_type) else _microseconds
+        values = [None if value is None else count(value) for value in values]
+    found = integer_column(values)
+    if types.is_timestamp(data_type):
+        return found.view(data_type)
+    # No date is cast from 64 bits.
+    return pc.cast(pc.cast(found, pa.int32()) if types.is_date(data_type) else found, data_type)
+
+
+def _offsets(parts: Iterable[Sized]) -> pa.Buffer:
+    return pa.py_buffer(array("i", accumulate(map(len, parts), initial=0)))
+
+
+def _days(day: dt.date) -> int:
+    return day.toordinal() - _EPOCH_DAY
+
+
+def _microseconds(moment: dt.datetime) -> int:
+    offset = moment.utcoffset() or dt.timedelta(0)
+    return (moment.replace(tzinfo=None) - offset - _EPOCH) // _MICROSECOND
+
+
+def _decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa.Array:
+    data = b"".join(
+        _unscaled(value, target).to_bytes(16, "little", signed=True) for value in values
+    )
+    return pa.Array.from_buffers(target, len(values), [validity_of(values), pa.py_buffer(data)])
+
+
+def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
+    if value is None:
+        return 0
+    scaled = _EXACT.scaleb(Decimal(value), target.scale)
+    unscaled = int(scaled)
+    if unscaled != scaled or abs(unscaled) >= 10**target.precision:
+        raise ValueError(f"{value} does not fit {target}")
+    return unscaled
+
+
+def _structs(values: Sequence[Any], data_type: pa.StructType) -> pa.StructArray:
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), data_type)
+    children = []
+    for field in data_type:
+        name = field.name
+        children.append(column_of([_member(value, name) for value in values], field.type))
+    return struct_column(children, data_type, boolean_column([value is None for value in values]))
+
+
+def _member(value: Any, name: str) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return value.get(name)
+    return None if value is None else getattr(value, name)
 
 
 def _empty_maps(length: int) -> pa.MapArray:
@@ -127,26 +186,23 @@ def whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def chunks_where(values: pa.Array, mask: pa.BooleanArray) -> list[pa.Array]:
-    """The rows of a `pa.Array` where the mask is true, copied only if many are false.
+def chunks_where(
+    values: pa.Array, mask: pa.BooleanArray, *, may_cut: bool = True
+) -> list[pa.Array]:
+    """The rows of a `pa.Array` where the mask, without nulls, is true; copied only if many are
+    false, or if it may not be cut into slices.
 
     Copying 100,000 structs of statistics takes longer than decoding them.
     """
     num_dropped = len(mask) - mask.true_count
     if not num_dropped:
         return [values]
-    if num_dropped * MIN_SLICE_ROWS > len(mask) or pa.types.is_map(values.type):
+    is_dense = num_dropped * _MIN_SLICE_ROWS <= len(mask)
+    if not may_cut or not is_dense or pa.types.is_map(values.type):
         return [pc.filter(values, mask)]
-    return list(slices_where(values, mask))
-
-
-def slices_where(values: pa.Array, mask: pa.BooleanArray) -> Iterator[pa.Array]:
-    """The runs of rows of a `pa.Array` where the mask, without nulls, is true; not copied."""
-    start = 0
-    for dropped in (*pc.indices_nonzero(pc.invert(mask)).to_pylist(), len(values)):
-        if start < dropped:
-            yield values.slice(start, dropped - start)
-        start = dropped + 1
+    dropped = pc.indices_nonzero(pc.invert(mask)).to_pylist()
+    runs = pairwise([-1, *dropped, len(values)])
+    return [values.slice(before + 1, at - before - 1) for before, at in runs if at - before > 1]
 
 
 def validity_of(values: Sequence[object]) -> pa.Buffer | None:

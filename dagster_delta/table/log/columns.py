@@ -13,10 +13,9 @@ import dagster_delta.arrow_compute as pc
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import (
-    MIN_SLICE_ROWS,
     boolean_column,
+    chunks_where,
     integer_column,
-    slices_where,
     string_column,
     whole_array,
 )
@@ -65,17 +64,8 @@ def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
         chunk = chunks.pop()
         mask = kept.slice(start, len(chunk))
         start += len(chunk)
-        num_dropped = len(mask) - mask.true_count
-        if not num_dropped:
-            remaining.append(chunk)
-        elif (
-            pa.types.is_string(chunk.type)
-            and num_dropped * MIN_SLICE_ROWS <= len(chunk)
-            and len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
-        ):
-            remaining += slices_where(chunk, mask)
-        else:
-            remaining.append(pc.filter(chunk, mask))
+        may_cut = len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
+        remaining += chunks_where(chunk, mask, may_cut=may_cut)
     return remaining
 
 

@@ -25,9 +25,10 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import (
+    TableActions,
     decode_actions,
     decode_commit_info,
     garbage_collection_paused,

@@ -24,25 +24,23 @@ from dagster_delta.protocol.checkpoint.batches import (
     batches_of_part,
     batches_of_removes,
     read_adds,
+    read_removes,
     read_statistics,
 )
-from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import TableActions
 from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
-from dagster_delta.protocol.log.replay import (
-    LIVE_FILE_SCHEMA,
-    TOMBSTONE_SCHEMA,
-    HiddenFiles,
-    ReconciledTail,
-    reconcile_tail,
-)
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA, HiddenFiles
 from dagster_delta.protocol.log.segment import LogSegment
 from dagster_delta.protocol.log.tail import (
     LogTail,
     RawCommit,
+    ReconciledTail,
     add_columns,
     check_file_actions,
     decode_tail,
+    reconcile_tail,
     remove_columns,
 )
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
@@ -221,10 +219,7 @@ class LogState:
                 merged = TableActions()
                 merged.take(base.actions)
                 for tail in tails:
-                    merged.protocol = tail.protocol or merged.protocol
-                    merged.metadata = tail.metadata or merged.metadata
-                    merged.txns.update(tail.txns)
-                    merged.domain_metadata.update(tail.domain_metadata)
+                    merged.take(tail)
                 self._actions = merged
             return self._actions
 
@@ -433,7 +428,7 @@ class LogState:
         tails, tail = self._tombstone_tails()
         older = base.tombstones
         if older is None:
-            removes = [part.read_removes() for part in base.parts]
+            removes = [read_removes(part) for part in base.parts]
             older = (
                 pa.concat_tables(removes)
                 if removes

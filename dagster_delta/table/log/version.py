@@ -23,10 +23,10 @@ from dagster_delta.errors import CorruptLog, InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes
-from dagster_delta.protocol.checkpoint.reader import TableActions
 from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.cleanup import midnight_before
+from dagster_delta.protocol.log.commit_file import TableActions
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.log.segment import LogSegment

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
-from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.checkpoint.writer import (
     ActionFile,
     CheckpointState,
@@ -42,7 +41,7 @@ from dagster_delta.protocol.log.paths import (
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log.reader import read_last_checkpoint

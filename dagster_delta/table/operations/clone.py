@@ -37,7 +37,7 @@ from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, keys_of
-from dagster_delta.protocol.values.arrow_columns import nested_column, string_column
+from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.partition_values import (
     decode_path,
     encode_path,
@@ -472,5 +472,5 @@ def _renamed(
             vectors[position] = name_vector(DeletionVectorDescriptor(**fields), fields)
     columns = dict(zip(files.column_names, files.columns, strict=True))
     columns["path"] = pa.chunked_array([string_column(paths)])
-    columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])
+    columns["deletion_vector"] = pa.chunked_array([column_of(vectors, DELETION_VECTOR_TYPE)])
     return pa.Table.from_arrays(list(columns.values()), schema=files.schema)

@@ -33,14 +33,13 @@ from dagster_delta.engines.statements.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import ArrayType, MapType, PrimitiveType, StructField, StructType
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, statistics_columns
 from dagster_delta.protocol.table_properties import parse_column_paths
-from dagster_delta.protocol.values.arrow_columns import boolean_column, index_column
+from dagster_delta.protocol.values.arrow_columns import boolean_column, integer_column
 from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
 from dagster_delta.table.log.columns import total_bytes
 from dagster_delta.table.operations.clustering import table_clustering
@@ -281,7 +280,7 @@ def _packed(
         key = tuple(sorted((name, text or "") for name, text in values or ()))
         partitions.setdefault(key, []).append(position)
     return [
-        files.take(index_column(batch))
+        files.take(integer_column(batch))
         for key in sorted(partitions)
         if len(partitions[key]) >= min_files
         for batch in split_by_size(partitions[key], sizes.__getitem__, max_bytes)
@@ -578,7 +577,7 @@ def _plan_cubes(
         return []
     chosen.sort(key=lambda position: cubes[position] or "")
     return [
-        files.take(index_column(batch))
+        files.take(integer_column(batch))
         for batch in split_by_size(chosen, sizes.__getitem__, max_bytes)
     ]
 

@@ -34,7 +34,7 @@ from dagster_delta.protocol.features.row_tracking import (
     materialized_columns,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.commit_file import CommitContents
 from dagster_delta.protocol.log.conflict_checker import ReadScope, TransactionFacts, isolation_level
 from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -449,14 +449,14 @@ class Transaction:
         return CommitContents(
             protocol=new.protocol if new and (not old or new.protocol != old.protocol) else None,
             metadata=metadata,
-            transactions=tuple(
+            txns=tuple(
                 SetTransaction(app_id=app_id, version=version, last_updated_ms=self.clock())
                 for app_id, version in self._applications.items()
             ),
             domain_metadata=tuple(self._domains.values()),
             removes=tuple(self._removes),
             adds=tuple(self._adds),
-            change_files=tuple(self._change_files),
+            cdc=tuple(self._change_files),
         )
 
     def _facts(self, contents: CommitContents) -> TransactionFacts:
@@ -477,7 +477,7 @@ class Transaction:
         """Which metadata of others the change can live with: a step of a column change."""
         if self.snapshot is None or contents.metadata is not None or contents.protocol is not None:
             return None
-        mine, change_files = self.snapshot.metadata, contents.change_files
+        mine, change_files = self.snapshot.metadata, contents.cdc
 
         def survives(concurrent: Metadata) -> bool:
             from dagster_delta.evolution.column_change import survives_column_change

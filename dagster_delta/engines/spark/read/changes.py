@@ -21,9 +21,9 @@ from dagster_delta.parquet.deletion_vectors import DeletionVectorLoader
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN
 from dagster_delta.protocol.features.deletion_vectors import encode_inline
-from dagster_delta.protocol.log.tail import deletion_vector_column
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_columns import column_of, string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -111,7 +111,7 @@ def _hide_unselected(files: pa.Table, store: ObjectStore) -> tuple[pa.StructArra
     with ThreadPoolExecutor(_LOADING_THREADS) as pool:
         found = list(pool.map(hide, _rows(files), counts))
     stats = [f'{{"numRecords":{count}}}' for _, count in found]
-    return deletion_vector_column([vector for vector, _ in found]), string_column(stats)
+    return column_of([vector for vector, _ in found], DELETION_VECTOR_TYPE), string_column(stats)
 
 
 def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:
