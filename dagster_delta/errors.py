@@ -47,48 +47,6 @@ from __future__ import annotations
 import errno
 import re
 
-__all__ = [
-    "CatalogRequired",
-    "ChangeDataNotRecorded",
-    "ColumnChangeFailed",
-    "CommitConflict",
-    "CommitRetriesExhausted",
-    "CommitStateUnknown",
-    "ConcurrentAppend",
-    "ConcurrentDeleteDelete",
-    "ConcurrentDeleteRead",
-    "ConcurrentDomainMetadata",
-    "ConcurrentTransaction",
-    "ConditionalPutUnsupported",
-    "ConstraintViolation",
-    "CorruptDeletionVector",
-    "CorruptLog",
-    "DataFileMissing",
-    "DeltaError",
-    "InvalidArgument",
-    "InvalidCast",
-    "InvalidTable",
-    "LogGap",
-    "MemoryExhausted",
-    "MetadataChanged",
-    "MissingMetadata",
-    "MissingProtocol",
-    "PartitionMismatch",
-    "ProtocolChanged",
-    "SchemaChangeRefused",
-    "SchemaMismatch",
-    "SparkSessionLost",
-    "StorageFailure",
-    "TableAlreadyExists",
-    "TableNotFound",
-    "UnsupportedExpression",
-    "UnsupportedFeature",
-    "UnsupportedReaderVersion",
-    "UnsupportedWriterVersion",
-    "VersionNotFound",
-]
-
-
 # Logs of other writers sometimes name files by URIs that hold credentials.
 _USER = re.compile(r"(?<=://)[^/@]*:[^@]*(?=@)")
 _SIGNATURE = re.compile(

@@ -112,8 +112,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
     partitions_def = asset.definition.get_asset_spec(asset.key).partitions_def
     if partitions_def is not None:
         # No keys: they are not needed to check that the columns fit the dimensions.
-        expression = options.partition_expr
-        select_partitions(partitions_def, (), expression, asset=asset.name, metadata_keys=metadata)
+        select_partitions(partitions_def, (), options.partition_expr, asset=asset.name)
     if not _applies_changes(asset.definition):
         refuse_unused_merge(options.mode, metadata, asset=asset.name)
         if options.mode == "merge":

@@ -302,11 +302,6 @@ def test_a_partitioned_asset_without_partition_expr_is_told_which_key_to_set():
         select_partitions(COLORS, ["red"], None, asset="flights")
 
 
-def test_a_misspelt_partition_expr_is_pointed_at():
-    with pytest.raises(InvalidArgument, match="'partition_exp'"):
-        select_partitions(COLORS, ["red"], None, asset="a", metadata_keys=["partition_exp"])
-
-
 def test_a_missing_dimension_is_an_error():
     definition, _ = grid()
     with pytest.raises(InvalidArgument, match="map each of the dimensions"):

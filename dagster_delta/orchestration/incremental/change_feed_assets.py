@@ -364,7 +364,6 @@ class _IncrementalAsset:
                 partitions_def,
                 partition_expr=self.partition_expr or options.partition_expr,
                 asset=name,
-                metadata_keys=_metadata(context),
             )
         return Consumer(
             name=name,

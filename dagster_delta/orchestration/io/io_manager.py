@@ -176,12 +176,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             check_client()
         options = self._options_of_output(context, obj, name)
         value = self._value(context, obj)
-        select = partition_selector(
-            context,
-            options.partition_expr,
-            asset=name,
-            metadata_keys=context.definition_metadata,
-        )
+        select = partition_selector(context, options.partition_expr, asset=name)
         if select is None and options.mode == "overwrite" and not value.has_own_mode:
             _refuse_without_partition(context, name)
         write = self._write(context, name, options, select)
@@ -272,9 +267,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         snapshot = table.snapshot(version=wanted.version)
         if context.has_asset_key and wanted.version is None:
             check_read(snapshot, name, options)
-        select = partition_selector(
-            context, options.partition_expr, asset=name, metadata_keys=metadata
-        )
+        select = partition_selector(context, options.partition_expr, asset=name)
         selection = None if select is None else select(context.asset_partition_keys)
         where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)

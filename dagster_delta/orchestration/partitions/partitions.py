@@ -7,7 +7,6 @@ as a union of boxes, each the product of some keys of every dimension.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -56,18 +55,13 @@ def select_partitions(
     partition_expr: str | Mapping[str, str] | None,
     *,
     asset: str,
-    metadata_keys: Iterable[str] = (),
 ) -> PartitionSelection:
-    """The partitions of a set of partition keys, in any order, repeats allowed. `metadata_keys` are
-    those of the asset, to report a misspelt `partition_expr`.
-    """
+    """The partitions of a set of partition keys, in any order, repeats allowed."""
     if partition_expr is None:
-        close = difflib.get_close_matches("partition_expr", list(metadata_keys), n=1, cutoff=0.8)
-        hint = f" Did you mean it by the metadata key {close[0]!r}?" if close else ""
         raise InvalidArgument(
             f"asset {asset} is partitioned, but its metadata has no 'partition_expr', so nothing "
             "says which column holds the partition; set it to the name of the column, or to a "
-            f"mapping from each dimension to its column.{hint}"
+            "mapping from each dimension to its column"
         )
     distinct = sorted(set(keys))
     columns = dimension_columns(partitions_def, partition_expr, owner=f"asset {asset}")
@@ -200,7 +194,6 @@ def partition_selector(
     partition_expr: str | Mapping[str, str] | None,
     *,
     asset: str,
-    metadata_keys: Iterable[str],
 ) -> SelectPartitions | None:
     """Selects partitions of the asset of an output or input; None if the run has none of it."""
     if not context.has_asset_partitions:
@@ -210,5 +203,4 @@ def partition_selector(
         context.asset_partitions_def,
         partition_expr=partition_expr,
         asset=asset,
-        metadata_keys=metadata_keys,
     )
