@@ -218,11 +218,12 @@ def _metadata_by_key(
     def metadata(asset: _StoredAsset) -> Mapping[str, RawMetadataValue]:
         given = asset.definition.metadata_by_key[asset.key]
         uri = resolved.asset_table_uri(asset.key, given)
-        options = resolved.storage_options.to_options()
+        storage_options = resolved.storage_options.to_options()
+        options = resolved.asset_options(asset.key, given)
         table = definition_metadata(
             uri,
-            table_name=resolved.asset_table_name(asset.key, given),
-            column_schema=columns_from_log(uri, options, asset.key) if columns else None,
+            table_name=options.qualified_name(asset.key, asset.name),
+            column_schema=columns_from_log(uri, storage_options, asset.key) if columns else None,
         )
         return {**table, **known}
 

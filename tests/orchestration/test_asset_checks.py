@@ -18,6 +18,7 @@ from dagster_delta.orchestration.checks.table_checks import (
     rows_since,
 )
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -97,16 +98,28 @@ def test_sound_rows_pass(checked):
     assert {name: each.passed for name, each in found.items()} == {
         "delta_not_null": True,
         "delta_constraints": True,
+        "delta_generated_columns": True,
     }
+    assert "declares no constraints" in found["delta_generated_columns"].description
 
 
-def test_a_check_of_what_is_not_declared_has_a_result_if_it_is_asked_for_by_name(checked):
-    name = "delta_generated_columns"
-    waited_for = checked.evaluate(blocking=[name])
-    assert "declares no constraints" in waited_for[name].description
-    alone = checked.evaluate(selection=dg.AssetSelection.checks(dg.AssetCheckKey(EVENTS.key, name)))
-    assert list(alone) == [name]
-    assert alone[name].passed
+def test_a_condition_on_all_checks_fires_if_the_table_declares_nothing_of_some(lake, events):
+    upstream = events(pa.table({"id": [1]}))
+    passed = dg.AutomationCondition.all_checks_match(dg.AutomationCondition.check_passed())
+
+    @dg.asset(deps=[upstream], automation_condition=dg.AutomationCondition.all_deps_match(passed))
+    def report() -> None: ...
+
+    checks = delta_asset_checks(upstream, unique="id")
+    defs = dg.Definitions([upstream, report], asset_checks=checks)
+
+    def requested() -> int:
+        evaluated = dg.evaluate_automation_conditions(defs, lake.instance)
+        return evaluated.get_num_requested(report.key)
+
+    assert requested() == 0
+    assert lake.materialize(upstream, *checks).success
+    assert requested() == 1
 
 
 def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
@@ -341,8 +354,26 @@ def test_a_partitioned_asset_is_checked_in_the_run_of_a_partition(lake, events):
     )
     checks = delta_asset_checks(upstream, row_count=(1, 1))
     result = lake.materialize(upstream, *checks, partition="mon")
-    (count,) = result.get_asset_check_evaluations()
-    assert (count.check_name, count.passed) == ("delta_row_count", True)
+    found = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert found["delta_row_count"]
+
+
+@pytest.mark.parametrize("kind", ["asset", "spec"])
+def test_the_io_manager_of_the_asset_says_where_its_table_is(lake, events, kind):
+    asset = events(pa.table({"id": [1, 1]}), io_manager_key="lake")
+    spec = dg.AssetSpec("events").with_io_manager_key("lake")
+    manager = {"lake": lake.manager()}
+    assert dg.materialize([asset], resources=manager, instance=lake.instance).success
+    checks = delta_asset_checks({"asset": asset, "spec": spec}[kind], unique="id")
+    result = dg.materialize([asset, *checks], resources=manager, instance=lake.instance)
+    found = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert found["delta_unique"] is False
+
+
+def test_the_location_in_the_metadata_of_an_asset_is_that_of_its_table(checked):
+    asset = observable_delta_asset(["raw", "flights"], checked.table.uri)
+    checks = delta_asset_checks(asset, row_count=(1, 2), constraints=False)
+    assert checked.evaluate(*checks)["delta_row_count"].passed
 
 
 def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):

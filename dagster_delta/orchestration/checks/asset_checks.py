@@ -4,7 +4,7 @@
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,7 +29,11 @@ from dagster_delta.orchestration.io.asset_options import (
     asset_key_of,
     read_asset_options,
 )
-from dagster_delta.orchestration.maintenance.maintained_tables import MaintainedTable
+from dagster_delta.orchestration.maintenance.maintained_tables import (
+    Asset,
+    MaintainedTable,
+    tables_of_asset,
+)
 from dagster_delta.orchestration.metadata_keys import DETAILS, shown
 from dagster_delta.orchestration.row_tables import check_masked_columns, row_table
 from dagster_delta.orchestration.storage_options import StorageOptions
@@ -77,21 +81,20 @@ def delta_asset_checks(
     masked_columns: Sequence[str] = (),
     blocking: bool | Collection[str] = False,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-    io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
     """Asset checks for the table of an asset, written by any tool.
 
     Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
     `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three check
     the rows that were added since the check last passed, unless the table's declarations have
-    changed; they have no result if the table declares nothing of their kind, unless `blocking`, or
-    run alone. A few failing rows are shown as a table. A rule that the embedded engine cannot
-    evaluate like Spark is a warning, never a pass.
+    changed; they pass if the table declares nothing of their kind. A few failing rows are shown as
+    a table. A rule that the embedded engine cannot evaluate like Spark is a warning, never a pass.
 
     Args:
         asset: the asset, its spec, or its key if `table` is given.
-        table: location of the table, if no DeltaIOManager stores it.
-        storage_options: storage options for `table`.
+        table: location of the table, if no DeltaIOManager stores it, and the metadata of the asset
+            have no `dagster/uri`.
+        storage_options: storage options for `table`, and for an asset with a `dagster/uri`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
         unique: columns whose combined values are unique, such as the keys of a merge.
         row_count: minimum and maximum number of rows; None for no bound.
@@ -106,7 +109,6 @@ def delta_asset_checks(
         blocking: whether downstream assets wait for the checks; or the names of those they wait
             for.
         severity: of a check that fails.
-        io_manager_key: the DeltaIOManager that stores the asset.
 
     Raises:
         InvalidArgument: the arguments are inconsistent.
@@ -133,7 +135,7 @@ def delta_asset_checks(
         raise InvalidArgument(
             f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
         )
-    source = _table(asset, table, storage_options, io_manager_key)
+    source = _table(asset, key, table, storage_options)
     options = read_asset_options(source.metadata, AssetOptions(), asset=source.name)
     masked = {*masked_columns, *options.masked_columns}
     return [_definition(key, source, rules, waited_for, severity, masked)]
@@ -158,8 +160,7 @@ def _definition(
         if table is None:
             raise TableNotFound(f"{source.name} has no Delta table yet: materialize it first")
         snapshot = table.snapshot()
-        keys = context.selected_asset_check_keys
-        for check_key in keys:
+        for check_key in context.selected_asset_check_keys:
             rule = rules[check_key.name]
             last = _passed_at(context.instance, check_key, snapshot)
             try:
@@ -167,11 +168,7 @@ def _definition(
             except UnsupportedExpression as error:
                 finding = Finding(passed=False, description=f"Not evaluated: {error}")
                 failed = dg.AssetCheckSeverity.WARN
-            # Where nothing is declared there is no result, unless this check alone was asked for,
-            # or assets wait for it.
-            is_asked_for = len(keys) == 1 or check_key.name in waited_for
-            if finding.details.get("rules") != 0 or is_asked_for:
-                yield _result(check_key, snapshot, finding, failed, masked)
+            yield _result(check_key, snapshot, finding, failed, masked)
 
     specs = {
         name: dg.AssetCheckSpec(
@@ -197,30 +194,22 @@ class _Rule:
 
 
 def _table(
-    asset: Any,  # noqa: ANN401
+    asset: AssetReference,
+    key: dg.AssetKey,
     uri: str | None,
     storage_options: StorageOptions | Mapping[str, object] | None,
-    io_manager_key: str,
 ) -> MaintainedTable:
-    key = asset_key_of(asset)
-    metadata: Mapping[str, object] = {}
-    if isinstance(asset, dg.AssetSpec):
-        metadata = asset.metadata
-    elif isinstance(asset, dg.AssetsDefinition):
-        metadata = asset.metadata_by_key[key]
+    table = MaintainedTable(key.to_user_string(), key)
+    if isinstance(asset, Asset):
+        (table,) = tables_of_asset(asset, storage_options)
     elif uri is None:
         raise InvalidArgument(
             f"the checks of {key.to_user_string()} do not know its table: pass the asset itself, "
             "or the location as table"
         )
-    return MaintainedTable(
-        key.to_user_string(),
-        key,
-        metadata,
-        io_manager_key=io_manager_key if uri is None else None,
-        uri=uri,
-        storage_options=storage_options,
-    )
+    if uri is None:
+        return table
+    return replace(table, uri=uri, io_manager_key=None, storage_options=storage_options)
 
 
 def _expectation_rules(

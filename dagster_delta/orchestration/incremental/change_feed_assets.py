@@ -278,12 +278,13 @@ class _IncrementalAsset:
         manager = delta_io_manager(context.resources, self.io_manager_key, asset=name)
         upstream = arguments.pop(_INPUT, None)
         if upstream is None:
-            table = DeltaTable(str(self.table), storage_options=plain_options(self.storage_options))
-            upstream = table.snapshot().scan(self.columns)
+            given = DeltaTable(str(self.table), storage_options=plain_options(self.storage_options))
+            upstream = given.snapshot().scan(self.columns)
         metadata = _metadata(context)
         options = manager.asset_options(context.asset_key, metadata)
         consumer = self._consumer(context, arguments["config"], options)
-        target = manager.table_of(context.asset_key, metadata)
+        table = manager.table_of(context.asset_key, metadata)
+        target = None if table is None else table.snapshot()
         # Another run may have read further since the input was opened. Read the position in the
         # target first, so that the upstream table never seems to have been restored.
         upstream = Scan(

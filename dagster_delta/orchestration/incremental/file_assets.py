@@ -196,7 +196,8 @@ class _FilesAsset:
 
         def load(context: dg.AssetExecutionContext) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
-            found = self._plan(manager.table_of(context.asset_key, metadata))
+            table = manager.table_of(context.asset_key, metadata)
+            found = self._plan(None if table is None else table.snapshot())
             if found.changed:
                 context.log.warning(
                     f"not loaded again: {counted(len(found.changed), 'file')} modified after the "

@@ -144,6 +144,10 @@ class AssetOptions:
         schema, table = self.table_path(asset_key, output_name)
         return f"{root}/{schema}/{table}" if schema else f"{root}/{table}"
 
+    def qualified_name(self, asset_key: AssetKey | None, output_name: str) -> str:
+        """`schema.table`, or only the name of the table if the schema is empty."""
+        return ".".join(filter(None, self.table_path(asset_key, output_name)))
+
     def table_path(self, asset_key: AssetKey | None, output_name: str) -> tuple[str, str]:
         """Schema (empty for none) and name of the table."""
         path = asset_key.path if asset_key is not None else [output_name]

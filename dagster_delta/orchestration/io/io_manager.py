@@ -185,7 +185,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         if isinstance(written, NothingWritten):
             report_nothing(context, written.reason, metadata=written.metadata)
             return
-        table_name = ".".join(filter(None, options.table_path(*_identity(context))))
+        table_name = options.qualified_name(*_identity(context))
         report_write(context, written, work.metadata, table_name=table_name)
         if self.openlineage and written.skipped_because is None:
             emit_write(context, written)
@@ -291,9 +291,8 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         """The handlers of additional load types and return types; a subclass returns its own."""
         return ()
 
-    def table_of(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> Snapshot | None:
-        """The latest version of the table of an asset that is stored here; None if it does not
-        exist yet.
+    def table_of(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> DeltaTable | None:
+        """The table of an asset that is stored here; None if it does not exist yet.
 
         Args:
             asset_key: of the asset.
@@ -303,9 +302,9 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             InvalidArgument: the metadata is invalid.
             InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
         """
-        uri = self.asset_table_uri(asset_key, metadata)
         try:
-            return DeltaTable(uri, storage_options=self.storage_options.to_options()).snapshot()
+            uri = self.asset_table_uri(asset_key, metadata)
+            return self._open(uri, asset_key.to_user_string())
         except TableNotFound:
             return None
 
@@ -326,20 +325,6 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
         """
         options = self.asset_options(asset_key, metadata)
         return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
-
-    def asset_table_name(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> str:
-        """`schema.table` of the table of an asset, or only its name if the schema is empty.
-
-        Args:
-            asset_key: of the asset.
-            metadata: definition metadata of the asset.
-
-        Raises:
-            InvalidArgument: the metadata is invalid.
-        """
-        options = self.asset_options(asset_key, metadata)
-        path = options.table_path(asset_key, asset_key.to_user_string())
-        return ".".join(filter(None, path))
 
     def asset_options(self, asset_key: dg.AssetKey, metadata: Mapping[str, object]) -> AssetOptions:
         """How an asset is stored: its metadata over the configuration.

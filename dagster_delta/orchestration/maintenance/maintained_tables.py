@@ -79,16 +79,11 @@ class MaintainedTable:
 
     def open(self, resources: object) -> DeltaTable | None:
         """The table, or None if the asset was never materialized."""
-        if self.uri is not None or self.asset_key is None:
-            uri, options = str(self.uri), plain_options(self.storage_options)
-            allowed = self.allow_column_changes
-        else:
-            manager = self._manager(resources)
-            uri = manager.asset_table_uri(self.asset_key, self.metadata)
-            options = manager.storage_options.to_options()
-            allowed = manager.enable_column_change
+        if self.uri is None and self.asset_key is not None:
+            return self._manager(resources).table_of(self.asset_key, self.metadata)
+        options, allowed = plain_options(self.storage_options), self.allow_column_changes
         try:
-            return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)
+            return DeltaTable(str(self.uri), storage_options=options, allow_column_changes=allowed)
         except TableNotFound:
             if self.asset_key is None:
                 raise
@@ -98,7 +93,8 @@ class MaintainedTable:
         """`schema.table` in the layout of the IO manager; None for a table given by location."""
         if self.uri is not None or self.asset_key is None:
             return None
-        return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
+        options = self._manager(resources).asset_options(self.asset_key, self.metadata)
+        return options.qualified_name(self.asset_key, self.name)
 
     def start_spark(self, resources: object, key: str | None) -> None:
         """Start the Spark session for the table, if it does not run yet: that of the
@@ -127,7 +123,7 @@ def maintained_tables(
     """The tables of a job."""
     # An iterator gives them once.
     assets = tuple(assets)
-    found = [table for asset in assets for table in _of_asset(asset, storage_options)]
+    found = [table for asset in assets for table in tables_of_asset(asset, storage_options)]
     if selection is not None:
         definitions = [
             dg.AssetsDefinition(specs=[asset]) if isinstance(asset, dg.AssetSpec) else asset
@@ -183,9 +179,10 @@ def config_naming_tables(
     return create_model(config.__name__, __base__=config, **fields)
 
 
-def _of_asset(
+def tables_of_asset(
     asset: Asset, storage_options: StorageOptions | Mapping[str, object] | None
 ) -> Iterable[MaintainedTable]:
+    """The tables of an asset, of several for a multi-asset."""
     definition = asset if isinstance(asset, dg.AssetsDefinition) else None
     for spec in asset.specs if isinstance(asset, dg.AssetsDefinition) else (asset,):
         metadata = {
