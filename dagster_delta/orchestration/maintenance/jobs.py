@@ -90,17 +90,19 @@ def delta_maintenance_job(
         delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
     """
     found = maintained_tables(assets, selection, tables, storage_options)
-    ops = {table.op_name: _maintenance_op(name, table, spark) for table in found}
+    steps = {table.op_name: _maintenance_op(name, table, spark) for table in found}
     select = _selecting_op(name, found) if len(found) > 1 else None
 
     @dg.graph(name=f"{name}_graph")
     def maintenance() -> None:
         selected = None if select is None else select.alias(_SELECT)()
-        for number, (step, op) in enumerate(ops.items()):
+        for number, (step, op) in enumerate(steps.items()):
             # A step whose input has no value starts no process.
             op.alias(step)(*(() if selected is None else (selected[number],)))
 
-    mapping = _mapping(found, config or DeltaMaintenanceConfig())
+    defaults = dict(config or DeltaMaintenanceConfig())
+    asked = config_naming_tables(DeltaMaintenanceConfig, "tables", found, **defaults)
+    mapping = _one_config([*steps, *([] if select is None else [_SELECT])], asked)
     what = f"Compacts, vacuums, checkpoints and cleans the log of {named_tables(found)}."
     return maintenance.to_job(name=name, config=mapping, **{"description": what, **job_options})
 
@@ -225,12 +227,19 @@ def job_on_one_table(
     def doing() -> None:
         op.alias(step.name)()
 
-    def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
-        return dg.RunConfig(ops={step.name: val})
-
-    mapping.__annotations__["val"] = config_naming_tables(step.config, "table", tables)
+    mapping = _one_config([step.name], config_naming_tables(step.config, "table", tables))
     described = {"description": f"{step.what}: one of {named_tables(tables)}.", **job_options}
-    return doing.to_job(name=name, config=dg.config_mapping(mapping), **described)
+    return doing.to_job(name=name, config=mapping, **described)
+
+
+def _one_config(steps: Sequence[str], config: type[dg.Config]) -> dg.ConfigMapping:
+    """The config of a run as that of each of its steps."""
+
+    def mapping(val: Any) -> dg.RunConfig:  # noqa: ANN401
+        return dg.RunConfig(ops=dict.fromkeys(steps, val))
+
+    mapping.__annotations__["val"] = config
+    return dg.config_mapping(mapping)
 
 
 def _restore_or_clone(
@@ -259,29 +268,6 @@ def _restore_or_clone(
     )
 
 
-def _mapping(
-    tables: Sequence[MaintainedTable], defaults: DeltaMaintenanceConfig
-) -> dg.ConfigMapping:
-    """Converts the config of a run into the configs of its steps."""
-
-    def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
-        # Names are members of the enumeration here, which are texts too.
-        chosen = [table for table in tables if not val.tables or table.name in val.tables]
-        ops: dict[str, Any] = {table.op_name: val for table in chosen}
-        if len(tables) > 1:
-            ops[_SELECT] = _SelectedTables(tables=[table.name for table in chosen])
-        return dg.RunConfig(ops=ops)
-
-    mapping.__annotations__["val"] = config_naming_tables(
-        DeltaMaintenanceConfig, "tables", tables, **dict(defaults)
-    )
-    return dg.config_mapping(mapping)
-
-
-class _SelectedTables(dg.Config):
-    tables: list[str]
-
-
 def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefinition:
     """One output per table, which has a value if the run selects the table."""
     outputs = {f"{_SELECT}_{table.op_name}": table for table in tables}
@@ -291,9 +277,9 @@ def _selecting_op(job_name: str, tables: Sequence[MaintainedTable]) -> dg.OpDefi
         description="Selects the tables of the run; the steps of all others are skipped.",
         out={name: dg.Out(dg.Nothing, is_required=False) for name in outputs},
     )
-    def select_tables(config: _SelectedTables) -> Iterator[dg.Output[None]]:
+    def select_tables(config: DeltaMaintenanceConfig) -> Iterator[dg.Output[None]]:
         for name, table in outputs.items():
-            if table.name in config.tables:
+            if not config.tables or table.name in config.tables:
                 yield dg.Output(None, name)
 
     return select_tables
