@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.pipes import report_delta_commit
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
-    from dagster_delta.orchestration.schema_changes.jobs import (
+    from dagster_delta.orchestration.schema_changes import (
         DeltaSchemaChangeConfig,
         SchemaChangeKind,
         delta_schema_change_job,
@@ -181,7 +181,7 @@ _MODULES = {
     ),
     "orchestration.pipes": "report_delta_commit",
     "orchestration.resources": "DeltaTableResource SparkSessionResource",
-    "orchestration.schema_changes.jobs": (
+    "orchestration.schema_changes": (
         "DeltaSchemaChangeConfig SchemaChangeKind delta_schema_change_job"
     ),
     "orchestration.sensors.observations": "observable_delta_asset",

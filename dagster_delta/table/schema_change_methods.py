@@ -54,6 +54,7 @@ class AlterOptions(TypedDict, total=False):
 class _AllOptions(AlterOptions, total=False):
     existing_rows: ExistingRows
     batch_bytes: int | None
+    on_error: OnError
 
 
 class SchemaChangeMethods(TableHandle):
@@ -74,6 +75,7 @@ class SchemaChangeMethods(TableHandle):
         existing_rows: ExistingRows = "rewrite",
         engine: EngineName | None = None,
         batch_bytes: int | None = None,
+        on_error: OnError = "abort",
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
@@ -105,6 +107,8 @@ class SchemaChangeMethods(TableHandle):
             engine: the engine that reads and writes existing rows, if needed: `arrow` (the default)
                 or `spark`.
             batch_bytes: size of the data files that an online change rewrites in one commit; 1 GiB.
+            on_error: whether a value that an online change cannot convert aborts the change, or
+                becomes `null`.
             commit_info: recorded in the commitInfo beside this library's own fields.
             on_progress: called with the number of files rewritten so far, and of all to rewrite.
 
@@ -132,6 +136,7 @@ class SchemaChangeMethods(TableHandle):
             existing_rows=existing_rows,
             engine=engine,
             batch_bytes=batch_bytes,
+            on_error=on_error,
             commit_info=commit_info,
             on_progress=on_progress,
         )

@@ -36,7 +36,7 @@ from dagster_delta.orchestration.maintenance.ops import (
     restore_op,
     vacuum_op,
 )
-from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import Lake, library_error, plain

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job, delta_restore_job
-from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from dagster_delta.orchestration.sensors import observations
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.protocol.log.paths import commit_path

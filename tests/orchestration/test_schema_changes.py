@@ -16,11 +16,10 @@ from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChan
 from dagster_delta.evolution.column_change import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
-from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.operations.column_change import begin_column_change
-from dagster_delta.table.schema_change_methods import SchemaChangeMethods
+from dagster_delta.table.operations.column_change import ColumnChangeJob, begin_column_change
 from tests.orchestration.conftest import Lake, library_error, plain
 
 
@@ -274,13 +273,12 @@ METRICS = (
     "commit_retries",
     "longest_retry_ms",
 )
-CHANGE = {"kind": "CHANGE_COLUMN", "column": "price", "new_type": "INT", "enable_features": True}
+CHANGE = {"statement": "ALTER COLUMN price TYPE INT", "enable_features": True}
 
 
 def test_a_column_changes_its_type_and_the_run_tells_every_commit(filled: Lake) -> None:
     assert "string to int" in told(run(filled, CHANGE))["delta/schema_change"]
     metadata = told(run(filled, {**CHANGE, "dry_run": False, "batch_bytes": 1}))
-    assert "| 2 |" in metadata["delta/schema_change"]
     counted = {each: metadata[f"delta/{each}"] for each in METRICS}
     assert counted == {
         "rows_converted": 2,
@@ -336,15 +334,12 @@ def test_a_statement_names_the_switches_of_the_change_and_the_resource(
 def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
     filled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin_only(self: SchemaChangeMethods, column: str, new_type: str, **_: Any) -> Any:
-        assert new_type == "INT"
-        request = ColumnChangeRequest((column,), PrimitiveType("integer"), enable_features=True)
-        begin_column_change(self._existing(), request, clock=lambda: 1)
+    def die(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the run died")
 
     for ending, expected in (("CANCEL_COLUMN_CHANGE", "10"), ("RESUME_COLUMN_CHANGE", 10)):
         with monkeypatch.context() as patched:
-            patched.setattr(SchemaChangeMethods, "change_column", begin_only)
+            patched.setattr(ColumnChangeJob, "run", die)
             with pytest.raises(RuntimeError, match="the run died"):
                 run(filled, {**CHANGE, "dry_run": False})
         assert "prepared" in told(run(filled, {"kind": ending}))["delta/schema_change"]
@@ -457,12 +452,18 @@ def test_a_value_in_the_way_fails_the_run_and_leaves_the_table(filled: Lake) -> 
     assert sorted(prices) == ["10", "20", "dear"]
 
 
+def test_a_value_in_the_way_becomes_null_if_that_is_asked_for(filled: Lake) -> None:
+    table_of(filled).append(pa.table({"id": [3], "price": ["dear"]}))
+    planned = told(run(filled, {**CHANGE, "on_error": "null"}))["delta/schema_change"]
+    assert "null" in planned
+    metadata = told(run(filled, {**CHANGE, "on_error": "null", "dry_run": False}))
+    assert metadata["delta/values_nulled"] == 1
+    prices = table_of(filled).snapshot().scan().to_arrow()["price"].to_pylist()
+    assert sorted(prices, key=str) == [10, 20, None]
+
+
 NO_SENSE: list[tuple[dict[str, Any], str]] = [
-    ({}, "needs `statement`"),
-    ({"statement": "ADD COLUMN a INT", "column": "price"}, "takes no `column`"),
-    ({"kind": "CHANGE_COLUMN", "column": "price"}, "needs `new_type`"),
-    ({"statement": "ADD COLUMN a INT", "cast": "price"}, "takes no `cast`"),
-    ({**CHANGE, "existing_rows": "null"}, "takes no `existing_rows`: it is for ALTER"),
+    ({}, "statement"),
     ({"kind": "CANCEL_COLUMN_CHANGE"}, "no column of the table is being changed"),
 ]
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.clock import Clock
+    from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -105,6 +106,8 @@ class SchemaChangeOptions:
     """Whether the caller's handle allows online column changes."""
     batch_bytes: int | None = None
     """Size of the data files that an online change rewrites in one commit; None: 1 GiB."""
+    on_error: OnError = "abort"
+    """What an online change does with a value that cannot be converted."""
 
 
 class SchemaChangeResult(CommitResult, frozen=True, kw_only=True):
@@ -367,6 +370,7 @@ class _Statement:
         options = self._options
         request = replace(
             request,
+            on_error=options.on_error,
             enable_features=options.enable_features,
             is_allowed=options.allow_column_changes,
         )

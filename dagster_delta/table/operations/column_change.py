@@ -377,7 +377,7 @@ class ColumnChangeJob:
             f"column {column} of at least {problems.num_rows} row(s) cannot be converted to "
             f"{target}; {rolled_back}; correct the rows, say how they are converted (`cast` of "
             "change_column, USING in a statement), or let what cannot be become null by "
-            'change_column with on_error="null"',
+            'on_error="null"',
             table=snapshot.store.location.uri,
             column=column,
             examples=tuple(problems.examples),

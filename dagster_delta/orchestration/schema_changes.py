@@ -9,7 +9,7 @@ materialization.
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from logging import Logger
@@ -19,6 +19,7 @@ import dagster as dg
 from dagster_shared.check import CheckError
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.plan_report import table_cell
 from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.maintenance.jobs import StepOnOneTable, job_on_one_table
@@ -29,8 +30,12 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 )
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
-from dagster_delta.orchestration.metadata_keys import RawMetadata, counted
-from dagster_delta.orchestration.schema_changes.readers import readers_of_change
+from dagster_delta.orchestration.metadata_keys import (
+    COLUMNS_READ_KEY,
+    QUERY_KEY,
+    RawMetadata,
+    counted,
+)
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import table_schema
 
@@ -40,20 +45,20 @@ if TYPE_CHECKING:
         ColumnChangeProgress,
         ColumnChangeState,
     )
-    from dagster_delta.table.transaction.commit_result import CommitResult
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job for several tables; set its limit to 1 in the deployment."""
+
+_LINEAGE_KEY = "dagster/column_lineage"
+_ALL = "every column"
 
 
 class SchemaChangeKind(Enum):
     """The kind of change that a run of a schema change job makes."""
 
     ALTER = "alter"
-    """Run `statement` in one commit; MODIFY, CHANGE and ALTER … TYPE to a type that is not wider
-    are an online change of the column, with the switches of CHANGE_COLUMN."""
-    CHANGE_COLUMN = "change_column"
-    """Change the type of `column` online: to any type, in batches, during reads and writes. Only if
+    """Run `statement` in one commit. MODIFY, CHANGE and ALTER … TYPE to a type that is not wider
+    change the column online: to any type, in batches, during reads and writes. Only if
     `enable_column_change` of the resource is on, and the table's property too."""
     RESUME_COLUMN_CHANGE = "resume_column_change"
     """Resume a column change whose run ended before the change."""
@@ -76,30 +81,18 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
     """Only plan the change: what it does, what it costs, which assets read the columns. Set to
     false to apply it."""
     kind: SchemaChangeKind = SchemaChangeKind.ALTER
-    """ALTER: run `statement`; CHANGE_COLUMN: change the type of `column` online, if the resource
-    has enable_column_change; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue or cancel the
-    change in progress; MATERIALIZE_DEFAULTS: write lazy defaults into the data files, so that other
-    clients can read the table again."""
+    """ALTER: run `statement`; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue or cancel the
+    online change in progress; MATERIALIZE_DEFAULTS: write lazy defaults into the data files, so
+    that other clients can read the table again."""
     existing_rows: Literal["rewrite", "lazy", "null"] = "rewrite"
     """For ALTER: the value of existing rows in a new column with a default. rewrite: the default,
     written by rewriting their files; lazy: the default, filled in when they are read, so that only
     this library can read the table until MATERIALIZE_DEFAULTS; null: null."""
-    column: str = ""
-    """For CHANGE_COLUMN: path of the column: `a`, `a.b`, `a.element`, `a.value`."""
-    new_type: str = ""
-    """For CHANGE_COLUMN: the new type, any atomic one: INT, DECIMAL(10,2), DATE."""
-    cast: str | None = None
-    """For CHANGE_COLUMN: Spark SQL expression over the row that computes the new value. Default:
-    CAST."""
     on_error: Literal["abort", "null"] = "abort"
-    """For CHANGE_COLUMN: whether a value that cannot be converted aborts the change, leaving the
+    """For online changes: whether a value that cannot be converted aborts the change, leaving the
     column as it was, or becomes null."""
-    nullable: bool | None = None
-    """For CHANGE_COLUMN: whether the changed column is nullable. Default: unchanged."""
-    position: str | None = None
-    """For CHANGE_COLUMN: FIRST, or the name of the column to place it after. Default: unchanged."""
     batch_bytes: int | None = None
-    """For column changes: bytes of data files to rewrite per commit. Default: 1 GiB."""
+    """For online changes: bytes of data files to rewrite per commit. Default: 1 GiB."""
     enable_features: bool = False
     """Whether to enable table features that the change needs, such as column mapping. Clients
     without these features can then no longer read the table."""
@@ -179,7 +172,7 @@ class _ChangeReport:
     columns: tuple[str, ...] = ()
     """Top-level columns of the earlier schema that changed or were dropped."""
     metrics: Mapping[str, int | str] = field(default_factory=dict)
-    """Of an online column change; see `DeltaTable.change_column`."""
+    """Of an online change; see `DeltaTable.change_column`."""
     adds_columns: bool = False
     """Whether top-level columns were added."""
 
@@ -191,7 +184,6 @@ def _change(
     table: "DeltaTable",
     assets: tuple[object, ...],
 ) -> None:
-    _check_fields(config)
     columns_before = table.schema().names
     change = _Change(table, config, context.log, commit_info_of_op(context, chosen.name))
     report = _STEPS[config.kind](change)
@@ -200,7 +192,7 @@ def _change(
         readers = (
             "Assets that read the table are not known: the job has it by location, not by asset."
             if chosen.asset_key is None
-            else readers_of_change(
+            else _readers_of_change(
                 context.instance,
                 (*assets, *_assets_of_code_location(context)),
                 chosen.asset_key,
@@ -255,30 +247,6 @@ def _assets_of_code_location(context: dg.OpExecutionContext) -> tuple[dg.AssetsD
         return ()
 
 
-_FIELDS: Mapping[SchemaChangeKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    SchemaChangeKind.ALTER: (("statement",), ("existing_rows",)),
-    SchemaChangeKind.CHANGE_COLUMN: (
-        ("column", "new_type"),
-        ("cast", "on_error", "nullable", "position"),
-    ),
-}
-"""Fields of one kind only: those it needs, and its options."""
-
-
-def _check_fields(config: DeltaSchemaChangeConfig) -> None:
-    """Refuse fields of another kind, and a lack of fields that the kind needs."""
-    for kind, (needed, optional) in _FIELDS.items():
-        for name in (*needed, *optional):
-            default = DeltaSchemaChangeConfig.model_fields[name].default
-            is_given = getattr(config, name) != default
-            if is_given and kind is not config.kind:
-                raise InvalidArgument(
-                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
-                )
-            if name in needed and not is_given and kind is config.kind:
-                raise InvalidArgument(f"kind {config.kind.name} needs `{name}`: set it")
-
-
 @dataclass(frozen=True, slots=True)
 class _Change:
     """Makes the change of a config, or plans it: one method for each kind."""
@@ -295,6 +263,7 @@ class _Change:
             existing_rows=config.existing_rows,
             enable_features=config.enable_features,
             batch_bytes=config.batch_bytes,
+            on_error=config.on_error,
             **self._options(),
         )
         changes = result.plan.schema_changes
@@ -328,20 +297,6 @@ class _Change:
             "on_progress": lambda done, of: self.log.info(f"{done:,} of {of:,} files rewritten"),
         }
 
-    def change_column(self) -> _ChangeReport:
-        config = self.config
-        needed, optional = _FIELDS[config.kind]
-        names = (*needed, *optional, "enable_features", "batch_bytes")
-        asked: dict[str, Any] = {name: getattr(config, name) for name in names}
-        plan = self.table.plan_column_change(**asked)
-        columns = (plan.change.path[0],)
-        if config.dry_run:
-            return _ChangeReport(f"dry run: {plan.summary}", plan.to_markdown(), columns)
-        result = self.table.change_column(**asked, **self._online_options())
-        report = f"{plan.to_markdown()}\n{_totals(result)}"
-        title = f"version {result.version}: {plan.summary}"
-        return _ChangeReport(title, report, columns, result.metrics)
-
     def end_change(self) -> _ChangeReport:
         """Resume or cancel the change in progress."""
         state = self.table.column_change()
@@ -355,32 +310,19 @@ class _Change:
             what = f"The change of `{state.column}` to {state.to_type}"
             done = f"{what} was cancelled in version {version}."
             return _ChangeReport(f"version {version}", done)
-        options = self._online_options()
-        result = self.table.resume_column_change(batch_bytes=config.batch_bytes, **options)
-        title = f"version {result.version}: the change of column {state.column} is complete"
-        return _ChangeReport(title, _totals(result), columns, result.metrics)
 
-    def _online_options(self) -> dict[str, Any]:
         def log_commit(progress: "ColumnChangeProgress") -> None:
             what = "the change is published" if progress.state is None else _spell(progress.state)
             self.log.info(f"version {progress.version}: {what}")
 
-        return {
-            "engine": self.config.engine,
-            "commit_info": self.commit_info,
-            "on_progress": log_commit,
-        }
-
-
-def _totals(result: "CommitResult") -> str:
-    metrics = result.metrics
-    size = spell_bytes(int(metrics["numAddedBytes"]))
-    return (
-        f"| version | rows rewritten | bytes written | values that became null |\n"
-        f"|---:|---:|---:|---:|\n"
-        f"| {result.version} | {metrics['numCopiedRows']:,} "
-        f"| {size} | {metrics['numNulledValues']:,} |"
-    )
+        result = self.table.resume_column_change(
+            engine=config.engine,
+            batch_bytes=config.batch_bytes,
+            commit_info=self.commit_info,
+            on_progress=log_commit,
+        )
+        title = f"version {result.version}: the change of column {state.column} is complete"
+        return _ChangeReport(title, f"{title}.", columns, result.metrics)
 
 
 def _spell(state: "ColumnChangeState") -> str:
@@ -393,8 +335,141 @@ def _spell(state: "ColumnChangeState") -> str:
 
 _STEPS: Mapping[SchemaChangeKind, Callable[[_Change], _ChangeReport]] = {
     SchemaChangeKind.ALTER: _Change.alter,
-    SchemaChangeKind.CHANGE_COLUMN: _Change.change_column,
     SchemaChangeKind.RESUME_COLUMN_CHANGE: _Change.end_change,
     SchemaChangeKind.CANCEL_COLUMN_CHANGE: _Change.end_change,
     SchemaChangeKind.MATERIALIZE_DEFAULTS: _Change.materialize_defaults,
 }
+
+
+def _readers_of_change(
+    instance: dg.DagsterInstance,
+    assets: Iterable[object],
+    key: dg.AssetKey,
+    columns: Sequence[str],
+    table_columns: Sequence[str],
+    *,
+    adds_columns: bool,
+) -> str:
+    """The assets that read what changes in the asset `key`, as Markdown, or why there are none.
+
+    Columns of assets between, computed from what changes, are named `a/b.column`. An asset that has
+    read every column so far, as `SELECT *` does, gets new ones and passes them on. Assets are
+    included if it is not known what they read; assets downstream of them are not.
+
+    Args:
+        instance: has the latest materializations, with the columns that they read.
+        assets: those that may read the table.
+        key: asset whose table changes.
+        columns: top-level columns that change or are dropped.
+        table_columns: all top-level columns before the change.
+        adds_columns: whether top-level columns are added.
+    """
+    # By key, since the same asset may be given twice, by the job and by the code location.
+    specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
+    found: dict[str, set[str]] = {}
+    waiting = [(key, _folded(columns), adds_columns, _folded(table_columns))]
+    seen: set[tuple[dg.AssetKey, str]] = set()
+    while waiting:
+        source, wanted, grows, all_columns = waiting.pop(0)
+        wanted = frozenset(column for column in wanted if (source, column) not in seen)
+        grows = grows and (source, _ALL) not in seen
+        seen |= {(source, column) for column in (*wanted, *([_ALL] if grows else []))}
+        name = source.to_user_string()
+        prefix, of_source = ("", "") if source == key else (f"{name}.", f" of {name}")
+        for spec in _direct_readers(specs, source) if wanted or grows else ():
+            reads = _Reads.of(instance, spec, source, table_columns if source == key else None)
+            read = {f"{prefix}{name}" for folded, name in reads.columns.items() if folded in wanted}
+            reads_all = grows and all_columns <= reads.columns.keys()
+            if reads_all:
+                read.add(f"{_ALL}{of_source}")
+            if read:
+                computed = [name for name, deps in reads.computed.items() if deps & wanted]
+                every = _folded(reads.computed)
+                waiting.append((spec.key, _folded(computed), reads_all, every))
+            elif reads.unknown is not None:
+                read.add(reads.unknown)
+            if read:
+                found.setdefault(spec.key.to_user_string(), set()).update(read)
+    if found:
+        head = "### Who reads the columns\n\n| downstream asset | reads |\n|---|---|"
+        cells = {asset: table_cell(", ".join(sorted(read))) for asset, read in found.items()}
+        return "\n".join([head, *(f"| `{asset}` | {cell} |" for asset, cell in cells.items())])
+    if not any(_direct_readers(specs, key)):
+        return "No asset of the code location reads the table."
+    return (
+        "No asset of the code location is affected: the queries that read the table read other "
+        "columns."
+    )
+
+
+def _folded(columns: Iterable[str]) -> frozenset[str]:
+    return frozenset(column.casefold() for column in columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The columns of an upstream asset that an asset reads."""
+
+    columns: Mapping[str, str]
+    """Those that are known, by their name in lower case."""
+    computed: Mapping[str, set[str]]
+    """By column of the asset: the columns it is computed from, in lower case."""
+    unknown: str | None
+    """Why it may read others; None if it reads no others."""
+
+    @classmethod
+    def of(
+        cls,
+        instance: dg.DagsterInstance,
+        spec: dg.AssetSpec,
+        source: dg.AssetKey,
+        source_columns: Sequence[str] | None,
+    ) -> "_Reads":
+        """From the latest materialization of the asset, or else from its definition.
+
+        Args:
+            instance: has the materializations.
+            spec: of the asset.
+            source: the upstream asset.
+            source_columns: its columns now; None if they do not change.
+        """
+        event = instance.get_latest_materialization_event(spec.key)
+        materialization = None if event is None else event.asset_materialization
+        recorded = {} if materialization is None else materialization.metadata
+
+        def value(key: str) -> Any:  # noqa: ANN401
+            found = recorded.get(key, spec.metadata.get(key))
+            return found.value if isinstance(found, dg.MetadataValue) else found
+
+        lineage = value(_LINEAGE_KEY)
+        deps_by_column = {} if lineage is None else lineage.deps_by_column
+        computed: dict[str, set[str]] = {}
+        columns: dict[str, str] = {}
+        for column, deps in deps_by_column.items():
+            names = [dep.column_name for dep in deps if dep.asset_key == source]
+            computed[column] = {name.casefold() for name in names}
+            columns |= {name.casefold(): name for name in names}
+        query = (value(COLUMNS_READ_KEY) or {}).get(source.to_user_string())
+        if query is None:
+            # Lineage leaves out what only filters, joins or groups.
+            nothing = "(no column lineage)"
+            return cls(columns, computed, nothing if lineage is None else "(maybe in a filter)")
+        columns |= {column.casefold(): column for column in query["read"]}
+        is_current = recorded.get(QUERY_KEY) == spec.metadata.get(QUERY_KEY) and (
+            source_columns is None or set(source_columns) == set(query["of"])
+        )
+        return cls(columns, computed, None if is_current else "(it has not run since a change)")
+
+
+def _specs(assets: Iterable[object]) -> Iterator[dg.AssetSpec]:
+    for asset in assets:
+        if isinstance(asset, dg.AssetsDefinition):
+            yield from asset.specs
+        elif isinstance(asset, dg.AssetSpec):
+            yield asset
+
+
+def _direct_readers(specs: Iterable[dg.AssetSpec], key: dg.AssetKey) -> Iterator[dg.AssetSpec]:
+    for spec in specs:
+        if any(dep.asset_key == key for dep in spec.deps):
+            yield spec

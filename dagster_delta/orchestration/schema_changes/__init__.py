@@ -1,1 +1,0 @@
-"""Jobs that change the schema of a table from the Launchpad."""
