@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         DeltaIngestionComponent,
         DeltaSqlComponent,
     )
-    from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
-    from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
-    from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
-    from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
+    from dagster_delta.orchestration.components.external_tables import (
+        DeltaLakeComponent,
+        DeltaMaintenanceComponent,
+        DeltaSensorComponent,
+        DeltaTableComponent,
+    )
     from dagster_delta.orchestration.definition_checks import check_definitions
     from dagster_delta.orchestration.incremental.change_feed_assets import (
         ChangeFeedConfig,
@@ -153,10 +155,9 @@ _MODULES = {
     "orchestration.components.computed_assets": (
         "DeltaChangeFeedComponent DeltaIngestionComponent DeltaSqlComponent"
     ),
-    "orchestration.components.delta_lake": "DeltaLakeComponent",
-    "orchestration.components.delta_maintenance": "DeltaMaintenanceComponent",
-    "orchestration.components.delta_sensor": "DeltaSensorComponent",
-    "orchestration.components.delta_table": "DeltaTableComponent",
+    "orchestration.components.external_tables": (
+        "DeltaLakeComponent DeltaMaintenanceComponent DeltaSensorComponent DeltaTableComponent"
+    ),
     "orchestration.definition_checks": "check_definitions",
     "orchestration.incremental.change_feed_assets": "ChangeFeedConfig delta_change_feed_asset",
     "orchestration.incremental.file_assets": "delta_files_asset delta_files_sensor",

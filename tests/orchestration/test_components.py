@@ -134,7 +134,11 @@ def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
     ("component", "params", "expected"),
     [
         (DeltaTableComponent, {"uri": "s3://l/x", "key": "raw/x"}, {"key": "raw/x"}),
-        (DeltaMaintenanceComponent, {"uri": "s3://l/x"}, {"tables": {"x": "s3://l/x"}}),
+        (
+            DeltaMaintenanceComponent,
+            {"uri": "s3://l/x"},
+            {"tables": {"x": "s3://l/x"}, "name": "here"},
+        ),
         (DeltaSensorComponent, {"uri": "s3://l/x"}, {"tables": "s3://l/x", "name": "here"}),
         (DeltaLakeComponent, {"root": "s3://l"}, {"root": "s3://l"}),
         (DeltaSqlComponent, {"upstream": "raw/x"}, {"upstream": {"source": "raw/x"}}),
@@ -450,6 +454,8 @@ def test_templates_and_number_like_texts_are_taken(sandbox, monkeypatch) -> None
         (DeltaIngestionComponent, {"mode": "upsert"}, "one of ['append', 'merge', 'overwrite']"),
         (DeltaChangeFeedComponent, {"on_gap": "skip"}, "one of ['refresh', 'fail']"),
         (DeltaSqlComponent, {"asset": {"kind": "sql"}}, "'code_version', 'owners'"),
+        (DeltaSensorComponent, {"start_from": "beginning"}, "one of ['earliest', 'latest']"),
+        (DeltaTableComponent, {"sensor": {"start_from": 1.5}}, "not of type 'integer'"),
     ],
 )
 def test_dg_names_what_is_allowed_where_something_else_is_declared(
@@ -573,7 +579,7 @@ def test_queries_and_incremental_assets_are_declared(sandbox, root, instance) ->
     ("component", "attributes", "said"),
     [
         (DeltaSqlComponent, {"upstream": {"a": "b"}}, "needs either sql or sql_file"),
-        (DeltaSqlComponent, {"upstream": {"a": "b"}, "sql_file": "no.sql"}, "cannot be read"),
+        (DeltaSqlComponent, {"upstream": {"a": "b"}, "sql_file": "no.sql"}, "no.sql"),
         (
             DeltaChangeFeedComponent,
             {"upstream": "b", "keys": ["id"], "function": "no.such"},

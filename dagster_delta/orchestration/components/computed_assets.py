@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, ImportString, TypeAdapter
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.components.delta_component import (
@@ -35,6 +33,7 @@ from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 
 _KIND_TAG = "dagster/kind/"
+_FUNCTION: TypeAdapter[Callable[..., Any]] = TypeAdapter(ImportString[Callable[..., Any]])
 
 
 class ComputedAssetComponent(AssetDeltaComponent):
@@ -109,7 +108,7 @@ class DeltaSqlComponent(ComputedAssetComponent):
         options = self.asset_options("sql", "duckdb" if self.engine == "arrow" else "spark")
         keys = {name: dg.AssetKey.from_user_string(key) for name, key in self.upstream.items()}
         if self.sql_file is not None:
-            options["sql"] = _read(context.path / self.sql_file)
+            options["sql"] = (context.path / self.sql_file).read_text(encoding="utf-8")
         return dg.Definitions(assets=[delta_sql_asset(**{**options, "upstream": keys})])
 
 
@@ -148,10 +147,11 @@ class DeltaChangeFeedComponent(ComputedAssetComponent):
         """The asset.
 
         Raises:
-            InvalidArgument: the attributes are inconsistent, or the function cannot be imported.
+            InvalidArgument: the attributes are inconsistent.
+            pydantic.ValidationError: the function cannot be imported.
         """
         define = delta_change_feed_asset(**self.asset_options())
-        function = _copy if self.function is None else _imported(self.function)
+        function = _copy if self.function is None else _FUNCTION.validate_python(self.function)
         return dg.Definitions(assets=[define(function)])
 
 
@@ -215,30 +215,5 @@ class DeltaIngestionComponent(ComputedAssetComponent):
         return dg.Definitions(assets=[asset], sensors=[sensor])
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(
-            f"sql_file {file} cannot be read ({error}): give the path of a file in UTF-8, relative "
-            "to the folder of the component"
-        ) from error
-
-
 def _copy(changes: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return changes
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    module, _, name = path.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidArgument(
-            f"function {path!r} cannot be imported ({error}): give the path of a function in a "
-            "module, such as lakehouse.transforms.late_flights"
-        ) from error
-    if not callable(function):
-        raise InvalidArgument(f"function {path!r} is not a function")
-    found: Callable[..., Any] = function
-    return found

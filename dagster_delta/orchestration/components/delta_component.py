@@ -67,6 +67,13 @@ def _name_choices(node: Any, definitions: dict[str, Any]) -> None:  # noqa: ANN4
         node["type"] = ["object", "string", "null"]
     choices = node.get("anyOf", ())
     others = [choice for choice in choices if choice not in ({"type": "string"}, {"type": "null"})]
+    if len(others) == 2 and "enum" in others[0]:
+        # Texts are names or templates.
+        names, other = others
+        del node["anyOf"]
+        node["if"] = _TEMPLATE_OR_NULL
+        node["else"] = {"if": {"type": "string"}, "then": names, "else": other}
+        return
     if len(others) != 1 or others == choices:
         return
     (choice,) = others
@@ -177,17 +184,12 @@ def _resolved_as(model: Any) -> Callable[[dg.ResolutionContext, Any], Any]:  # n
     adapter: TypeAdapter[Any] = TypeAdapter(model)
 
     def resolve(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
-        plain = _rendered(context, value)
-        return adapter.validate_python(plain) if isinstance(plain, Mapping) else plain
+        # The result of a template that is the whole attribute does not change.
+        if isinstance(value, BaseModel) and not isinstance(value, dg.Config):
+            value = _texts(context, value.model_dump(exclude_unset=True))
+        return adapter.validate_python(value) if isinstance(value, Mapping) else value
 
     return resolve
-
-
-def _rendered(context: dg.ResolutionContext, value: Any) -> Any:  # noqa: ANN401
-    """Plain values with their templates resolved; results of templates are not changed."""
-    if isinstance(value, BaseModel) and not isinstance(value, dg.Config):
-        return _texts(context, value.model_dump(exclude_unset=True))
-    return value
 
 
 _NO_LITERAL = "$"

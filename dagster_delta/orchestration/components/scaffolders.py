@@ -91,7 +91,7 @@ DeltaIngestionScaffolder = _scaffolder(
 )
 DeltaTableScaffolder = _scaffolder(key=_KEY, uri=_TABLE, checks={"constraints": True})
 DeltaMaintenanceScaffolder = _scaffolder(
-    name=_Asked("name", "Name of the job or schedule.", "delta_maintenance"),
+    name=_Asked("name", "Name of the job or schedule; by default that of the folder.", _FOLDER),
     cron_schedule=_Asked("cron", "When it runs: 0 3 * * *", None),
     tables=_TABLE._replace(value=lambda uri: {uri.rstrip("/").rsplit("/", 1)[-1]: uri}),
     # With the switch that makes VACUUM delete files.

@@ -1,0 +1,625 @@
+"""Components of tables that others write: assets with checks, sensors and maintenance, of one table
+or of every table below a root.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fnmatch
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import dagster as dg
+import msgspec
+from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from pydantic import Field
+
+from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.evolution.column_definition import schema_of_types
+from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.checks.health_asset import delta_health_asset
+from dagster_delta.orchestration.components.delta_component import (
+    AssetDeltaComponent,
+    Condition,
+    DeltaAttributes,
+    DeltaComponent,
+    MaintenanceConfigField,
+    StorageField,
+)
+from dagster_delta.orchestration.components.scaffolders import (
+    DeltaLakeScaffolder,
+    DeltaMaintenanceScaffolder,
+    DeltaSensorScaffolder,
+    DeltaTableScaffolder,
+)
+from dagster_delta.orchestration.maintenance.jobs import (
+    delta_maintenance_job,
+    delta_maintenance_schedule,
+)
+from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
+from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.sensors.observations import (
+    delta_asset_spec,
+    observable_delta_asset,
+)
+from dagster_delta.orchestration.sensors.sensors import (
+    DeltaSensorOptions,
+    delta_change_feed_sensor,
+    delta_table_sensor,
+)
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
+from dagster_delta.orchestration.table_metadata import table_columns
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.table_discovery import find_tables
+
+_log = logging.getLogger(__name__)
+
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
+
+# Opening a table waits for storage, not for the CPU.
+_TABLES_AT_ONCE = 16
+
+
+class SensorOptions(DeltaAttributes):
+    """Which commits to include, and what they run.
+
+    The attributes without a description are those of `DeltaSensorOptions`.
+    """
+
+    passed_to = DeltaSensorOptions
+
+    name: str
+    """Name of the sensor."""
+    target: str | list[str] | None = Field(
+        default=None, examples=["group:reports", 'key:"reports/daily"+']
+    )
+    """Assets to materialize, in Dagster's asset selection syntax."""
+    job_name: str | None = None
+    """Alternative to target: name of a job to run."""
+    change_feed: bool = False
+    """Require the change data feed: a commit that it did not record is an error."""
+    start_from: Literal["latest", "earliest"] | int = "latest"
+    operations: list[str] | None = Field(default=None, examples=[["WRITE", "MERGE"]])
+    partitions: dict[str, list[str | None]] | None = Field(
+        default=None, examples=[{"country": ["AT", "CH"]}]
+    )
+    """Only these values of partition columns; null is a value."""
+    columns: list[str] = Field(default=[])
+    minimum_rows: int | None = None
+    minimum_age_seconds: float | None = None
+    partitions_def: Annotated[
+        dg.PartitionsDefinition[Any] | None, dg.Resolver.default(model_field_type=str)
+    ] = Field(
+        default=None, examples=["{{ dg.DailyPartitionsDefinition(start_date='2024-01-01') }}"]
+    )
+    partition_expr: str | dict[str, str] | None = None
+    run_tags: dict[str, str] = Field(default={})
+    max_commits_per_tick: int = 100
+    max_runs_per_tick: int = 100
+    minimum_interval_seconds: int | None = None
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED
+    description: str | None = None
+
+    def sensor(
+        self, tables: str | list[str], storage_options: StorageOptions | None, **further: Any
+    ) -> dg.SensorDefinition:
+        """The sensor on some tables; `further` are options that the YAML does not have."""
+        given = {**self.arguments(), **further, "storage_options": storage_options or {}}
+        if self.target is not None and self.job_name is not None:
+            raise InvalidArgument(
+                f"Sensor {self.name} runs either a target or a job: give one of them"
+            )
+        if self.target is not None:
+            given["target"] = dg.AssetSelection.from_coercible(self.target)
+        options: Any = {name: value for name, value in given.items() if value is not None}
+        make = delta_change_feed_sensor if self.change_feed else delta_table_sensor
+        return make(self.name, tables, **options)
+
+
+@dg.scaffold_with(DeltaSensorScaffolder)
+class DeltaSensorComponent(DeltaComponent, SensorOptions):
+    """A sensor that requests runs when commits by any writer change the rows of tables.
+
+    It watches some tables, or every table below a root. It runs assets or a job, or only reports
+    commits on the assets of the tables, or both. The attributes without a description are those of
+    `DeltaSensorOptions`.
+
+    Examples:
+        type: dagster_delta.DeltaSensorComponent
+        attributes:
+          name: flights_changed
+          tables: s3://lake/raw/flights
+          target: group:reports
+          operations: [WRITE, MERGE]
+          minimum_rows: 1000
+    """
+
+    tables: str | list[str] = Field(default=[], examples=["s3://lake/raw/x"])
+    """Location of a table, or of several."""
+    root: str | None = Field(default=None, examples=["s3://lake/raw"])
+    discover_every_seconds: float = 300
+    storage_options: StorageField = None
+    asset_key: dg.ResolvedAssetKey | None = None
+    """Report each commit of the table on this asset."""
+    asset_key_prefix: list[str] | None = None
+    """For a root: report each commit on the asset whose key is this prefix and the table's path
+    below the root. Empty: without a prefix."""
+    asset_event: Literal["materialization", "observation"] = "materialization"
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The sensor.
+
+        Raises:
+            InvalidArgument: the attributes are inconsistent.
+        """
+        sensor = self.sensor(self.tables, self.storage_options, asset_key=self._asset_key())
+        return dg.Definitions(sensors=[sensor])
+
+    def _asset_key(self) -> dg.AssetKey | Callable[[str], dg.AssetKey] | None:
+        prefix, root = self.asset_key_prefix, self.root
+        if prefix is None:
+            return self.asset_key
+        if root is None or self.asset_key is not None:
+            raise InvalidArgument(
+                f"asset_key_prefix of sensor {self.name} goes with a root, and asset_key with one "
+                "table"
+            )
+        options = self.storage_options
+        return lambda uri: table_key(
+            prefix, open_store(root, plain_options(options)).location.uri, uri
+        )
+
+
+class MaintenanceOptions(DeltaAttributes):
+    """The maintenance of tables, and its schedule."""
+
+    passed_to = delta_maintenance_job
+
+    name: str = "delta_maintenance"
+    """Name of the job; with a cron schedule, name of the schedule, whose job is called
+    <name>_job."""
+    cron_schedule: str | None = Field(default=None, examples=["0 3 * * *"])
+    """Cron expression of the schedule. Default: no schedule, only a job for the Launchpad."""
+    execution_timezone: str | None = None
+    """Time zone of the cron schedule; UTC by default."""
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED
+    """Whether the schedule is initially running."""
+    config: MaintenanceConfigField = DeltaMaintenanceConfig()
+    spark: str | None = None
+    """Key of the SparkSessionResource, for the engine spark."""
+    description: str | None = None
+    """Description of the job."""
+    tags: dict[str, str] = Field(default={})
+    """Tags of the job."""
+
+    def definitions(self, **job_options: Any) -> dg.Definitions:
+        """The job, or the schedule with its job; `job_options` has what the YAML does not have."""
+        given = {"description": self.description, "tags": self.tags}
+        job_options |= {name: value for name, value in given.items() if value}
+        job_options |= self.arguments()
+        if self.cron_schedule is None:
+            return dg.Definitions(jobs=[delta_maintenance_job(**job_options)])
+        schedule = delta_maintenance_schedule(
+            cron_schedule=self.cron_schedule,
+            execution_timezone=self.execution_timezone,
+            default_status=self.default_status,
+            **job_options,
+        )
+        return dg.Definitions(schedules=[schedule])
+
+
+@dg.scaffold_with(DeltaMaintenanceScaffolder)
+class DeltaMaintenanceComponent(DeltaComponent, MaintenanceOptions):
+    """A job that optimizes, vacuums and checkpoints tables, one step per table, and its schedule.
+
+    For the tables below a root, use `maintenance` of `DeltaLakeComponent`.
+
+    Examples:
+        type: dagster_delta.DeltaMaintenanceComponent
+        attributes:
+          name: nightly
+          cron_schedule: 0 3 * * *
+          tables:
+            raw/flights: s3://lake/raw/flights
+          config:
+            vacuum:
+              dry_run: false
+    """
+
+    tables: dict[str, str] = Field(examples=[{"raw/flights": "s3://lake/raw/flights"}])
+    """Tables by name, with their locations."""
+    storage_options: StorageField = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The job, or the schedule with its job.
+
+        Raises:
+            InvalidArgument: there are no tables, or two have the same name.
+        """
+        return self.definitions()
+
+
+class MaximumAge(DeltaAttributes):
+    """An age, as arguments of `datetime.timedelta`."""
+
+    days: float = 0
+    """Days."""
+    hours: float = 0
+    """Hours, in addition to the days."""
+    minutes: float = 0
+    """Minutes, in addition to both."""
+
+
+class CheckOptions(DeltaAttributes):
+    """The asset checks of a table.
+
+    The attributes without a description are arguments of `delta_asset_checks`.
+    """
+
+    passed_to = delta_asset_checks
+
+    constraints: bool = True
+    unique: list[str] | None = None
+    row_count: list[int | None] | None = Field(
+        default=None, min_length=2, max_length=2, examples=[[1, None]]
+    )
+    freshness: MaximumAge | None = None
+    columns: dict[str, str] = Field(default={}, examples=[{"id": "BIGINT", "name": "STRING"}])
+    """Expected columns, with their types in Spark SQL."""
+    allow_more_columns: bool = False
+    health: dict[str, float] = Field(default={}, examples=[{"small_file_share": 0.5}])
+    all_rows: bool = False
+    masked_columns: list[str] = Field(default=[])
+    blocking: bool | list[str] = False
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+
+    def checks(
+        self, key: dg.AssetKey, uri: str, storage_options: StorageOptions | None
+    ) -> list[dg.AssetChecksDefinition]:
+        """The checks of one table."""
+        options = self.arguments()
+        if self.freshness is not None:
+            options["freshness"] = dt.timedelta(**dict(self.freshness))
+        if self.columns:
+            options["schema"] = schema_of_types(self.columns)
+        return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
+
+
+class FreshnessOptions(DeltaAttributes):
+    """How long ago the last commit of a table may be."""
+
+    fail_hours: float
+    """Older: the asset is overdue."""
+    warn_hours: float | None = None
+    """Older: the asset is shown as a warning."""
+
+    def policy(self) -> dg.FreshnessPolicy:
+        """The freshness policy."""
+        warn = None if self.warn_hours is None else dt.timedelta(hours=self.warn_hours)
+        fail = dt.timedelta(hours=self.fail_hours)
+        return dg.FreshnessPolicy.time_window(fail_window=fail, warn_window=warn)
+
+
+class ExternalTable(NamedTuple):
+    """A table and its asset."""
+
+    key: dg.AssetKey
+    uri: str
+    description: str | None
+    metadata: Mapping[str, RawMetadataValue]
+
+
+class ExternalTablesComponent(AssetDeltaComponent):
+    """Tables written outside Dagster, as assets with their checks and a sensor."""
+
+    storage_options: StorageField = None
+    group_name: str | None = None
+    """Group of the asset."""
+    owners: list[str] = Field(default=[], examples=[["team:data", "ada@example.com"]])
+    """Owners of the asset: e-mail addresses or teams."""
+    tags: dict[str, str] = Field(default={})
+    """Tags of the asset."""
+    kinds: list[str] = Field(default=[])
+    """Kinds of the asset in addition to deltalake."""
+    observe: bool = True
+    """Whether the asset is observable. Set to false if a sensor, or the runs that write the table,
+    report its materializations."""
+    automation_condition: Condition = Field(
+        default=None, examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"]
+    )
+    """When to observe it."""
+    freshness: FreshnessOptions | None = None
+    """How long ago the last commit may be, as a freshness policy of the asset. It needs observe:
+    false and a sensor, which reports each commit as a materialization."""
+    show_history: int = DEFAULT_HISTORY
+    """Number of recent commits to show in every observation, each with a link to its run."""
+    checks: CheckOptions | None = None
+    """Asset checks on the table."""
+    sensor: SensorOptions | None = None
+    """A sensor on the tables. It reports commits on the assets that are not observed, and runs
+    assets or a job."""
+
+    def definitions(self, tables: Iterable[ExternalTable]) -> dg.Definitions:
+        """The assets, with their checks and the sensor."""
+        assets = []
+        checks = []
+        keys: dict[str, dg.AssetKey] = {}
+        for table in tables:
+            asset = self._asset(table)
+            assets.append(asset)
+            keys[table.uri.rstrip("/")] = asset.key
+            if self.checks is not None:
+                checks += self.checks.checks(asset.key, table.uri, self.storage_options)
+        sensors = []
+        if self.sensor is not None:
+            reported = None if self.observe else keys.__getitem__
+            sensors = [self.sensor.sensor(list(keys), self.storage_options, asset_key=reported)]
+        return dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
+
+    def _asset(self, table: ExternalTable) -> dg.AssetsDefinition | dg.AssetSpec:
+        if self.automation_condition is not None and not self.observe:
+            raise InvalidArgument(
+                f"{table.key.to_user_string()} has an automation_condition, which says when to "
+                "observe it, and observe is off: set one of them"
+            )
+        if self.freshness is not None and self.observe:
+            raise InvalidArgument(
+                f"{table.key.to_user_string()} has freshness, which Dagster evaluates on "
+                "materializations, and an observed asset has none: set observe: false and declare "
+                "a sensor, which reports each commit as a materialization"
+            )
+        same = ("group_name", "tags", "owners", "kinds", "automation_condition")
+        spec = delta_asset_spec(
+            table.key,
+            table.uri,
+            description=table.description,
+            metadata=table.metadata,
+            freshness_policy=None if self.freshness is None else self.freshness.policy(),
+            **{name: getattr(self, name) for name in same},
+        )
+        spec = self.get_asset_spec(spec)
+        if not self.observe:
+            return spec
+        asset = observable_delta_asset(
+            spec.key,
+            table.uri,
+            storage_options=self.storage_options,
+            show_history=self.show_history,
+        )
+        return asset.map_asset_specs(lambda _: spec)
+
+
+@dg.scaffold_with(DeltaTableScaffolder)
+class DeltaTableComponent(ExternalTablesComponent):
+    """A Delta table written outside Dagster, as an asset with observations, checks and a sensor.
+
+    Its data version is the last commit that changed rows, so that downstream automation conditions
+    react to changed rows only, and ignore maintenance. Loading definitions reads nothing.
+
+    Examples:
+        type: dagster_delta.DeltaTableComponent
+        attributes:
+          key: raw/flights
+          uri: s3://lake/raw/flights
+          owners: ["team:data"]
+          automation_condition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
+          checks: {unique: [id], row_count: [1, null], freshness: {hours: 24}}
+          sensor: {name: flights_changed, target: "group:reports"}
+    """
+
+    key: dg.ResolvedAssetKey = Field(examples=["raw/flights"])
+    """Key of the asset."""
+    uri: str = Field(examples=["s3://lake/raw/flights"])
+    """Location of the table."""
+    description: str | None = None
+    """Description of the asset."""
+    metadata: dict[str, Any] = Field(default={})
+    """Additional metadata of the asset."""
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The asset with its checks and its sensor.
+
+        Raises:
+            InvalidArgument: the attributes are inconsistent.
+        """
+        return self.definitions(
+            [ExternalTable(self.key, self.uri, self.description, self.metadata)]
+        )
+
+
+class HealthOptions(DeltaAttributes):
+    """The health page of tables, and its thresholds."""
+
+    passed_to = delta_health_asset
+
+    name: str = "delta_health"
+    """Name of the asset."""
+    key_prefix: list[str] = Field(default=[])
+    """Prefix of the key of the asset."""
+    group_name: str | None = None
+    """Group of the asset."""
+    thresholds: dict[str, float | None] = Field(
+        default={}, examples=[{"num_small_files": 50, "partition_skew": 20}]
+    )
+    automation_condition: Condition = Field(
+        default=None, examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"]
+    )
+    """When to report."""
+
+
+@dg.scaffold_with(DeltaLakeScaffolder)
+class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
+    """Every Delta table at or below a root, as an asset with its columns and comments.
+
+    The tables are discovered when the state is refreshed: by `dg dev`, or by
+    `dg utils refresh-defs-state` when an image is built. Loading definitions does not access
+    storage.
+
+    Examples:
+        type: dagster_delta.DeltaLakeComponent
+        attributes:
+          root: s3://lake
+          exclude: ["scratch/*"]
+          group_name: lake
+          maintenance: {name: nightly, cron_schedule: 0 3 * * *}
+          health: {automation_condition: "{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"}
+          sensor: {name: lake_changed, target: "group:reports"}
+    """
+
+    root: str = Field(examples=["s3://lake/raw"])
+    """Location at and below which to look for tables."""
+    key_prefix: list[str] = Field(default=[])
+    """Prefix of the asset keys; the rest is the table's path below the root."""
+    include: list[str] = Field(default=["*"])
+    """Glob patterns; only tables whose path below the root matches one of them."""
+    exclude: list[str] = Field(default=[])
+    """Glob patterns; no tables whose path below the root matches one of them."""
+    maintenance: MaintenanceOptions | None = None
+    """A job or schedule that maintains all these tables."""
+    health: HealthOptions | None = None
+    """An asset that reports the state of all these tables on one page."""
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the state is kept."""
+        return DefsStateConfig.from_args(
+            self.defs_state, default_key=f"DeltaLakeComponent[{self.root}]"
+        )
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Discover the tables, and store the result.
+
+        Raises:
+            StorageFailure: the root cannot be listed.
+        """
+        discovery = discover_tables(self.root, plain_options(self.storage_options))
+        state_path.write_bytes(msgspec.json.format(msgspec.json.encode(discovery), indent=1))
+
+    def build_defs_from_state(
+        self,
+        context: dg.ComponentLoadContext,  # noqa: ARG002
+        state_path: Path | None,
+    ) -> dg.Definitions:
+        """The assets of the discovered tables, with their checks, maintenance and sensor.
+
+        Raises:
+            InvalidArgument: the attributes are inconsistent.
+        """
+        if state_path is None:
+            _log.warning(
+                "the tables below %s were not looked for yet: run `dg utils refresh-defs-state`",
+                self.root,
+            )
+            return dg.Definitions()
+        discovery = msgspec.json.decode(state_path.read_bytes(), type=Discovery)
+        tables = self._tables(discovery)
+        if not tables:
+            return dg.Definitions()
+        defs = self.definitions(
+            ExternalTable(key, table.uri, table.description, table.metadata())
+            for key, table in tables.items()
+        )
+        parts = [defs]
+        assets: Any = defs.assets
+        options: StorageOptions | dict[str, object] = self.storage_options or {}
+        if self.maintenance is not None:
+            parts.append(self.maintenance.definitions(assets=assets, storage_options=options))
+        if self.health is not None:
+            health = dict(self.health)
+            asset = delta_health_asset(assets=assets, storage_options=options, **health)
+            parts.append(dg.Definitions(assets=[asset]))
+        return dg.Definitions.merge(*parts)
+
+    def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:
+        tables: dict[dg.AssetKey, DiscoveredTable] = {}
+        for table in discovery.tables:
+            if not self._is_wanted(path_below(discovery.root, table.uri)):
+                continue
+            key = table_key(self.key_prefix, discovery.root, table.uri)
+            if key in tables:
+                raise InvalidArgument(
+                    f"the tables {tables[key].uri} and {table.uri} map to the same asset key "
+                    f"{key.to_user_string()}: exclude one of them"
+                )
+            tables[key] = table
+        return tables
+
+    def _is_wanted(self, path: str) -> bool:
+        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.include) and not any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in self.exclude
+        )
+
+
+class DiscoveredTable(msgspec.Struct, frozen=True):
+    """A table, with metadata of its latest version."""
+
+    uri: str
+    description: str | None = None
+    schema_string: str | None = None
+    """As in the log; None if the table could not be opened."""
+    partition_columns: tuple[str, ...] = ()
+
+    def metadata(self) -> RawMetadata:
+        """Metadata for the definition of its asset."""
+        if self.schema_string is None:
+            return {}
+        columns = table_columns(StructType.from_json(self.schema_string), self.partition_columns)
+        return {"dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns))}
+
+
+class Discovery(msgspec.Struct, frozen=True):
+    """The tables discovered below a root."""
+
+    root: str
+    """Location of the root, in its store's spelling."""
+    tables: tuple[DiscoveredTable, ...]
+
+
+def discover_tables(root: str, storage_options: Mapping[str, object]) -> Discovery:
+    """The tables at or below a root.
+
+    A table that cannot be opened is included, without its columns; the log says why.
+    """
+    uris = find_tables(root, storage_options)
+    with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+        tables = tuple(threads.map(lambda uri: _describe(uri, storage_options), uris))
+    return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
+
+
+def _describe(uri: str, storage_options: Mapping[str, object]) -> DiscoveredTable:
+    try:
+        metadata = DeltaTable(uri, storage_options=storage_options).metadata()
+    except DeltaError as error:
+        _log.warning("the columns of %s stay unknown: %s", uri, error)
+        return DiscoveredTable(uri)
+    partition_columns = tuple(metadata.partition_columns)
+    return DiscoveredTable(uri, metadata.description, metadata.schema_string, partition_columns)
+
+
+def path_below(root: str, uri: str) -> str:
+    """Path of a table relative to the root, both in their store's spelling; empty for the root
+    itself.
+    """
+    root, uri = root.rstrip("/"), uri.rstrip("/")
+    if uri != root and not uri.startswith(f"{root}/"):
+        raise InvalidArgument(f"The table {uri} does not lie below {root}")
+    return uri[len(root) + 1 :]
+
+
+def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
+    """Key of the asset of a table: the prefix, and its path below the root.
+
+    A table at the root itself is named by the last part of its location. Characters that Dagster
+    does not accept become underscores.
+    """
+    path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
+    parts = [_NOT_IN_KEYS.sub("_", part) for part in path.split("/")]
+    return dg.AssetKey([*prefix, *parts])
