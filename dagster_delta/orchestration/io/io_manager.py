@@ -26,6 +26,7 @@ from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
     NothingWritten,
+    PartitionFrames,
     Rows,
 )
 from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
@@ -36,7 +37,6 @@ from dagster_delta.orchestration.io.output_metadata import (
     report_nothing,
     report_write,
 )
-from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     asset_description,
     current_execution,
