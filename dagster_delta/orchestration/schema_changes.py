@@ -20,7 +20,6 @@ from dagster_shared.check import CheckError
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.plan_report import table_cell
-from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.maintenance.jobs import StepOnOneTable, job_on_one_table
 from dagster_delta.orchestration.maintenance.maintained_tables import (
@@ -37,7 +36,7 @@ from dagster_delta.orchestration.metadata_keys import (
     counted,
 )
 from dagster_delta.orchestration.storage_options import StorageOptions
-from dagster_delta.orchestration.table_metadata import table_schema
+from dagster_delta.orchestration.table_metadata import data_version_tags, table_schema
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable

@@ -1,10 +1,17 @@
-"""Metadata about one version of a table for the Dagster UI, from the log alone."""
+"""What the UI shows of one version of a table, from the log alone: metadata, the data version and
+the history.
+
+The data version of an asset names the rows of its table. It is `table_id:version` of the last
+commit that changed rows, for every event: of the IO manager, observations, maintenance, schema
+changes and sensors.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -19,7 +26,9 @@ from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.locations import holds_password, local_root, scheme_of
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.clustering import table_clustering
+from dagster_delta.table.read.history import HistoryEntry, latest_commits
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor, data_version, last_data_change
 
 DELTA_KIND = "deltalake"
 """Kind of an asset that is a Delta table; the UI has an icon for it."""
@@ -28,6 +37,31 @@ _log = logging.getLogger(__name__)
 
 IO_MANAGER_KEY = "dagster/io_manager_key"
 """Metadata key that names the IO manager of an asset, for code that has only its spec."""
+
+DATA_VERSION_TAG = "dagster/data_version"
+
+DEFAULT_HISTORY = 5
+"""Number of commits that events show by default."""
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|#~!&]")
+"""Markdown markup to escape; a commit may contain any text."""
+
+_LONGEST_TEXT = 100
+
+# Without case and underscores: other writers spell them num_target_rows_inserted.
+_MERGED_ROWS = {
+    "numtargetrowsinserted": "inserted",
+    "numtargetrowsupdated": "updated",
+    "numtargetrowsdeleted": "deleted",
+}
+_ROWS = {
+    "numoutputrows": "written",
+    "numaddedrows": "written",
+    "numupdatedrows": "updated",
+    "numdeletedrows": "deleted",
+}
 
 
 def op_name(key: dg.AssetKey, prefix: str = "") -> str:
@@ -135,3 +169,117 @@ def _totals(snapshot: Snapshot) -> dict[str, int | None]:
     elif snapshot.checksum is not None:
         found = (snapshot.checksum.num_files, snapshot.checksum.size_bytes, None)
     return dict(zip(names, found, strict=False))
+
+
+def data_version_tags(
+    snapshot: Snapshot, instance: dg.DagsterInstance, key: dg.AssetKey
+) -> dict[str, str]:
+    """The tag of an event of an asset whose table is at a version.
+
+    It reads the newest commits until one changed rows, or until the version of the latest event of
+    the asset.
+    """
+    cursor = LogCursor(version=snapshot.version, table_id=snapshot.metadata.id)
+    at, known = known_data_version(cursor, instance, key)
+    version, commit = last_data_change(snapshot.store, cursor, after=at)
+    if commit is None and version <= at:
+        return {DATA_VERSION_TAG: known}
+    return {DATA_VERSION_TAG: data_version(snapshot.metadata.id, version)}
+
+
+def known_data_version(
+    cursor: LogCursor, instance: dg.DagsterInstance, key: dg.AssetKey
+) -> tuple[int, str]:
+    """The version of a table up to which an event of its asset says how its rows are named, and
+    that name; `NOTHING_SEEN` and no name if no event does.
+    """
+    at, known = NOTHING_SEEN, ""
+    for fetch in (instance.fetch_materializations, instance.fetch_observations):
+        for record in fetch(key, limit=1).records:
+            event = record.asset_materialization or record.asset_observation
+            assert event is not None  # noqa: S101  one of them
+            name = (event.tags or {}).get(DATA_VERSION_TAG, "")
+            version = event.metadata.get("delta/version")
+            if (
+                # Others are of another table, or were set by the asset itself.
+                name.startswith(f"{cursor.table_id}:")
+                and isinstance(version, dg.IntMetadataValue)
+                and version.value is not None
+                and at < version.value <= cursor.version
+            ):
+                at, known = version.value, name
+    return at, known
+
+
+def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, dg.MarkdownMetadataValue]:
+    """The latest commits of a table as metadata `delta/history`; empty if `commits` is 0.
+
+    It reads one file per commit. The times are those that the writers recorded.
+    """
+    if commits < 1:
+        return {}
+    return {
+        "delta/history": dg.MetadataValue.md(history_markdown(latest_commits(snapshot, commits)))
+    }
+
+
+def history_markdown(entries: Sequence[HistoryEntry]) -> str:
+    """A table of commits with links to their runs, in the order given."""
+    head = ["| version | time (UTC) | operation | rows | by | |", "|---:|---|---|---|---|---|"]
+    return "\n".join([*head, *(_line(entry) for entry in entries)])
+
+
+def _line(entry: HistoryEntry) -> str:
+    cells = [
+        str(entry.version),
+        _time(entry.timestamp_ms),
+        plain_markdown(entry.operation),
+        _rows(entry),
+        _author(entry),
+        plain_markdown(entry.user_metadata),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _time(timestamp_ms: int) -> str:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    try:
+        return f"{epoch + dt.timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return ""
+
+
+def _rows(entry: HistoryEntry) -> str:
+    found = entry.operation_metrics.items()
+    metrics = {name.replace("_", "").lower(): value for name, value in found}
+    # The rows written by a merge include copied rows.
+    names = _MERGED_ROWS if any(name in metrics for name in _MERGED_ROWS) else _ROWS
+    counts = []
+    for name, deed in names.items():
+        rows = str(metrics.get(name, ""))
+        if rows.isdecimal() and int(rows) > 0:
+            counts.append(f"{int(rows):,} {deed}")
+    return ", ".join(counts)
+
+
+def _author(entry: HistoryEntry) -> str:
+    """The run, its asset and partitions; for commits by other writers, the engine."""
+    info = entry.commit_info
+    run_id = info.get("dagsterRunId")
+    if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
+        return plain_markdown(entry.engine_info)
+    what = ": ".join(
+        plain_markdown(info[key]) for key in ("dagsterAsset", "dagsterPartitions") if key in info
+    )
+    # Relative, since a run does not know the address of the UI.
+    return f"[{run_id[:8]}](/runs/{run_id}) {what}".rstrip()
+
+
+def plain_markdown(value: object) -> str:
+    """The value as text on one line, shortened, without markup; empty for None."""
+    if value is None:
+        return ""
+    text = " ".join(str(value).split())
+    if len(text) > _LONGEST_TEXT:
+        text = text[:_LONGEST_TEXT] + "…"
+    return _SPECIAL.sub(lambda found: "&#" + str(ord(found[0])) + ";", text)

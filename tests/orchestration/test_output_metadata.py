@@ -130,7 +130,7 @@ def test_a_write_succeeds_if_its_data_version_cannot_be_read(lake, events, monke
     def fail(*_, **__):
         raise StorageFailure("no connection")
 
-    module = "dagster_delta.orchestration.data_versions"
+    module = "dagster_delta.orchestration.table_metadata"
     monkeypatch.setattr(f"{module}.last_data_change", fail)
     assert lake.materialize(events(table_of([{"id": 1}]))).success
 

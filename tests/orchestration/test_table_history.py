@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.orchestration.sensors.observations import observable_delta_asset
-from dagster_delta.orchestration.table_history import history_markdown
+from dagster_delta.orchestration.table_metadata import history_markdown
 from dagster_delta.table.read.history import HistoryEntry
 from tests.orchestration.conftest import QUIET, plain
 
@@ -63,7 +63,7 @@ def test_a_history_that_cannot_be_read_does_not_fail_the_run(lake, events, monke
     def fail(*_):
         raise StorageFailure("the storage is away")
 
-    monkeypatch.setattr("dagster_delta.orchestration.table_history.latest_commits", fail)
+    monkeypatch.setattr("dagster_delta.orchestration.table_metadata.latest_commits", fail)
     result = lake.materialize(events(pa.table({"id": [1]})))
     assert result.success
     assert "delta/history" not in lake.metadata(result)

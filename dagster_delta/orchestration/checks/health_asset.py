@@ -21,7 +21,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
 from dagster_delta.orchestration.metadata_keys import counted
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_history import plain_markdown
+from dagster_delta.orchestration.table_metadata import plain_markdown
 from dagster_delta.storage import open_store
 from dagster_delta.table.operations.health import TableHealth
 from dagster_delta.table.table_discovery import find_tables

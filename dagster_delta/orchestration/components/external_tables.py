@@ -52,8 +52,7 @@ from dagster_delta.orchestration.sensors.sensors import (
     delta_table_sensor,
 )
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
-from dagster_delta.orchestration.table_metadata import table_columns
+from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY, table_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable

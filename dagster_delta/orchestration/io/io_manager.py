@@ -67,7 +67,7 @@ from dagster_delta.orchestration.resources import (
 from dagster_delta.orchestration.row_tables import hidden_examples
 from dagster_delta.orchestration.spark.watch import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
-from dagster_delta.orchestration.table_history import DEFAULT_HISTORY
+from dagster_delta.orchestration.table_metadata import DEFAULT_HISTORY
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
 from dagster_delta.orchestration.column_statistics import column_statistics
-from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.io.asset_writer import WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
@@ -38,8 +37,11 @@ from dagster_delta.orchestration.row_tables import (
     first_rows,
     row_table,
 )
-from dagster_delta.orchestration.table_history import history_metadata
-from dagster_delta.orchestration.table_metadata import table_metadata
+from dagster_delta.orchestration.table_metadata import (
+    data_version_tags,
+    history_metadata,
+    table_metadata,
+)
 from dagster_delta.protocol.statistics.skipping import skip_files
 
 if TYPE_CHECKING:

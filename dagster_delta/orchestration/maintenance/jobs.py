@@ -14,7 +14,6 @@ import dagster as dg
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.data_versions import data_version_tags
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
     MaintainedTable,
@@ -30,7 +29,7 @@ from dagster_delta.orchestration.maintenance.operations import (
 )
 from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.storage_options import StorageOptions
-from dagster_delta.orchestration.table_metadata import table_metadata
+from dagster_delta.orchestration.table_metadata import data_version_tags, table_metadata
 from dagster_delta.table.delta_table import DeltaTable
 
 _SELECT = "select_tables"

@@ -31,7 +31,7 @@ from dagster_delta.orchestration.maintenance.operations import (
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
-from dagster_delta.orchestration.table_history import history_metadata
+from dagster_delta.orchestration.table_metadata import history_metadata
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.operations.health import TableHealth, table_health
 from dagster_delta.table.read.snapshot import Snapshot

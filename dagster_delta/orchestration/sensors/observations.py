@@ -12,15 +12,16 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_delta.errors import VersionNotFound
-from dagster_delta.orchestration.data_versions import known_data_version
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, RawMetadataValue, shown
 from dagster_delta.orchestration.sensors.table_changes import commit_facts
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.table_history import DEFAULT_HISTORY, history_metadata
 from dagster_delta.orchestration.table_metadata import (
+    DEFAULT_HISTORY,
     DELTA_KIND,
     columns_from_log,
     definition_metadata,
+    history_metadata,
+    known_data_version,
     op_name,
     table_metadata,
 )

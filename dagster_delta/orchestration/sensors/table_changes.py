@@ -11,10 +11,10 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
-from dagster_delta.orchestration.data_versions import DATA_VERSION_TAG
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.metadata_keys import DETAILS, RawMetadata, shown
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
+from dagster_delta.orchestration.table_metadata import DATA_VERSION_TAG
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.watch import data_version
 
