@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.spark.settings import APPLICATION_ID, HISTORY_SERVER_URL
+from dagster_delta.orchestration.spark.watch import APPLICATION_ID, HISTORY_SERVER_URL
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
     LocalStorageOptions,

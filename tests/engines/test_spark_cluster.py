@@ -204,7 +204,7 @@ step("failed", failed, lambda: failed.append(many))
 
 with watch_spark(rows, logging.getLogger()) as work:
     table.append(table.snapshot().scan().to_spark(spark).repartition(2))
-seen["metadata"] = {name: getattr(each, "value", each) for name, each in work.metadata.items()}
+seen["metadata"] = {name: getattr(each, "value", each) for name, each in work.items()}
 print("\\n" + json.dumps(seen), flush=True)
 # Spark takes its time to end a cluster.
 os._exit(0)

@@ -126,7 +126,7 @@ frame = spark.session.range(0, 6, 1, 3).selectExpr("id", f"coalesce({nap}, '') A
 with watch_spark(frame, lines, every_seconds=0.05) as work:
     frame.toArrow()
 seen["lines"] = lines
-seen["known"] = sorted(work.metadata)
+seen["known"] = sorted(work)
 seen["found"] = SparkSessionResource().session is spark.session
 seen["handlers"] = len(spark.session.client._progress_handlers)
 print("\\n" + json.dumps(seen))

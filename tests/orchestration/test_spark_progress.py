@@ -19,8 +19,7 @@ from dagster_delta.orchestration.spark.progress import (
     stage_totals,
     without_secrets,
 )
-from dagster_delta.orchestration.spark.settings import HISTORY_SERVER_URL
-from dagster_delta.orchestration.spark.watch import watch_spark
+from dagster_delta.orchestration.spark.watch import HISTORY_SERVER_URL, watch_spark
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark
@@ -41,8 +40,8 @@ def test_long_work_is_reported_while_it_lasts(spark):
         frame.collect()
     assert any(re.search(r"stage \d+ \(.*\): \d+ of 2 tasks done, \d+ running", x) for x in lines)
     assert len(lines) == len(set(lines))
-    assert (work.metadata["spark/jobs"], work.metadata["spark/tasks"]) == (1, 2)
-    assert work.metadata["spark/application_id"] == spark.sparkContext.applicationId
+    assert (work["spark/jobs"], work.metadata["spark/tasks"]) == (1, 2)
+    assert work["spark/application_id"] == spark.sparkContext.applicationId
 
 
 @pytest.mark.classic("Connect tells of stages alone")
@@ -53,7 +52,7 @@ def test_a_job_group_of_the_user_stays_and_its_older_jobs_do_not_count(spark):
         spark.range(3).collect()
         with watch_spark(spark.range(1), Lines()) as work:
             spark.range(0, 5, 1, 3).collect()
-        assert work.metadata["spark/tasks"] == 3
+        assert work["spark/tasks"] == 3
         assert context.getLocalProperty("spark.jobGroup.id") == "mine"
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
@@ -65,7 +64,7 @@ def test_a_job_group_of_the_user_stays_and_its_older_jobs_do_not_count(spark):
 def test_other_data_has_nothing_to_report(spark):
     with watch_spark([1], Lines()) as work:
         pass
-    assert work.metadata == {}
+    assert work == {}
 
 
 @pytest.mark.classic("Connect tells of stages alone")

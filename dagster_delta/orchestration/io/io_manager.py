@@ -186,7 +186,7 @@ class DeltaIOManager(KnownFieldsOnly, dg.ConfigurableIOManager):
             report_nothing(context, written.reason, metadata=written.metadata)
             return
         table_name = options.qualified_name(*_identity(context))
-        report_write(context, written, work.metadata, table_name=table_name)
+        report_write(context, written, work, table_name=table_name)
         if self.openlineage and written.skipped_because is None:
             emit_write(context, written)
 

@@ -110,7 +110,7 @@ class OptimizeConfig(OperationConfig):
                 "delta/optimize_bytes_removed": metrics["numRemovedBytes"],
                 "delta/optimize_bytes_added": metrics["numAddedBytes"],
                 "delta/optimize_versions": ", ".join(map(str, result.versions)) or "none",
-                **spark_work.metadata,
+                **spark_work,
             },
         )
 
@@ -220,7 +220,7 @@ class ReorgConfig(OperationConfig):
             {
                 "delta/reorg_files_removed": metrics["numRemovedFiles"],
                 "delta/reorg_files_added": metrics["numAddedFiles"],
-                **spark_work.metadata,
+                **spark_work,
             },
         )
 
