@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.locations import check_no_password
 
-_LOCATIONS = frozenset({"root_uri", "uri", "url"})
+_LOCATIONS = frozenset({"root_uri", "uri"})
 _ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n        .+)*)", re.MULTILINE)
 
 
@@ -86,21 +86,11 @@ def _texts_of_module(module: str) -> dict[str, dict[str, str]]:
 
 
 class KnownFieldsOnly(DescribedFields):
-    """A mixin, listed before the Dagster base class of a configuration: other fields are refused.
-
-    A class with fewer fields than its counterparts in other integrations may ignore such fields if
-    they are None or false: see `forgives_unset`.
-    """
-
-    forgives_unset: ClassVar[bool] = False
-    """Whether unknown fields that are None or false are ignored."""
+    """A mixin, listed before the base class of a configuration, which refuses other fields."""
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
         for name in sorted(data.keys() - known):
-            if self.forgives_unset and (data[name] is None or data[name] is False):
-                del data[name]
-                continue
             close = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
             raise InvalidArgument(

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from dagster import ConfigurableResource, get_dagster_logger
@@ -65,8 +65,6 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         SparkSessionResource(remote="sc://host:15002")              # Spark Connect
         SparkSessionResource(shared=True)                           # one server for all processes
     """
-
-    forgives_unset: ClassVar[bool] = True
 
     master: str = _ANY_MASTER
     """Spark master: local[*], spark://…, yarn, k8s://…"""
@@ -289,14 +287,10 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         dg.Definitions(resources={"flights": DeltaTableResource(uri="s3://lake/raw/flights")})
     """
 
-    forgives_unset: ClassVar[bool] = True
-
     model_config = ConfigDict(hide_input_in_errors=True)
 
     uri: str | None = None
     """Location of the table."""
-    url: str | None = None
-    """Alias of uri, as in dagster-deltalake."""
     root_uri: str | None = None
     """Location under which several tables are stored."""
     schema_: str | None = Field(default=None, alias="schema")
@@ -318,8 +312,8 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         Raises:
             InvalidArgument: neither `uri` nor `root_uri` with `name` is set.
         """
-        if self.uri or self.url:
-            return str(self.uri or self.url)
+        if self.uri:
+            return self.uri
         if self.root_uri and self.name:
             parts = [self.root_uri.rstrip("/"), *filter(None, [self.schema_]), self.name]
             return "/".join(parts)
@@ -342,10 +336,6 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
             version=self.version if version is None else version,
             allow_column_changes=self.enable_column_change,
         )
-
-    def load(self) -> DeltaTable:
-        """The same as `table()`, by the name that earlier integrations use."""
-        return self.table()
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the location."""

@@ -7,7 +7,7 @@ Dagster's pages then show the name of the variable; they show a literal value in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dagster import Config, EnvVar
 from pydantic import ConfigDict, Field
@@ -39,8 +39,6 @@ def refuse_mask(name: str, value: object) -> None:
 
 class StorageOptions(KnownFieldsOnly, Config):
     """Base class of the storage options."""
-
-    forgives_unset: ClassVar[bool] = True
 
     # Pydantic quotes invalid input in its errors, for example a mistyped secret.
     model_config = ConfigDict(hide_input_in_errors=True)

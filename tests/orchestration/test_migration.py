@@ -209,11 +209,6 @@ def test_enumerations_of_the_other_projects_are_understood():
     assert DeltaIOManager(root_uri="lake", mode=WriteMode.append).mode == "append"
 
 
-def test_options_that_nobody_set_are_no_error():
-    unset: dict[str, Any] = {"bucket": None, "imdsv1_fallback": False}
-    assert S3StorageOptions(**unset) == S3StorageOptions()
-
-
 def test_an_option_refused_inside_a_resource_names_it_and_quotes_no_value():
     options: Any = {"s3": {"bucket": "hush"}}
     with pytest.raises(ValueError, match="S3StorageOptions has no option 'bucket'") as caught:

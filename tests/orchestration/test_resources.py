@@ -54,7 +54,7 @@ def test_a_table_is_created_and_opened_in_an_asset(tmp_path):
 
     @dg.asset(deps=[writer])
     def reader(table: DeltaTableResource) -> None:
-        seen.extend(table.load().snapshot().scan().to_arrow()["id"].to_pylist())
+        seen.extend(table.table().snapshot().scan().to_arrow()["id"].to_pylist())
         assert table.table(version=0).snapshot().num_records == 0
 
     resource = DeltaTableResource(root_uri=str(tmp_path), schema="raw", name="numbers")
@@ -98,7 +98,6 @@ def test_the_switch_for_column_changes_is_for_new_tables_and_for_handles(tmp_pat
     ("fields", "uri"),
     [
         ({"uri": "s3://b/t"}, "s3://b/t"),
-        ({"url": "s3://b/t"}, "s3://b/t"),
         ({"root_uri": "s3://b/", "name": "t"}, "s3://b/t"),
         ({"root_uri": "s3://b", "schema": "raw", "name": "t"}, "s3://b/raw/t"),
     ],

@@ -77,18 +77,6 @@ def _as_strings(value: object) -> object:
     }
 
 
-def _plain(value: object) -> object:
-    """The fields of a configuration, also of the class of another integration."""
-    dump = getattr(value, "model_dump", None)
-    return dump() if callable(dump) else value
-
-
-def _no_truth(value: object) -> object:
-    """True is no number of rows or commits."""
-    return repr(value) if isinstance(value, bool) else value
-
-
-_Count = Annotated[int, BeforeValidator(_no_truth)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 _Strings = Annotated[Mapping[str, str], BeforeValidator(_as_strings)]
 
@@ -116,11 +104,11 @@ class AssetOptions:
     """Table properties of a new table."""
     custom_metadata: _Strings = field(default_factory=dict)
     """Added to the commitInfo of every commit."""
-    merge_config: Annotated[MergeConfig | None, BeforeValidator(_plain)] = None
+    merge_config: MergeConfig | None = None
     """Configuration of the mode `merge`."""
-    show_history: Annotated[_Count, Field(ge=0)] = 0
+    show_history: Annotated[int, Field(ge=0)] = 0
     """Number of latest commits that every materialization shows; it reads one file per commit."""
-    sample_rows: Annotated[_Count, Field(ge=0, le=100)] = 0
+    sample_rows: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of written rows that every materialization shows, 100 at most."""
     column_statistics: bool = False
     """Whether every materialization shows what the log knows of each column's values."""
@@ -168,7 +156,7 @@ class _AssetMetadata(AssetOptions):
     """The options, and the keys that replace parts of one of them."""
 
     merge_predicate: str | None = None
-    merge_operations_config: Annotated[MergeOperationsConfig | None, BeforeValidator(_plain)] = None
+    merge_operations_config: MergeOperationsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +166,7 @@ class InputOptions:
     columns: _Names | None = None
     where: str | None = None
     """Spark SQL that the rows satisfy."""
-    version: Annotated[_Count, Field(ge=0)] | None = None
+    version: Annotated[int, Field(ge=0)] | None = None
     """Version to read; None: the latest."""
 
 

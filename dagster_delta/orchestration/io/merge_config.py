@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dagster import Config
 from pydantic import Field
@@ -47,8 +47,6 @@ class MergeType(StrEnum):
 class OperationConfig(KnownFieldsOnly, Config):
     """A clause that only has a condition."""
 
-    forgives_unset: ClassVar[bool] = True
-
     predicate: str | None = None
     """Spark SQL over both aliases. Default: the clause applies to every such row."""
 
@@ -68,8 +66,6 @@ class OperationWithUpdatesConfig(OperationConfig):
 class MergeOperationsConfig(KnownFieldsOnly, Config):
     """The clauses of a merge of type `custom`; each kind may occur several times."""
 
-    forgives_unset: ClassVar[bool] = True
-
     when_matched_update: list[OperationWithUpdatesConfig] | None = None
     when_matched_update_all: list[OperationAllConfig] | None = None
     when_matched_delete: list[OperationConfig] | None = None
@@ -81,8 +77,6 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
 
 class MergeConfig(KnownFieldsOnly, Config):
     """Configuration of the mode `merge`."""
-
-    forgives_unset: ClassVar[bool] = True
 
     merge_type: MergeType = MergeType.upsert
     """upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom."""
