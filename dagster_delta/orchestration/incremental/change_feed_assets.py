@@ -43,11 +43,7 @@ from dagster_delta.orchestration.incremental.consumption import (
     without_changes,
 )
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
-from dagster_delta.orchestration.io.asset_options import (
-    AssetOptions,
-    asset_key_of,
-    read_asset_options,
-)
+from dagster_delta.orchestration.io.asset_options import AssetOptions, asset_key_of
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager, delta_io_manager
 from dagster_delta.orchestration.io.output_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.run_facts import current_execution
@@ -197,8 +193,6 @@ class _IncrementalAsset:
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
         self._check()
         options = {"kinds": {"deltalake"}, **options}
-        name = str(options.get("name") or self.function.__name__)
-        read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
         if self.table is None:
             upstream_options = dict(options.pop("ins", None) or {})
             given = upstream_options.pop(_INPUT, dg.AssetIn())

@@ -13,7 +13,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import dagster as dg
 import numpy as np
@@ -33,7 +33,6 @@ from dagster_delta.orchestration.incremental.landing_files import (
     LandingZone,
 )
 from dagster_delta.orchestration.incremental.net_changes import key_columns, last_positions
-from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,
@@ -192,7 +191,6 @@ class _FilesAsset:
             merged = {"merge_type": "upsert", "predicate": match_on(self.zone.keys)}
             metadata["merge_config"] = merged
         self._check(options)
-        read_asset_options(metadata, AssetOptions(), asset=self.name)
 
         def load(context: dg.AssetExecutionContext) -> FileLoad:
             manager = delta_io_manager(context.resources, self.io_manager_key, asset=self.name)
@@ -219,21 +217,8 @@ class _FilesAsset:
         return cast("dg.AssetsDefinition", define(load))
 
     def _check(self, options: Mapping[str, Any]) -> None:
-        name, zone = self.name, self.zone
-        if len(zone.delimiter) != 1:
-            raise InvalidArgument(
-                f"the delimiter of {name} is one character, not {zone.delimiter!r}"
-            )
-        # A misspelled choice must not load rows a second time.
-        for option, value, choices in (
-            ("mode", self.mode, get_args(LoadMode)),
-            ("format", zone.format, (None, *get_args(FileFormat))),
-            ("changed_files", self.changed_files, get_args(ChangedFiles)),
-        ):
-            if value not in choices:
-                allowed = ", ".join(map(repr, choices))
-                raise InvalidArgument(f"the {option} of {name} is one of {allowed}, not {value!r}")
-        if bool(zone.keys) != (self.mode == "merge"):
+        name = self.name
+        if bool(self.zone.keys) != (self.mode == "merge"):
             raise InvalidArgument(
                 f"{name} has the mode {self.mode}, and keys are for the mode merge alone"
             )
@@ -255,7 +240,7 @@ class _FilesAsset:
             if before == file.modified_ms:
                 continue
             # Also if the time is an older one, which a copy may keep.
-            if before not in {None, NOT_FOLLOWED} and self.changed_files == "skip":
+            if before not in {None, NOT_FOLLOWED} and self.changed_files != "load":
                 changed.append(found.uri(file))
                 continue
             files.append(file)

@@ -181,7 +181,7 @@ class LandingFiles:
                 schema, rows = self._read(_decompressed(raw, file.path), kind, pa.schema(given))
                 fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
                 yield pa.schema(fields), (batch.rename_columns(names) for batch in rows)
-        except (pa.ArrowException, OSError, UnicodeError, InvalidArgument) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             spelling = "`encoding` or `delimiter`" if kind == "csv" else "`encoding`"
             raise InvalidArgument(
                 f"{self.uri(file)} cannot be loaded as {kind} ({error}): mend the file, move it "

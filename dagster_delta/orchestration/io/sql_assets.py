@@ -13,12 +13,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.memory_budget import size_bytes
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.orchestration.io.asset_options import (
-    AssetOptions,
-    AssetReference,
-    asset_key_of,
-    read_asset_options,
-)
+from dagster_delta.orchestration.io.asset_options import AssetReference, asset_key_of
 from dagster_delta.orchestration.io.run_facts import current_execution
 from dagster_delta.orchestration.io.type_handlers import SCAN_INPUT
 from dagster_delta.orchestration.metadata_keys import COLUMNS_READ_KEY, QUERY_KEY, RawMetadata
@@ -81,7 +76,6 @@ def delta_sql_asset(
         "kinds": {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"},
         **asset_options,
     }
-    read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
     # It tells whether a materialization is of this query.
     options["metadata"] = {**(options.get("metadata") or {}), **_shown(query)}
     ins = dict(options.pop("ins", None) or {})
