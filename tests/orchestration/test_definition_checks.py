@@ -16,6 +16,7 @@ from dagster_delta import (
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.file_assets import delta_files_asset
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
 from dagster_delta.orchestration.maintenance.maintained_tables import maintained_tables
@@ -316,12 +317,14 @@ def test_assets_that_write_by_themselves_have_no_table_here():
     check(one, two, asset("c", "raw", "orders"))
 
 
-def test_incremental_and_sql_assets_are_refused_where_they_are_declared():
-    with pytest.raises(InvalidArgument, match="did you mean 'schema_mode'"):
+def test_incremental_sql_and_files_assets_are_refused_as_all_others(tmp_path):
+    @delta_change_feed_asset("orders", keys="id", metadata={"schema_modes": "merge"})
+    def late(changes: pa.Table) -> pa.Table:
+        raise AssertionError
 
-        @delta_change_feed_asset("orders", keys="id", metadata={"schema_modes": "merge"})
-        def late(changes: pa.Table) -> pa.Table:
-            raise AssertionError
-
-    with pytest.raises(InvalidArgument, match="did you mean 'mode'"):
-        delta_sql_asset("late", "SELECT 1 FROM {o}", {"o": "orders"}, metadata={"mod": "append"})
+    assert "did you mean 'schema_mode'" in refused(late)
+    misspelled = {"mod": "append"}
+    query = delta_sql_asset("late", "SELECT 1 FROM {o}", {"o": "orders"}, metadata=misspelled)
+    assert "did you mean 'mode'" in refused(query)
+    files = delta_files_asset("late", str(tmp_path), metadata={"partition_byy": "a"})
+    assert "did you mean 'partition_by'" in refused(files)
