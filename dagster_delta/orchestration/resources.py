@@ -5,10 +5,12 @@ A deployment configures its storage and its Spark here; the layers below receive
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -45,9 +47,6 @@ COLUMN_CHANGE_DESCRIPTION = (
 
 NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}
 """Properties of a table that is created while the switch is on."""
-
-_TOLD: set[tuple[str, str]] = set()
-"""Settings, with their values, that were already reported to have no effect."""
 
 
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
@@ -161,14 +160,11 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             )
         what = "Started" if joined.is_new else "Joined"
         ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
-        line = (
-            f"{what} the shared Spark server (a session of Spark Connect, without sparkContext and "
-            f"RDDs): its log is {joined.log}{ui}"
+        _log_once(
+            logging.INFO,
+            f"{what} the shared Spark server {joined.server.process_id} (a session of Spark "
+            f"Connect, without sparkContext and RDDs): its log is {joined.log}{ui}",
         )
-        joined_once = ("shared server", str(joined.server.process_id))
-        if joined_once not in _TOLD:
-            _TOLD.add(joined_once)
-            get_dagster_logger().info(line)
         return joined.session
 
     def _start(self) -> SparkSession:
@@ -208,14 +204,19 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             wanted["spark.master"] = self.master
         for name, value in settings_without_effect(session, wanted).items():
             # No values: some are secrets.
-            if (name, wanted[name]) not in _TOLD:
-                _TOLD.add((name, wanted[name]))
-                get_dagster_logger().warning(
-                    f"{name} takes no effect: the Spark session of this process was started "
-                    f"{'without it' if value is None else 'with another value'}. Give every "
-                    "SparkSessionResource of a code location the same settings, or stop() the "
-                    "session first"
-                )
+            _log_once(
+                logging.WARNING,
+                f"{name} takes no effect: the Spark session of this process was started "
+                f"{'without it' if value is None else 'with another value'}. Give every "
+                "SparkSessionResource of a code location the same settings, or stop() the session "
+                "first",
+            )
+
+
+@cache
+def _log_once(level: int, text: str) -> None:
+    """Log a text, once for each process."""
+    get_dagster_logger().log(level, text)
 
 
 @contextmanager

@@ -454,7 +454,7 @@ def test_templates_and_number_like_texts_are_taken(sandbox, monkeypatch) -> None
         (DeltaIngestionComponent, {"mode": "upsert"}, "one of ['append', 'merge', 'overwrite']"),
         (DeltaChangeFeedComponent, {"on_gap": "skip"}, "one of ['refresh', 'fail']"),
         (DeltaSqlComponent, {"asset": {"kind": "sql"}}, "'code_version', 'owners'"),
-        (DeltaSensorComponent, {"start_from": "beginning"}, "one of ['earliest', 'latest']"),
+        (DeltaSensorComponent, {"start_from": "beginning"}, "'beginning' is not one of ["),
         (DeltaTableComponent, {"sensor": {"start_from": 1.5}}, "not of type 'integer'"),
     ],
 )
@@ -626,13 +626,14 @@ def test_files_are_ingested_as_declared(sandbox, tmp_path, instance) -> None:
 
 def test_freshness_follows_the_commits_that_a_sensor_reports(sandbox, root, instance) -> None:
     uri = str(root / "raw" / "flights")
-    attributes = {"key": "a", "uri": uri, "freshness": {"fail_hours": 24, "warn_hours": 12}}
+    windows = "fail_window=datetime.timedelta(hours=24), warn_window=datetime.timedelta(hours=12)"
+    policy = f"{{{{ dg.FreshnessPolicy.time_window({windows}) }}}}"
+    attributes = {"key": "a", "uri": uri, "freshness_policy": policy}
     assert "observe: false" in refusal(sandbox, DeltaTableComponent, **attributes)
     sensor = {"name": "s", "start_from": "earliest"}
     defs = load(sandbox, DeltaTableComponent, **attributes, observe=False, sensor=sensor)
     (spec,) = defs.resolve_all_asset_specs()
-    policy = spec.freshness_policy
-    assert policy == dg.FreshnessPolicy.time_window(
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(
         fail_window=dt.timedelta(hours=24), warn_window=dt.timedelta(hours=12)
     )
     reported = tick(defs, "s", instance).asset_events

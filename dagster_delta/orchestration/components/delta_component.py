@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
@@ -143,10 +143,9 @@ class AssetDeltaComponent(DeltaComponent, DeltaAttributes):
         return self.translation(spec, str(spec.metadata.get("dagster/uri", "")))
 
 
-Condition: TypeAlias = Annotated[
-    dg.AutomationCondition[Any] | None, dg.Resolver.default(model_field_type=str)
-]
-"""An automation condition, as a template."""
+_T = TypeVar("_T")
+Template: TypeAlias = Annotated[_T | None, dg.Resolver.default(model_field_type=str)]
+"""An object of Dagster, as a template."""
 
 
 @cache

@@ -8,10 +8,10 @@ import datetime as dt
 import fnmatch
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import dagster as dg
 import msgspec
@@ -24,11 +24,11 @@ from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.checks.health_asset import delta_health_asset
 from dagster_delta.orchestration.components.delta_component import (
     AssetDeltaComponent,
-    Condition,
     DeltaAttributes,
     DeltaComponent,
     MaintenanceConfigField,
     StorageField,
+    Template,
 )
 from dagster_delta.orchestration.components.scaffolders import (
     DeltaLakeScaffolder,
@@ -41,7 +41,7 @@ from dagster_delta.orchestration.maintenance.jobs import (
     delta_maintenance_schedule,
 )
 from dagster_delta.orchestration.maintenance.operations import DeltaMaintenanceConfig
-from dagster_delta.orchestration.metadata_keys import RawMetadata, RawMetadataValue
+from dagster_delta.orchestration.metadata_keys import RawMetadata
 from dagster_delta.orchestration.sensors.observations import (
     delta_asset_spec,
     observable_delta_asset,
@@ -93,9 +93,7 @@ class SensorOptions(DeltaAttributes):
     columns: list[str] = Field(default=[])
     minimum_rows: int | None = None
     minimum_age_seconds: float | None = None
-    partitions_def: Annotated[
-        dg.PartitionsDefinition[Any] | None, dg.Resolver.default(model_field_type=str)
-    ] = Field(
+    partitions_def: Template[dg.PartitionsDefinition[Any]] = Field(
         default=None, examples=["{{ dg.DailyPartitionsDefinition(start_date='2024-01-01') }}"]
     )
     partition_expr: str | dict[str, str] | None = None
@@ -291,30 +289,6 @@ class CheckOptions(DeltaAttributes):
         return delta_asset_checks(key, table=uri, storage_options=storage_options, **options)
 
 
-class FreshnessOptions(DeltaAttributes):
-    """How long ago the last commit of a table may be."""
-
-    fail_hours: float
-    """Older: the asset is overdue."""
-    warn_hours: float | None = None
-    """Older: the asset is shown as a warning."""
-
-    def policy(self) -> dg.FreshnessPolicy:
-        """The freshness policy."""
-        warn = None if self.warn_hours is None else dt.timedelta(hours=self.warn_hours)
-        fail = dt.timedelta(hours=self.fail_hours)
-        return dg.FreshnessPolicy.time_window(fail_window=fail, warn_window=warn)
-
-
-class ExternalTable(NamedTuple):
-    """A table and its asset."""
-
-    key: dg.AssetKey
-    uri: str
-    description: str | None
-    metadata: Mapping[str, RawMetadataValue]
-
-
 class ExternalTablesComponent(AssetDeltaComponent):
     """Tables written outside Dagster, as assets with their checks and a sensor."""
 
@@ -330,13 +304,16 @@ class ExternalTablesComponent(AssetDeltaComponent):
     observe: bool = True
     """Whether the asset is observable. Set to false if a sensor, or the runs that write the table,
     report its materializations."""
-    automation_condition: Condition = Field(
+    automation_condition: Template[dg.AutomationCondition[Any]] = Field(
         default=None, examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"]
     )
     """When to observe it."""
-    freshness: FreshnessOptions | None = None
-    """How long ago the last commit may be, as a freshness policy of the asset. It needs observe:
-    false and a sensor, which reports each commit as a materialization."""
+    freshness_policy: Template[dg.FreshnessPolicy] = Field(
+        default=None,
+        examples=["{{ dg.FreshnessPolicy.time_window(fail_window=datetime.timedelta(hours=24)) }}"],
+    )
+    """How long ago the last commit may be. It needs observe: false and a sensor, which reports each
+    commit as a materialization."""
     show_history: int = DEFAULT_HISTORY
     """Number of recent commits to show in every observation, each with a link to its run."""
     checks: CheckOptions | None = None
@@ -345,50 +322,47 @@ class ExternalTablesComponent(AssetDeltaComponent):
     """A sensor on the tables. It reports commits on the assets that are not observed, and runs
     assets or a job."""
 
-    def definitions(self, tables: Iterable[ExternalTable]) -> dg.Definitions:
-        """The assets, with their checks and the sensor."""
+    def definitions(self, specs: Mapping[str, dg.AssetSpec]) -> dg.Definitions:
+        """The assets of tables, by location, with their checks and the sensor."""
         assets = []
         checks = []
         keys: dict[str, dg.AssetKey] = {}
-        for table in tables:
-            asset = self._asset(table)
+        for uri, spec in specs.items():
+            asset = self._asset(uri, spec)
             assets.append(asset)
-            keys[table.uri.rstrip("/")] = asset.key
+            keys[uri.rstrip("/")] = asset.key
             if self.checks is not None:
-                checks += self.checks.checks(asset.key, table.uri, self.storage_options)
+                checks += self.checks.checks(asset.key, uri, self.storage_options)
         sensors = []
         if self.sensor is not None:
             reported = None if self.observe else keys.__getitem__
             sensors = [self.sensor.sensor(list(keys), self.storage_options, asset_key=reported)]
         return dg.Definitions(assets=assets, asset_checks=checks, sensors=sensors)
 
-    def _asset(self, table: ExternalTable) -> dg.AssetsDefinition | dg.AssetSpec:
+    def _asset(self, uri: str, spec: dg.AssetSpec) -> dg.AssetsDefinition | dg.AssetSpec:
         if self.automation_condition is not None and not self.observe:
             raise InvalidArgument(
-                f"{table.key.to_user_string()} has an automation_condition, which says when to "
+                f"{spec.key.to_user_string()} has an automation_condition, which says when to "
                 "observe it, and observe is off: set one of them"
             )
-        if self.freshness is not None and self.observe:
+        if self.freshness_policy is not None and self.observe:
             raise InvalidArgument(
-                f"{table.key.to_user_string()} has freshness, which Dagster evaluates on "
+                f"{spec.key.to_user_string()} has a freshness_policy, which Dagster evaluates on "
                 "materializations, and an observed asset has none: set observe: false and declare "
                 "a sensor, which reports each commit as a materialization"
             )
-        same = ("group_name", "tags", "owners", "kinds", "automation_condition")
-        spec = delta_asset_spec(
-            table.key,
-            table.uri,
-            description=table.description,
-            metadata=table.metadata,
-            freshness_policy=None if self.freshness is None else self.freshness.policy(),
-            **{name: getattr(self, name) for name in same},
+        spec = spec.merge_attributes(tags=self.tags, owners=self.owners, kinds=set(self.kinds))
+        spec = spec.replace_attributes(
+            group_name=self.group_name,
+            automation_condition=self.automation_condition,
+            freshness_policy=self.freshness_policy,
         )
         spec = self.get_asset_spec(spec)
         if not self.observe:
             return spec
         asset = observable_delta_asset(
             spec.key,
-            table.uri,
+            uri,
             storage_options=self.storage_options,
             show_history=self.show_history,
         )
@@ -428,9 +402,10 @@ class DeltaTableComponent(ExternalTablesComponent):
         Raises:
             InvalidArgument: the attributes are inconsistent.
         """
-        return self.definitions(
-            [ExternalTable(self.key, self.uri, self.description, self.metadata)]
+        spec = delta_asset_spec(
+            self.key, self.uri, description=self.description, metadata=self.metadata
         )
+        return self.definitions({self.uri: spec})
 
 
 class HealthOptions(DeltaAttributes):
@@ -447,7 +422,7 @@ class HealthOptions(DeltaAttributes):
     thresholds: dict[str, float | None] = Field(
         default={}, examples=[{"num_small_files": 50, "partition_skew": 20}]
     )
-    automation_condition: Condition = Field(
+    automation_condition: Template[dg.AutomationCondition[Any]] = Field(
         default=None, examples=["{{ dg.AutomationCondition.on_cron('0 6 * * *') }}"]
     )
     """When to report."""
@@ -523,8 +498,12 @@ class DeltaLakeComponent(ExternalTablesComponent, dg.StateBackedComponent):
         if not tables:
             return dg.Definitions()
         defs = self.definitions(
-            ExternalTable(key, table.uri, table.description, table.metadata())
-            for key, table in tables.items()
+            {
+                table.uri: delta_asset_spec(
+                    key, table.uri, description=table.description, metadata=table.metadata()
+                )
+                for key, table in tables.items()
+            }
         )
         parts = [defs]
         assets: Any = defs.assets
