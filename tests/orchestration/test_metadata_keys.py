@@ -17,7 +17,7 @@ NAMES = [key.name for key in METADATA_KEYS]
 @pytest.mark.parametrize(
     "module",
     [
-        "incremental/applied_changes.py",
+        "incremental/change_feed_assets.py",
         "io/output_metadata.py",
         "io/sql_assets.py",
         "table_metadata.py",

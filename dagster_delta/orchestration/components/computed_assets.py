@@ -20,8 +20,11 @@ from dagster_delta.orchestration.components.scaffolders import (
     DeltaIngestionScaffolder,
     DeltaSqlScaffolder,
 )
-from dagster_delta.orchestration.incremental.applied_changes import ChangeFeedMode, Returns
-from dagster_delta.orchestration.incremental.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.incremental.change_feed_assets import (
+    ChangeFeedMode,
+    Returns,
+    delta_change_feed_asset,
+)
 from dagster_delta.orchestration.incremental.consumption import OnGap
 from dagster_delta.orchestration.incremental.file_assets import (
     ChangedFiles,
