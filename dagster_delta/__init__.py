@@ -67,8 +67,6 @@ if TYPE_CHECKING:
         ReorgConfig,
         RestoreConfig,
         VacuumConfig,
-    )
-    from dagster_delta.orchestration.maintenance.ops import (
         checkpoint_op,
         clean_log_op,
         clone_op,
@@ -174,11 +172,9 @@ _MODULES = {
     "orchestration.maintenance.maintained_tables": "delta_table_pool",
     "orchestration.maintenance.operations": (
         "CheckpointConfig CleanLogConfig CloneConfig DeltaCloneConfig DeltaMaintenanceConfig "
-        "DeltaRestoreConfig FsckConfig OptimizeConfig ReorgConfig RestoreConfig VacuumConfig"
-    ),
-    "orchestration.maintenance.ops": (
-        "checkpoint_op clean_log_op clone_op fsck_op history_op optimize_op reorg_op "
-        "restore_op vacuum_op"
+        "DeltaRestoreConfig FsckConfig OptimizeConfig ReorgConfig RestoreConfig VacuumConfig "
+        "checkpoint_op clean_log_op clone_op fsck_op history_op optimize_op reorg_op restore_op "
+        "vacuum_op"
     ),
     "orchestration.pipes": "report_delta_commit",
     "orchestration.resources": "DeltaTableResource SparkSessionResource",

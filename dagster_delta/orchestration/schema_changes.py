@@ -27,8 +27,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     MaintainedTable,
     maintained_tables,
 )
-from dagster_delta.orchestration.maintenance.operations import spell_bytes
-from dagster_delta.orchestration.maintenance.ops import commit_info_of_op
+from dagster_delta.orchestration.maintenance.operations import commit_info_of_op, spell_bytes
 from dagster_delta.orchestration.metadata_keys import (
     COLUMNS_READ_KEY,
     QUERY_KEY,

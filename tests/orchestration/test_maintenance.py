@@ -22,12 +22,10 @@ from dagster_delta.orchestration.maintenance.jobs import (
 )
 from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
 from dagster_delta.orchestration.maintenance.operations import (
+    MAINTENANCE_POOL,
     DeltaMaintenanceConfig,
     OptimizeConfig,
     VacuumConfig,
-)
-from dagster_delta.orchestration.maintenance.ops import (
-    MAINTENANCE_POOL,
     checkpoint_op,
     clean_log_op,
     clone_op,

@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job, delta_restore_job
-from dagster_delta.orchestration.maintenance.ops import history_op
+from dagster_delta.orchestration.maintenance.operations import history_op
 from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from tests.orchestration.conftest import Lake
 

@@ -22,12 +22,13 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     named_tables,
 )
 from dagster_delta.orchestration.maintenance.operations import (
+    MAINTENANCE_POOL,
     DeltaCloneConfig,
     DeltaMaintenanceConfig,
     DeltaRestoreConfig,
     OperationConfig,
+    maintain,
 )
-from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_metadata import data_version_tags, table_metadata
 from dagster_delta.table.delta_table import DeltaTable
