@@ -503,12 +503,12 @@ def _merge(
     on = str(config.predicate)
     if within is not None:
         known = source if before is None else before.schema
-        on = f"({on}) AND ({write.predicate(known, config.target)})"
+        on = f"({on}) AND ({write.predicate(known, config.target_alias)})"
     builder = table.merge(
         data,
         on,
-        source_alias=config.source,
-        target_alias=config.target,
+        source_alias=config.source_alias,
+        target_alias=config.target_alias,
         commit_info=write.commit_info,
         idempotency=write.idempotency,
         check=within,

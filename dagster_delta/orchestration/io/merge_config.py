@@ -83,23 +83,13 @@ class MergeConfig(KnownFieldsOnly, Config):
     predicate: str | None = None
     """Spark SQL condition under which a row of the table and a row of the asset match, such as
     't.id = s.id'. The metadata `merge_predicate` overrides it."""
-    source_alias: str | None = None
-    """Alias of the asset's rows in expressions; 's' by default."""
-    target_alias: str | None = None
-    """Alias of the table in expressions; 't' by default."""
+    source_alias: str = "s"
+    """Alias of the asset's rows in expressions."""
+    target_alias: str = "t"
+    """Alias of the table in expressions."""
     merge_operations_config: MergeOperationsConfig | None = None
     """The clauses of a merge of type custom. The metadata `merge_operations_config` overrides
     them."""
-
-    @property
-    def source(self) -> str:
-        """Alias of the asset's rows in expressions."""
-        return self.source_alias or "s"
-
-    @property
-    def target(self) -> str:
-        """Alias of the table in expressions."""
-        return self.target_alias or "t"
 
     def check(self, asset: str) -> None:
         """Make sure that the parts are consistent.
@@ -150,7 +140,7 @@ def add_clauses(
     that the source does not match change only where it is true.
     """
     operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
-    found = _in_order(operations, config.source, source_columns)
+    found = _in_order(operations, config.source_alias, source_columns)
     # A clause without condition hides the clauses after it.
     for clause in sorted(found, key=lambda clause: clause.condition is None):
         condition = clause.condition
