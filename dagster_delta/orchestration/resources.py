@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -154,10 +153,9 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         cores = _local_cores(self.master)
         defaults = {"spark.sql.session.timeZone": "UTC"} if cores is None else local_settings(cores)
         own = {"spark.master": self.master, "spark.app.name": self.app_name}
-        with _naming_missing_packages():
-            joined = join_shared_server(
-                {**defaults, **own, **self.conf}, idle_minutes=self.idle_minutes
-            )
+        joined = join_shared_server(
+            {**defaults, **own, **self.conf}, idle_minutes=self.idle_minutes
+        )
         what = "Started" if joined.is_new else "Joined"
         ui = f", its UI is {joined.server.ui}" if joined.server.ui else ""
         _log_once(
@@ -192,8 +190,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
         for name, value in settings.items():
             builder = builder.config(name, value)
-        with _naming_missing_packages():
-            return builder.getOrCreate()
+        return builder.getOrCreate()
 
     def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
         """Warn once per process about settings that the running session can no longer change."""
@@ -217,17 +214,6 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 def _log_once(level: int, text: str) -> None:
     """Log a text, once for each process."""
     get_dagster_logger().log(level, text)
-
-
-@contextmanager
-def _naming_missing_packages() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise InvalidArgument(
-            f"Spark Connect needs packages that are not installed ({error}): "
-            "pip install 'dagster-delta-protocol[connect]'"
-        ) from error
 
 
 def _check_history_server(template: str | None) -> None:

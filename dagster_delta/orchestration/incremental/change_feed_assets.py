@@ -36,11 +36,11 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
-from dagster_delta.orchestration.incremental.column_changes import columns_narrower_than
 from dagster_delta.orchestration.incremental.consumption import (
     Consumer,
     Consumption,
     OnGap,
+    columns_narrower_than,
     plan_consumption,
     without_changes,
 )

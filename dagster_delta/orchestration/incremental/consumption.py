@@ -5,7 +5,12 @@ if any, advances in the same commit that applies the changes. So a change is app
 crashes, retries and concurrent runs. A full refresh also records that positions in other tables no
 longer hold, so that a table that returns, as tables that are swapped do, is read in full.
 
-Spec: Transaction Identifiers.
+Older rows of the target do not follow column changes of the upstream table. An added column needs
+no work if older rows have no value for it. With a default they may have one, and no change tells
+it; nor does one tell that a dropped column was added again. A renamed column would leave its older
+values under the old name; the ids of column mapping distinguish it from a new column.
+
+Spec: Transaction Identifiers; Column Mapping; Type Widening; Default Columns.
 """
 
 from __future__ import annotations
@@ -22,10 +27,16 @@ from dagster_delta.errors import (
     SchemaMismatch,
     VersionNotFound,
 )
-from dagster_delta.orchestration.incremental.column_changes import ColumnChange, column_changes
+from dagster_delta.evolution.merge_schema import diff_schemas, widenable_columns
 from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.partitions.partitions import SelectPartitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import is_widening
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType, walk_fields
 from dagster_delta.table.log.reader import commit_digest, read_commit
 from dagster_delta.table.transaction.commit_result import (
     FOLLOWED_TABLE_PREFIX,
@@ -39,11 +50,31 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
+_Path = tuple[str, ...]
+
 _VERSION_BITS = 32
 _DIGEST_DIGITS = 7  # in hexadecimal; version and digest fit into a long
 
 OnGap = Literal["refresh", "fail"]
 """What to do if changes can no longer be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """One column of the upstream table, before and now."""
+
+    kind: Literal["renamed", "dropped", "readded", "widened", "filled"]
+    """`readded`: another column has its name now. `filled`: it was added with a default, which
+    older rows may have."""
+    path: _Path
+    """Previous logical path; of a filled column the current one."""
+    new_path: _Path | None
+    """Current logical path; None for a dropped column."""
+    what: str
+    """The change, as the end of a sentence about the column."""
+
+    def __str__(self) -> str:
+        return f"column {'.'.join(self.path)} {self.what}"
 
 
 def application_id(table_id: str, partition_key: str | None) -> str:
@@ -171,7 +202,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
         moved: list[ColumnChange] = []
         if before is not None and target is not None:
             known = (table.configuration for table in (before, upstream.snapshot, target))
-            moved = column_changes(*known, columns=changes.columns)
+            moved = _column_changes(*known, columns=changes.columns)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.refreshed(_gap(error, upstream, consumer), where)
     # A rename splits a column into two in any mode. If the target keeps its columns, a dropped
@@ -348,3 +379,125 @@ def _predicate(upstream: Scan, consumer: Consumer, keys: Sequence[str]) -> str:
             table=error.table,
             column=error.column,
         ) from error
+
+
+def _column_changes(
+    before: TableConfiguration,
+    now: TableConfiguration,
+    target: TableConfiguration,
+    *,
+    columns: tuple[str, ...],
+) -> list[ColumnChange]:
+    """Changes of columns that the target also has, but has not adopted, since the upstream table
+    was last read. `columns` are the names of the columns that are read now.
+
+    A column that the target does not have under the old name needs no work: it was renamed there
+    too, or is not in the table.
+    """
+    names = {name.casefold() for name in columns}
+    reads_all = len(columns) == len(now.schema)
+    known = {_folded(path) for path, _ in walk_fields(target.schema)}
+    found = [
+        change
+        for change in _moved_columns(before, now)
+        if not known.isdisjoint(_older_names(change))
+        and (reads_all if change.new_path is None else change.new_path[0].casefold() in names)
+    ]
+    retyped = {
+        _folded(difference.path) for difference in diff_schemas(before.schema, now.schema).retyped
+    }
+    found += [
+        change
+        for change in columns_narrower_than(now.schema, target)
+        if _folded(change.path) in retyped and change.path[0].casefold() in names
+    ]
+    # Columns that were added with a default, unless they were added so to the target, too.
+    filled = {name.casefold() for name in before.schema.names}
+    filled |= {field.name.casefold() for field in target.schema if _has_default(field)}
+    what = "was added with a default, which older rows may have"
+    return found + [
+        ColumnChange("filled", (field.name,), (field.name,), what)
+        for field in now.schema
+        if field.name in columns and _has_default(field) and field.name.casefold() not in filled
+    ]
+
+
+def _has_default(field: StructField) -> bool:
+    return not field.metadata.keys().isdisjoint((DEFAULT_KEY, EXISTING_DEFAULT_KEY))
+
+
+def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:
+    """The columns whose type is narrower than in the rows to write, and which a write does not
+    widen automatically.
+    """
+    grown = set()
+    if target.type_widening_enabled:
+        grown = {
+            column.path
+            for column in widenable_columns(target.schema, rows)
+            if column.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
+        }
+    return [
+        ColumnChange(
+            "widened",
+            difference.path,
+            difference.path,
+            f"is of type {difference.data_type} now, and of type {difference.table_type} here",
+        )
+        for difference in diff_schemas(target.schema, rows).retyped
+        if difference.path not in grown
+        and difference.table_type is not None
+        and difference.data_type is not None
+        and is_widening(difference.table_type, difference.data_type)
+    ]
+
+
+def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[ColumnChange]:
+    """Columns that were renamed or dropped; a field below a renamed column only if the field itself
+    was renamed or dropped. Without column mapping neither is possible, because only the name
+    identifies a column.
+    """
+    if now.column_mapping_mode == "none":
+        return []
+    successors = _by_physical_path(now)
+    names = {_folded(path) for path in successors.values()}
+    found: list[ColumnChange] = []
+    dropped: set[_Path] = set()
+    for physical, path in _by_physical_path(before).items():
+        successor = successors.get(physical)
+        if successor is None:
+            if physical[:-1] in dropped:
+                pass
+            elif _folded(path) in names:
+                what = "was dropped, and another one has its name"
+                found.append(ColumnChange("readded", path, path, what))
+            else:
+                found.append(ColumnChange("dropped", path, None, "was dropped"))
+            dropped.add(physical)
+        elif successor[-1].casefold() != path[-1].casefold():
+            what = f"was renamed to {'.'.join(successor)}"
+            found.append(ColumnChange("renamed", path, successor, what))
+    return found
+
+
+def _by_physical_path(configuration: TableConfiguration) -> dict[_Path, _Path]:
+    """Physical path to logical path of every field, parents before children."""
+    mode = configuration.column_mapping_mode
+    physical: dict[_Path, _Path] = {(): ()}
+    for path, field in walk_fields(configuration.schema):
+        parent = next(path[:end] for end in range(len(path) - 1, -1, -1) if path[:end] in physical)
+        steps = path[len(parent) : -1]
+        physical[path] = (*physical[parent], *steps, physical_name(field, mode))
+    return {key: path for path, key in physical.items() if path}
+
+
+def _older_names(change: ColumnChange) -> set[_Path]:
+    """Possible paths of the column in a table that has not adopted the change; its parents may have
+    adopted it.
+    """
+    above = change.path[:-1] if change.new_path is None else change.new_path[:-1]
+    return {_folded(change.path), _folded((*above, change.path[-1]))}
+
+
+def _folded(path: _Path) -> _Path:
+    return tuple(step.casefold() for step in path)
