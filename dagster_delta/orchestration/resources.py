@@ -18,7 +18,6 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.spark.watch import APPLICATION_ID, HISTORY_SERVER_URL
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
     LocalStorageOptions,
@@ -32,6 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.protocol.schema import StructType
+
+HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
+"""Setting of a session: URL of an application in the History Server, with `APPLICATION_ID`."""
+APPLICATION_ID = "{application_id}"
+"""Placeholder in `HISTORY_SERVER_URL` for the id of the application."""
 
 _ANY_MASTER = "local[*]"
 

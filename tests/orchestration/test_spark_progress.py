@@ -13,13 +13,14 @@ import pytest
 from dagster_delta import DeltaTable, SparkSessionResource
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance.operations import OptimizeConfig
+from dagster_delta.orchestration.resources import HISTORY_SERVER_URL
 from dagster_delta.orchestration.spark.progress import (
     MAX_PLAN_CHARACTERS,
     physical_plan,
     stage_totals,
     without_secrets,
 )
-from dagster_delta.orchestration.spark.watch import HISTORY_SERVER_URL, watch_spark
+from dagster_delta.orchestration.spark.watch import watch_spark
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark

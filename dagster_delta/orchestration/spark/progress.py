@@ -32,7 +32,7 @@ from dagster_delta.engines.spark.session.session import (
     session_conf,
 )
 from dagster_delta.orchestration.metadata_keys import RawMetadata
-from dagster_delta.orchestration.spark.watch import APPLICATION_ID, HISTORY_SERVER_URL
+from dagster_delta.orchestration.resources import APPLICATION_ID, HISTORY_SERVER_URL
 
 MAX_PLAN_CHARACTERS = 20_000
 """Plans of wide tables can be very long, and metadata is stored for every run."""

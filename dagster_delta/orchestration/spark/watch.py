@@ -9,11 +9,6 @@ from logging import Logger
 from dagster_delta.engines import is_spark_frame
 from dagster_delta.orchestration.metadata_keys import RawMetadata
 
-HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
-"""Setting of a session: URL of an application in the History Server, with `APPLICATION_ID`."""
-APPLICATION_ID = "{application_id}"
-"""Placeholder in `HISTORY_SERVER_URL` for the id of the application."""
-
 _SECONDS_BETWEEN_REPORTS = 10.0
 
 
