@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from dagster import MetadataValue, TableColumn, TableMetadataValue, TableRecord, TableSchema
+from dagster import MetadataValue, TableMetadataValue, TableRecord
 
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.schema import StructType
@@ -87,14 +87,7 @@ def row_table(rows: Sequence[Row], masked: Collection[str]) -> TableMetadataValu
         )
         for row in rows
     ]
-    schema = TableSchema([TableColumn(name, _type_of(records, name)) for name in names])
-    return MetadataValue.table(records, schema)
-
-
-def _type_of(records: Sequence[TableRecord], name: str) -> str:
-    values = [record.data[name] for record in records]
-    found = next((value for value in values if value is not None), "")
-    return {str: "string", bool: "boolean", int: "integer", float: "float"}[type(found)]
+    return MetadataValue.table(records)
 
 
 def shown_value(value: Any, *, masked: bool = False) -> Any:  # noqa: ANN401

@@ -97,10 +97,10 @@ def test_values_are_shown_exactly_or_as_short_texts() -> None:
         "text": "x" * 100 + "…",
     }
     assert [each.type for each in table.schema.columns[:4]] == [
-        "integer",
+        "int",
         "string",
         "string",
-        "boolean",
+        "bool",
     ]
 
 
