@@ -26,8 +26,7 @@ from dagster_delta.orchestration.incremental.change_feed_assets import (
     ChangeFeedConfig,
     delta_change_feed_asset,
 )
-from dagster_delta.orchestration.incremental.net_changes import net_changes
-from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
+from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges, net_changes
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable

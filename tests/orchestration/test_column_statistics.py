@@ -11,7 +11,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.column_statistics import column_statistics
+from dagster_delta.orchestration.row_tables import column_statistics
 
 SHOWN = "delta/column_statistics"
 

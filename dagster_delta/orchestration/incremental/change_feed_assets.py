@@ -44,14 +44,14 @@ from dagster_delta.orchestration.incremental.consumption import (
     plan_consumption,
     without_changes,
 )
-from dagster_delta.orchestration.incremental.net_changes import (
+from dagster_delta.orchestration.incremental.upstream_changes import (
     ACTION_COLUMN,
     DELETE,
     UPSERT,
+    UpstreamChanges,
     net_changes,
     net_changes_of_frame,
 )
-from dagster_delta.orchestration.incremental.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.io.asset_options import AssetOptions, asset_key_of
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,

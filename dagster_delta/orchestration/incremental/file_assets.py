@@ -32,7 +32,7 @@ from dagster_delta.orchestration.incremental.landing_files import (
     LandingFiles,
     LandingZone,
 )
-from dagster_delta.orchestration.incremental.net_changes import key_columns, last_positions
+from dagster_delta.orchestration.incremental.upstream_changes import key_columns, last_positions
 from dagster_delta.orchestration.io.asset_writer import (
     AssetValue,
     AssetWrite,

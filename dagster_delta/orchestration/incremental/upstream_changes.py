@@ -1,14 +1,27 @@
-"""The rows of an upstream table that an incremental asset has not seen yet."""
+"""The rows of an upstream table that an incremental asset has not seen yet, and the net result of
+such changes: for every key, its last row or its deletion.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dagster_delta.errors import ConstraintViolation, InvalidArgument
+from dagster_delta.parquet.casts import floor_to_microseconds
+from dagster_delta.parquet.nested_arrays import (
+    WITHOUT_VIEWS,
+    plain_array,
+    plain_type,
+    without_views,
+)
 from dagster_delta.protocol.features.change_data import (
     CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
@@ -16,15 +29,29 @@ from dagster_delta.protocol.features.change_data import (
     feed_configuration,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import RowFrames, Scan
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 """Columns that follow those of the upstream table."""
+
+ACTION_COLUMN = "_change_type"
+"""Instead of the columns of the feed: `UPSERT` or `DELETE`."""
+
+UPSERT = "upsert"
+DELETE = "delete"
+
+_CAME = ("insert", "update_postimage")
+_LEFT = ("delete", "update_preimage")
+_MAX_EXAMPLES = 5
+_BATCH_ROWS = 65_536
+_RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
 
 
 class UpstreamChanges(RowFrames):
@@ -151,3 +178,190 @@ class UpstreamChanges(RowFrames):
                 for value in (pa.scalar("insert", pa.string()), version, at)
             ]
             yield pa.RecordBatch.from_arrays([*batch.columns, *constants], schema=schema)
+
+
+def net_changes(
+    changes: pa.RecordBatchReader, keys: Sequence[str], *, asset: str, deletes: bool = True
+) -> pa.RecordBatchReader:
+    """One row per key: its last row, with its action in `ACTION_COLUMN`. Without `deletes`, only
+    the rows that exist, and without that column.
+
+    A row that was deleted and inserted again in one version exists; a row that was only deleted is
+    deleted. Rows wait on disk until all keys are known, which are held in memory.
+    """
+    keys = _check_columns(changes.schema.names, keys, asset=asset)
+    nothing = [pa.nulls(0, kind) for kind in changes.schema.types]
+    empty = without_views(pa.RecordBatch.from_arrays(nothing, schema=changes.schema))
+    fields = [field for field in empty.schema if field.name not in CHANGE_COLUMNS]
+    if deletes:
+        fields.append(pa.field(ACTION_COLUMN, pa.string()))
+    schema = pa.schema(fields)
+    batches = _net_batches(chain([empty], changes), schema, keys, asset)
+    # Reads all changes, so that errors are raised here.
+    next(batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _net_batches(
+    changes: Iterator[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], asset: str
+) -> Iterator[pa.RecordBatch]:
+    """An empty batch once all changes are read, and then the net changes."""
+    with scratch_directory("delta-changes-") as directory:
+        path = f"{directory}/rows.arrow"
+        ranks, ranked = _stored(changes, path, keys, asset)
+        taken = last_positions(ranks, ranked, keys, asset)
+        del ranked
+        if ACTION_COLUMN not in schema.names:
+            taken = taken[ranks[taken] % 2 == 1]
+        yield pa.RecordBatch.from_pydict({})
+        begin = 0
+        with pa.ipc.open_stream(path) as stored:
+            for batch in stored:
+                first, end = np.searchsorted(taken, (begin, begin + batch.num_rows))
+                positions = taken[first:end]
+                rows = batch.take(pa.array(positions - begin))
+                columns = [rows[name] for name in schema.names if name != ACTION_COLUMN]
+                if ACTION_COLUMN in schema.names:
+                    actions = np.where(ranks[positions] % 2 == 1, UPSERT, DELETE)
+                    columns.append(pa.array(actions.tolist(), pa.string()))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                begin += batch.num_rows
+
+
+def _stored(
+    changes: Iterator[pa.RecordBatch], path: str, keys: Sequence[str], asset: str
+) -> tuple[NDArray[np.int64], pa.Table]:
+    """The ranks and the keys of changes, which are written to a file, in small batches."""
+    ranks, ranked = [], []
+    first = next(changes)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(path, first.schema, options=options) as file:
+        for batch in chain([first], changes):
+            for start in range(0, batch.num_rows or 1, _BATCH_ROWS):
+                rows = without_views(batch.slice(start, _BATCH_ROWS))
+                table = pa.Table.from_batches([rows])
+                ranks.append(_ranks(table, asset))
+                ranked.append(key_columns(table, keys, asset=asset))
+                file.write_batch(rows)
+    return np.concatenate(ranks), pa.concat_tables(ranked)
+
+
+def last_positions(
+    ranks: NDArray[np.int64], ranked: pa.Table, keys: Sequence[str], asset: str
+) -> NDArray[np.int64]:
+    """The positions of the last row of each key, in ascending order."""
+    ranked = ranked.append_column(_RANK, pa.array(ranks))
+    ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(ranks))))
+    aggregates = [(_POSITION, "max"), ([], "count_all")]
+    states = ranked.group_by([*keys, _RANK]).aggregate(aggregates).sort_by(_RANK)
+    states = states.append_column(_LAST, pa.array(np.arange(states.num_rows)))
+    last = states.take(states.group_by(list(keys)).aggregate([(_LAST, "max")])[f"{_LAST}_max"])
+    is_there = pc.equal(pc.bit_wise_and(last[_RANK], 1), 1)
+    several = last.filter(pc.and_(is_there, pc.greater(last["count_all"], 1)))
+    if several.num_rows:
+        examples = several.select(list(keys)).slice(0, _MAX_EXAMPLES).to_pylist()
+        raise ConstraintViolation(
+            f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
+            f"which is ambiguous ({several.num_rows} keys): leave one row per key",
+            examples=tuple(map(repr, examples)),
+        )
+    return np.sort(last[f"{_POSITION}_max"].to_numpy())
+
+
+def key_columns(rows: pa.Table, keys: Sequence[str], *, asset: str) -> pa.Table:
+    """The keys of rows, with one form of values that are equal in the table: 0.0 for -0.0, one NaN,
+    and times in microseconds.
+    """
+    columns = {}
+    for key in keys:
+        column = rows[key]
+        kind = plain_type(column.type)
+        if kind != column.type:
+            parts = [plain_array(chunk) for chunk in column.chunks]
+            column = pa.chunked_array(parts, parts[0].type if parts else kind)
+        if kind in WITHOUT_VIEWS:
+            column = column.cast(WITHOUT_VIEWS[kind])
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
+        if pa.types.is_nested(column.type):
+            raise InvalidArgument(
+                f"{asset} cannot identify rows by {key}, which is of type {column.type}: name "
+                "columns of numbers, texts, dates or times as keys",
+                column=key,
+            )
+        if pa.types.is_floating(column.type):
+            nan, zero = (pa.scalar(value, column.type) for value in (math.nan, 0.0))
+            column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+        elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = floor_to_microseconds(column)
+        columns[key] = column
+    return pa.table(columns)
+
+
+def net_changes_of_frame(
+    changes: DataFrame, keys: Sequence[str], *, asset: str, deletes: bool = True
+) -> DataFrame:
+    """As `net_changes`, for a Spark DataFrame and lazily; two rows of one version with the same key
+    make the query fail.
+    """
+    from pyspark.sql import Window, functions
+
+    keys = _check_columns(changes.columns, keys, asset=asset)
+    came = functions.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
+    rank = functions.col(COMMIT_VERSION_COLUMN) * 2 + came.cast("long")
+    of_key = Window.partitionBy(*keys)
+    ranked = changes.withColumn(_RANK, rank).withColumn(_LAST, functions.max(_RANK).over(of_key))
+    last = ranked.filter(functions.col(_RANK) == functions.col(_LAST))
+    counted = last.withColumn(_COUNT, functions.count("*").over(of_key)).withColumn(
+        _POSITION, functions.row_number().over(of_key.orderBy(_RANK))
+    )
+    message = f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version"
+    is_there = functions.col(_RANK) % 2 == 1
+    action = (
+        functions.when(
+            is_there & (functions.col(_COUNT) > 1),
+            functions.raise_error(functions.lit(message)).cast("string"),
+        )
+        .when(is_there, functions.lit(UPSERT))
+        .otherwise(functions.lit(DELETE))
+    )
+    marked = counted.filter(functions.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
+    dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
+    net = marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
+    if deletes:
+        return net
+    return net.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
+
+
+def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:
+    """The keys in the spelling of the rows."""
+    missing = [name for name in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if name not in names]
+    if missing:
+        raise InvalidArgument(
+            f"the rows that {asset} returned lack {', '.join(missing)}, so that nothing says which "
+            "of them are gone: keep the columns _change_type and _commit_version of the changes; "
+            'or, where every returned row is to be there, declare returns="rows"'
+        )
+    by_name = {name.casefold(): name for name in names}
+    for key in keys:
+        if key.casefold() not in by_name:
+            raise InvalidArgument(
+                f"the rows that {asset} returned lack its key {key}; they have {', '.join(names)}",
+                column=key,
+            )
+    return tuple(by_name[key.casefold()] for key in keys)
+
+
+def _ranks(changes: pa.Table, asset: str) -> NDArray[np.int64]:
+    """A numpy array that orders changes in time; odd if the row exists afterwards."""
+    types = changes[CHANGE_TYPE_COLUMN].cast(pa.string())
+    came = pc.is_in(types, value_set=pa.array(_CAME))
+    known = pc.or_(came, pc.is_in(types, value_set=pa.array(_LEFT)))
+    versions = changes[COMMIT_VERSION_COLUMN].cast(pa.int64())
+    if not pc.all(known, min_count=0).as_py() or versions.null_count:
+        raise InvalidArgument(
+            f"the rows that {asset} returned do not all say what they are: _change_type is one of "
+            f"{', '.join((*_CAME, *_LEFT))}, and _commit_version a number"
+        )
+    ranks: NDArray[np.int64] = versions.to_numpy() * 2 + came.to_numpy().astype(np.int64)
+    return ranks

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from dagster import DataVersion, InputContext, MetadataValue, OutputContext
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch
-from dagster_delta.orchestration.column_statistics import column_statistics
 from dagster_delta.orchestration.io.asset_writer import WrittenAsset
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.run_facts import current_execution, step_notes
@@ -34,6 +33,7 @@ from dagster_delta.orchestration.partitions.predicates import partition_conditio
 from dagster_delta.orchestration.row_tables import (
     MAX_COLUMNS,
     check_masked_columns,
+    column_statistics,
     first_rows,
     row_table,
 )

@@ -64,15 +64,18 @@ def check_owner(
             raise
 
 
-def _refusal(name: str, owner: str, snapshot: Snapshot) -> InvalidArgument:
+def _refusal(
+    name: str, owner: str, snapshot: Snapshot, *, would: str = "replace or add to"
+) -> InvalidArgument:
     if owner == SHARED:
         cause = "is shared by several assets"
         remedy = f"{name} may write to it too with the metadata shared_table = True"
     else:
-        cause = f"belongs to the asset {owner}, whose rows {name} would replace or add to"
+        cause = f"belongs to the asset {owner}, whose rows {name} would {would}"
         remedy = (
             f"if {owner} was renamed to {name}, set the metadata renamed_from = {owner!r} on "
-            f"it; if both write to one table, set shared_table = True on both"
+            "it; to read this table, set table_name on it; if both write to it, set shared_table = "
+            "True on both"
         )
     return InvalidArgument(
         f"the table {cause}: give {name} a table of its own by the metadata schema or "
@@ -95,14 +98,7 @@ def check_read(snapshot: Snapshot, asset_key: str, options: AssetOptions) -> Non
         return
     if options.shared_table or options.table_name is not None:
         return
-    raise InvalidArgument(
-        f"the table belongs to the asset {owner}, and {asset_key} means the same location: give "
-        f"{asset_key} a table of its own by the metadata schema or table_name; if it is to be read "
-        f"as this table, set table_name to {asset_key.rpartition('/')[2]!r} on it, and if "
-        f"{owner} was renamed, renamed_from = {owner!r}",
-        table=snapshot.store.location.uri,
-        version=snapshot.version,
-    )
+    raise _refusal(asset_key, owner, snapshot, would="read as its own")
 
 
 def _latest_writer(snapshot: Snapshot) -> str | None:
