@@ -12,6 +12,7 @@ materialization.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from logging import Logger
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
         ColumnChangeProgress,
         ColumnChangeState,
     )
-
-SCHEMA_CHANGE_POOL = "delta_schema_change"
-"""Pool of a job for several tables; set its limit to 1 in the deployment."""
 
 _LINEAGE_KEY = "dagster/column_lineage"
 _ALL = "every column"
@@ -120,7 +118,7 @@ def delta_schema_change_job(
     `assets`.
 
     The step is in the pool of its table if the job has only one, see `delta_table_pool`; otherwise
-    in `SCHEMA_CHANGE_POOL`.
+    in the pool `delta_maintenance`.
 
     `enable_column_change` lets columns change their type online in tables given by location; for
     other tables, the option of the same name of the IO manager decides. The other arguments are
@@ -138,23 +136,11 @@ def delta_schema_change_job(
         replace(table, allow_column_changes=enable_column_change)
         for table in maintained_tables(assets, selection, tables, storage_options)
     )
-
-    def change_schema(
-        context: dg.OpExecutionContext,
-        chosen: MaintainedTable,
-        table: "DeltaTable",
-        config: DeltaSchemaChangeConfig,
-    ) -> None:
-        if config.engine == "spark":
-            chosen.start_spark(context.resources, spark)
-        _change(context, config, chosen, table, assets)
-
     step = StepOnOneTable(
         "change_schema",
         DeltaSchemaChangeConfig,
-        change_schema,
+        partial(_change, assets, spark),
         "Plans and makes changes of the schema",
-        SCHEMA_CHANGE_POOL,
         frozenset() if spark is None else frozenset({spark}),
     )
     return job_on_one_table(name, step, found, job_options)
@@ -176,12 +162,15 @@ class _ChangeReport:
 
 
 def _change(
+    assets: tuple[object, ...],
+    spark: str | None,
     context: dg.OpExecutionContext,
-    config: DeltaSchemaChangeConfig,
     chosen: MaintainedTable,
     table: "DeltaTable",
-    assets: tuple[object, ...],
+    config: DeltaSchemaChangeConfig,
 ) -> None:
+    if config.engine == "spark":
+        chosen.start_spark(context.resources, spark)
     columns_before = table.schema().names
     change = _Change(table, config, context.log, commit_info_of_op(context, chosen.name))
     report = _STEPS[config.kind](change)

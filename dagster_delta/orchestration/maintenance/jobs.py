@@ -45,8 +45,6 @@ class StepOnOneTable(msgspec.Struct, frozen=True):
     work: Callable[[dg.OpExecutionContext, MaintainedTable, DeltaTable, Any], None]
     what: str
     """The work in words, for the description of the job."""
-    pool: str = MAINTENANCE_POOL
-    """Pool of a job for several tables."""
     resources: frozenset[str] = frozenset()
     """Needed besides IO managers."""
 
@@ -220,7 +218,7 @@ def job_on_one_table(
         name=f"{name}__{step.name}",
         out=dg.Out(dg.Nothing),
         required_resource_keys={*managers, *step.resources},
-        pool=tables[0].pool if len(tables) == 1 else step.pool,
+        pool=tables[0].pool if len(tables) == 1 else MAINTENANCE_POOL,
     )(do)
 
     @dg.graph(name=f"{name}_graph")
