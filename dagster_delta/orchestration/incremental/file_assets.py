@@ -115,15 +115,10 @@ def delta_files_asset(
     Examples:
         delta_files_asset("flights", "s3://landing/flights/*.csv", key_prefix=["raw"])
     """
+    options, named = plain_options(storage_options), tuple(keys)
+    types = None if columns is None else to_arrow_schema(schema_of_types(columns))
     zone = LandingZone(
-        source,
-        plain_options(storage_options),
-        format,
-        None if columns is None else to_arrow_schema(schema_of_types(columns)),
-        delimiter,
-        minimum_age_seconds,
-        tuple(keys),
-        encoding,
+        source, options, format, types, delimiter, minimum_age_seconds, named, encoding
     )
     return _FilesAsset(name, zone, mode, changed_files, io_manager_key).define(asset_options)
 
