@@ -50,18 +50,12 @@ _ALL = "every column"
 
 
 class SchemaChangeKind(Enum):
-    """The kind of change that a run of a schema change job makes."""
+    """The kind of change that a run of a schema change job makes; see `DeltaSchemaChangeConfig`."""
 
     ALTER = "alter"
-    """Run `statement` in one commit. MODIFY, CHANGE and ALTER … TYPE to a type that is not wider
-    change the column online: to any type, in batches, during reads and writes. Only if
-    `enable_column_change` of the resource is on, and the table's property too."""
     RESUME_COLUMN_CHANGE = "resume_column_change"
-    """Resume a column change whose run ended before the change."""
     CANCEL_COLUMN_CHANGE = "cancel_column_change"
-    """Cancel a column change, without effect on the column."""
     MATERIALIZE_DEFAULTS = "materialize_defaults"
-    """Write defaults into files whose rows get them when they are read."""
 
 
 class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
@@ -72,14 +66,15 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, dg.Config):
     statement: str = ""
     """For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or MySQL; `ALTER TABLE t`
     may be omitted. Several actions, separated by commas, are one commit. MODIFY, CHANGE and ALTER …
-    TYPE to a type that is not wider run online, in the order of the statement."""
+    TYPE to a type that is not wider change the column online, in batches, if `enable_column_change`
+    of the resource is on, and the table's property too."""
     dry_run: bool = True
     """Only plan the change: what it does, what it costs, which assets read the columns. Set to
     false to apply it."""
     kind: SchemaChangeKind = SchemaChangeKind.ALTER
-    """ALTER: run `statement`; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue or cancel the
-    online change in progress; MATERIALIZE_DEFAULTS: write lazy defaults into the data files, so
-    that other clients can read the table again."""
+    """ALTER: run `statement`; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: continue an online change
+    whose run ended, or cancel it without effect on the column; MATERIALIZE_DEFAULTS: write lazy
+    defaults into the data files, so that other clients can read the table again."""
     existing_rows: Literal["rewrite", "lazy", "null"] = "rewrite"
     """For ALTER: the value of existing rows in a new column with a default. rewrite: the default,
     written by rewriting their files; lazy: the default, filled in when they are read, so that only

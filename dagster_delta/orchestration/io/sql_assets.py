@@ -23,8 +23,6 @@ from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.scan import Scan
 
 if TYPE_CHECKING:
-    import duckdb
-
     from dagster_delta.table.read.batch_dataset import BatchDataset
 
 
@@ -208,7 +206,13 @@ def run_query(
     }
     with ExitStack() as stack:
         stack.enter_context(_errors_of_query(name, datasets))
-        connection = stack.enter_context(sealed_connection(memory_bytes))
+        directory = stack.enter_context(scratch_directory("query-"))
+        limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
+        # It reads registered inputs only: no files, network or variables.
+        config = {**SEALED_CONFIG, **limits}
+        connection = stack.enter_context(duckdb.connect(":memory:", config=config))
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
         for table, dataset in datasets.items():
             connection.register(table, dataset)
         statements = connection.extract_statements(sql)
@@ -223,19 +227,6 @@ def run_query(
 def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterator[object]:
     with resources:
         yield from reader
-
-
-@contextmanager
-def sealed_connection(memory_bytes: int) -> Iterator["duckdb.DuckDBPyConnection"]:
-    """A DuckDB that reads registered inputs only: no files, network or variables."""
-    import duckdb
-
-    with scratch_directory("query-") as directory:
-        limits = {"temp_directory": directory, "memory_limit": f"{memory_bytes}B"}
-        with duckdb.connect(":memory:", config={**SEALED_CONFIG, **limits}) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            connection.execute("SET lock_configuration = true")
-            yield connection
 
 
 @contextmanager
