@@ -64,9 +64,7 @@ def hidden_examples(masked: Collection[str]) -> Iterator[None]:
 
 def _hide_examples(error: BaseException) -> None:
     found: BaseException | None = error
-    seen: set[int] = set()
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
+    while found is not None:
         inner = found.__cause__ or found.__context__
         if isinstance(found, DeltaError):
             if found.examples:

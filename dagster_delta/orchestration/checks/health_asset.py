@@ -19,7 +19,7 @@ from dagster_delta.orchestration.maintenance.maintained_tables import (
     maintained_tables,
 )
 from dagster_delta.orchestration.maintenance.operations import spell_bytes
-from dagster_delta.orchestration.metadata_keys import counted
+from dagster_delta.orchestration.metadata_keys import counted, first_names
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_metadata import plain_markdown
 from dagster_delta.storage import open_store
@@ -198,13 +198,11 @@ def _previous_sizes(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[s
 
 def _check_result(states: list[_TableState], limits: Mapping[str, float]) -> dg.AssetCheckResult:
     due = [state.name for state in states if state.is_due]
-    described = f"{len(due)} of {len(states)} tables need attention: {', '.join(due[:10])}"
+    described = f"{len(due)} of {len(states)} tables need attention: {first_names(due, 10)}"
     if not states:
         described = "No table was found: is the root the right one?"
     elif not due:
         described = f"All {len(states)} tables are within the thresholds"
-    elif len(due) > 10:
-        described += " …"
     return dg.AssetCheckResult(
         passed=bool(states) and not due,
         check_name=_CHECK,

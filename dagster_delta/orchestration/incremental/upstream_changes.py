@@ -93,10 +93,6 @@ class UpstreamChanges(RowFrames):
             for start, rows in ranges
         )
 
-    def __repr__(self) -> str:
-        what = "every row" if self.is_full_refresh else f"changes from {self.from_version}"
-        return f"UpstreamChanges({self.snapshot!r}, {what})"
-
     @property
     def is_full_refresh(self) -> bool:
         """Whether these are all rows of the table instead of its changes."""

@@ -221,9 +221,7 @@ def annotation_of(handler: TypeHandler[Any]) -> str:
 
 def takes_none(annotation: object) -> bool:
     """Whether an annotation is `T | None`: a missing table is loaded as None."""
-    if get_origin(annotation) not in {Union, types.UnionType}:
-        return False
-    return type(None) in get_args(annotation)
+    return without_none(annotation) is not annotation
 
 
 def without_none(annotation: object) -> object:
