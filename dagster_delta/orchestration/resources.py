@@ -98,10 +98,16 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         """The session, started on first use.
 
         Raises:
-            InvalidArgument: a local Spark finds no suitable Java.
+            InvalidArgument: a local Spark finds no suitable Java, or Spark Connect lacks packages.
             SparkSessionLost: the JVM of the session is gone.
         """
-        return self.create_session()
+        try:
+            return self.create_session()
+        except ImportError as error:
+            raise InvalidArgument(
+                f"Spark Connect needs packages that are not installed ({error}): "
+                "pip install 'dagster-delta-protocol[connect]'"
+            ) from error
 
     @property
     def spark_session(self) -> SparkSession:

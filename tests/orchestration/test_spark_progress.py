@@ -41,7 +41,7 @@ def test_long_work_is_reported_while_it_lasts(spark):
         frame.collect()
     assert any(re.search(r"stage \d+ \(.*\): \d+ of 2 tasks done, \d+ running", x) for x in lines)
     assert len(lines) == len(set(lines))
-    assert (work["spark/jobs"], work.metadata["spark/tasks"]) == (1, 2)
+    assert (work["spark/jobs"], work["spark/tasks"]) == (1, 2)
     assert work["spark/application_id"] == spark.sparkContext.applicationId
 
 
