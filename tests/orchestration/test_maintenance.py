@@ -422,9 +422,10 @@ def test_everything_that_changes_a_table_has_one_pool() -> None:
         (op,) = build(assets=[flights]).graph.node_defs
         assert isinstance(op, dg.OpDefinition)
         assert op.pool == delta_table_pool(flights.key) == "delta/raw/flights"
-    (op,) = delta_restore_job(assets=ASSETS).graph.node_defs
-    assert isinstance(op, dg.OpDefinition)
-    assert op.pool == MAINTENANCE_POOL
+    for build in (delta_restore_job, delta_schema_change_job):
+        (op,) = build(assets=ASSETS).graph.node_defs
+        assert isinstance(op, dg.OpDefinition)
+        assert op.pool == MAINTENANCE_POOL
     assert delta_table_pool("my table") == "delta/my_table"
 
 
