@@ -372,7 +372,7 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
         (
             DeltaSensorComponent,
             {"name": "s", "tables": "u", "target": "*", "job_name": "j"},
-            "either a target or a job",
+            "more than one of 'job'",
         ),
         (
             DeltaTableComponent,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 
-from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.checks.table_checks import check_health_limits, exceeded_limits
 from dagster_delta.orchestration.maintenance.maintained_tables import (
     Asset,
@@ -118,7 +118,7 @@ def delta_health_asset(
     only_root = root is not None and not assets and not tables
     given = () if only_root else maintained_tables(assets, selection, tables, storage_options)
     options = {"kinds": {"deltalake"}, "description": "Health of Delta tables.", **asset_options}
-    key = dg.AssetKey([*_prefix(options), name])
+    key = dg.AssetKey(name).with_prefix(options.get("key_prefix") or [])
     managers = {table.io_manager_key for table in given if table.io_manager_key}
     options["required_resource_keys"] = managers.union(options.get("required_resource_keys", ()))
     check = dg.AssetCheckSpec(_CHECK, asset=key, description="No table exceeds the thresholds.")
@@ -140,13 +140,6 @@ def _limits(thresholds: Mapping[str, float | None]) -> dict[str, float]:
     check_health_limits(thresholds)
     merged = {**DEFAULT_THRESHOLDS, **thresholds}
     return {name: limit for name, limit in merged.items() if limit is not None}
-
-
-def _prefix(options: Mapping[str, Any]) -> list[str]:
-    prefix = options.get("key_prefix") or []
-    if "key" in options:
-        raise InvalidArgument("a health asset has a name and a key_prefix instead of a key")
-    return [prefix] if isinstance(prefix, str) else list(prefix)
 
 
 def _tables_below(

@@ -109,12 +109,6 @@ class SensorOptions(DeltaAttributes):
     ) -> dg.SensorDefinition:
         """The sensor on some tables; `further` are options that the YAML does not have."""
         given = {**self.arguments(), **further, "storage_options": storage_options or {}}
-        if self.target is not None and self.job_name is not None:
-            raise InvalidArgument(
-                f"Sensor {self.name} runs either a target or a job: give one of them"
-            )
-        if self.target is not None:
-            given["target"] = dg.AssetSelection.from_coercible(self.target)
         options: Any = {name: value for name, value in given.items() if value is not None}
         make = delta_change_feed_sensor if self.change_feed else delta_table_sensor
         return make(self.name, tables, **options)
